@@ -31,11 +31,11 @@ class Arrays:
     labels: np.ndarray[Any, Any] | Sequence[int | str]
     subjects: Sequence[SubjectId] | None = None
 
-    def source(self, *, subjects: bool, classes: tuple[str, ...] | None = None) -> Source:
+    def source(self, *, subjects: bool | None, classes: tuple[str, ...] | None = None) -> Source:
         """Check the arrays and hand them on.
 
         Raises:
-            PackingError: They are not of these types and shapes, or subjects are missing, or not wanted.
+            PackingError: They are not of these types and shapes, or subjects are missing.
         """
         images, labels = self.images, np.asarray(self.labels)
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
@@ -50,11 +50,9 @@ class Arrays:
             )
         if labels.dtype.kind != "U" and labels.min(initial=0) < 0:
             raise PackingError("Labels that are numbers begin at 0.")
-        if subjects != (self.subjects is not None):
+        if subjects and self.subjects is None:
             raise PackingError(
                 "The account protects all records of a subject together: give subjects=, one for each image."
-                if subjects
-                else "The account protects single records: leave subjects= out, or use one whose unit is the subject."
             )
         if self.subjects is not None and len(self.subjects) != len(images):
             raise PackingError(f"There are {len(images):,} images and {len(self.subjects):,} subjects.")
@@ -65,7 +63,10 @@ class Arrays:
             names = tuple(map(str, range(int(labels.max(initial=-1)) + 1)))
         height, width, *channels = images.shape[1:]
         shape = (height, width, (channels or [1])[0])
-        return Source("Arrays", self._walk, names, lambda: self._package(names), shape)
+        owned = None if self.subjects is None else "The argument subjects="
+        package = None if owned is not None and not subjects else lambda: self._package(names)
+        named = names if classes is not None or labels.dtype.kind != "U" else None  # texts may be anything: it is asked
+        return Source("Arrays", self._walk, named, package, shape, owned=owned)
 
     def _walk(self, tally: Tally) -> Iterator[Record]:
         del tally  # nothing is passed over

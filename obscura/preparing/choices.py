@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -39,6 +39,8 @@ class Choices:
         attributes: Of CelebA: one makes two classes, several make one class each.
         split: Which part of a dataset that comes in parts: train, test, t10k, ...
         skip_broken: Whether pictures that cannot be read are left out.
+        renamed: What each class is called from now on.
+        join_subjects: Whether ids that look alike are one subject's.
     """
 
     size: Size | None = None
@@ -51,11 +53,13 @@ class Choices:
     attributes: tuple[str, ...] = ()
     split: str | None = None
     skip_broken: bool = False
+    renamed: Mapping[str, str] | None = None
+    join_subjects: bool = False
 
     @property
     def touch_every_picture(self) -> bool:
         """Whether even pictures that are all alike must be made anew."""
-        return self.size is not None or self.grey
+        return self.size is not None or self.grey or self.renamed is not None or self.join_subjects
 
 
 def read_choices(
@@ -64,7 +68,7 @@ def read_choices(
     fit: str = "crop",
     background: str = BACKGROUND_USUAL,
     grey: bool = False,
-    classes: Sequence[str] | None = None,
+    classes: str | Sequence[str] | None = None,
     labels: str | Path | None = None,
     attribute: str | None = None,
     split: str | None = None,
@@ -108,10 +112,10 @@ def _size(size: str | int | Size) -> Size:
     return width, height
 
 
-def _classes(names: Sequence[str] | None) -> tuple[str, ...] | None:
+def _classes(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if names is None:
         return None
-    stated = tuple(name.strip() for name in names)
+    stated = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
     if not stated or len(set(stated)) < len(stated):
         raise PackingError("--classes names each class once, in label order, separated by commas.")
     return stated

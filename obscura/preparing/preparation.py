@@ -7,21 +7,23 @@ inside their class folder, and so are the folders of subjects, in random order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.classes import require_stated, stated_classes
+from obscura.preparing.classes import require_renamed, require_stated, stated_classes
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders, labelled_by_table
 from obscura.preparing.layouts import find_layout
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
+from obscura.preparing.questions import ask_about_classes, ask_about_owners, ask_about_people
 from obscura.preparing.sources import Source, Tally
-from obscura.preparing.subjects import canonical_id, number_subjects
-from obscura.preparing.summary import counted, summarise
+from obscura.preparing.subjects import number_subjects, refuse_owned, subject_key
+from obscura.preparing.summary import counted, notes, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
 from obscura.preparing.trees import FolderTree, ZipTree
 
@@ -30,7 +32,7 @@ def prepare(
     path: Path | Arrays,
     choices: Choices | None = None,
     *,
-    subjects: bool = False,
+    subjects: bool | None = False,
     on_picture: OnPicture = lambda _count: None,
 ) -> Package:
     """Recognise what a folder or file is, look at every picture, and return an upload that the service takes.
@@ -41,7 +43,8 @@ def prepare(
     Args:
         path: The folder or file, or arrays in memory.
         choices: What its owner has chosen.
-        subjects: Whether the upload must say whose each record is: the account's unit is the subject.
+        subjects: Whether the upload must say whose each record is: the account's unit is the subject. False: it must
+            not, and files that tell it are refused. None: the pictures are public, and it is left behind.
         on_picture: Called with the number of pictures that were looked at.
 
     Raises:
@@ -50,17 +53,19 @@ def prepare(
     """
     chosen = choices or Choices()
     source = _find(path, chosen, subjects=subjects)
-    if source.package is not None and not chosen.touch_every_picture:
-        package = source.package()
-        if fits(package.width, package.height):
-            as_they_are = f"{source.title}: {counted(package.private_records, 'picture')}, as they are."
-            return replace(package, classes=stated_classes(package.classes, chosen.classes), summary=as_they_are)
+    if source.owned is not None and subjects is False:
+        refuse_owned(source.owned)
     tally = Tally()
     found = survey(source, chosen, tally, on_picture)
-    names = _names(source, found, chosen)
-    return Package(
+    if source.folders and subjects:
+        ask_about_owners({label: set(map(str, owners)) for label, owners in found.owners.items()})
+    classes, names = _classes(source, found, chosen)
+    counts = Counter(dict.fromkeys((*classes, *(names.get(label, label) for label in found.lost)), 0))
+    for label, count in found.labels.items():
+        counts[names.get(label, label)] += count
+    package = _as_it_is(source, chosen) or Package(
         "zip",
-        chosen.classes or source.classes or tuple(sorted(found.labels)),
+        classes,
         found.height,
         found.width,
         found.channels,
@@ -69,17 +74,40 @@ def prepare(
         lambda members=_Members(source, found, chosen, names): zip_stream(members),  # type: ignore[misc]
         summarise(found, chosen, tally, source.title),
     )
+    return replace(package, classes=classes, private_counts=dict(counts), private_notes=tuple(notes(found)))
 
 
-def _names(source: Source, found: Survey, choices: Choices) -> dict[str, str]:
-    """Return what the owner calls each class of a layout that numbers or names its classes itself."""
+def _as_it_is(source: Source, choices: Choices) -> Package | None:
+    """Return an upload of the files themselves, where the service reads them and nothing is to be changed."""
+    if source.package is None or choices.touch_every_picture:
+        return None
+    package = source.package()
+    if not fits(package.width, package.height):
+        return None
+    return replace(package, summary=f"{source.title}: {counted(package.private_records, 'picture')}, as they are.")
+
+
+def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the classes in label order, and the class of each label that is not called like it.
+
+    Raises:
+        ChoiceNeeded: Nobody has stated them, and they may be something else.
+        PackingError: They are not what was stated.
+    """
+    if choices.renamed is not None:
+        require_renamed(source.classes or found.labels, choices.renamed)
+        return tuple(dict.fromkeys(choices.renamed.values())), choices.renamed
     if source.classes is not None:
-        return dict(zip(source.classes, stated_classes(source.classes, choices.classes), strict=False))
+        stated = stated_classes(source.classes, choices.classes)
+        ask_about_people(stated if choices.classes is None else ())
+        return stated, dict(zip(source.classes, stated, strict=False))
     require_stated(found.labels, choices.classes)
-    return {}
+    if choices.classes is None:
+        ask_about_classes(found.labels, folders=source.folders)
+    return choices.classes or tuple(sorted(found.labels)), {}
 
 
-def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
+def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> Source:
     if isinstance(path, Arrays):
         return path.source(subjects=subjects, classes=choices.classes)
     if not path.exists():
@@ -90,7 +118,7 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
         if not path.is_dir():
             raise PackingError("--labels goes with a folder of pictures.")
         return labelled_by_table(path, choices, subjects=subjects)
-    source = find_layout(path, choices, subjects=subjects)
+    source = find_layout(path, choices, subjects=bool(subjects))
     if source is not None:
         return source
     if path.is_dir():
@@ -109,7 +137,7 @@ class _Members:
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
         self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background)
-        self._numbers = number_subjects(found.subjects)
+        self._numbers, self._join = number_subjects(found.subjects), choices.join_subjects
 
     def __iter__(self) -> Iterator[Member]:
         sent = 0
@@ -122,7 +150,7 @@ class _Members:
                 raise PackingError(f"The pictures changed while they were sent: {record.shown}: {error}.") from None
             folder = self._names.get(record.label, record.label)
             if record.subject is not None:
-                number = self._numbers.get(canonical_id(record.subject))
+                number = self._numbers.get(subject_key(record.subject, join=self._join))
                 if number is None:
                     raise PackingError("The pictures changed while they were sent: there is one of another subject.")
                 folder = f"{folder}/{number}"

@@ -105,7 +105,7 @@ class FolderTree:
 
     def files(self, at: str) -> list[str]:
         """As `Tree.files`."""
-        return sorted(entry.name for entry in self._entries(at) if entry.is_file())
+        return sorted(entry.name for entry in self._entries(at) if entry.is_file() or not Path(entry.path).exists())
 
     def read(self, path: str) -> bytes:
         """As `Tree.read`."""
@@ -113,6 +113,8 @@ class FolderTree:
             with (self._root / path).open("rb") as file:
                 return bounded(file, os.fstat(file.fileno()).st_size)
         except OSError as error:
+            if (self._root / path).is_symlink():
+                raise Unreadable("it is a link to a file that is not there") from None
             raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
 
     def _entries(self, at: str) -> list[os.DirEntry[str]]:
@@ -124,7 +126,7 @@ class FolderTree:
 
 
 class ZipTree:
-    """A zip. One folder around everything that has the archive's own name, as many programs add it, is passed through.
+    """A zip.
 
     Raises:
         PackingError: It cannot be read as a zip.
@@ -137,12 +139,8 @@ class ZipTree:
         except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise PackingError(f"{path.name} cannot be read as a zip: {error}.") from error
         self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
-        self._wrapper = ""
         for member in self._archive.namelist():
             self._add(member)
-        top, loose = [name for name in self._content[""][0] if not is_junk(name)], self._content[""][1]
-        if len(top) == 1 and not any(not is_junk(name) for name in loose) and top[0].casefold() == path.stem.casefold():
-            self._wrapper = top[0]
 
     def _add(self, member: str) -> None:
         parts = [part for part in member.split("/") if part]
@@ -156,25 +154,22 @@ class ZipTree:
 
     def folders(self, at: str) -> list[str]:
         """As `Tree.folders`."""
-        return sorted(self._content[self._inside(at)][0])
+        return sorted(self._content[at][0])
 
     def files(self, at: str) -> list[str]:
         """As `Tree.files`."""
-        return sorted(self._content[self._inside(at)][1])
+        return sorted(self._content[at][1])
 
     def read(self, path: str) -> bytes:
         """As `Tree.read`."""
         try:
-            member = self._archive.getinfo(self._inside(path))
+            member = self._archive.getinfo(path)
             with self._archive.open(member) as file:
                 return bounded(file, member.file_size)
         except Unreadable:
             raise
         except Exception as error:  # a damaged or encrypted member fails in many ways
             raise Unreadable(f"the zip does not give it out ({type(error).__name__})") from None
-
-    def _inside(self, path: str) -> str:
-        return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper
 
 
 def _kept(names: list[str], tally: Tally | None) -> list[str]:

@@ -42,13 +42,15 @@ class _Pair:
     width: int
     private_labels: bytes
     ids: tuple[SubjectId, ...] | None
+    owned: str | None
 
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(str(label) for label in range(max(self.private_labels, default=0) + 1))
 
     def source(self, title: str) -> Source:
-        return Source(title, self.walk, self.classes, self.package, (self.height, self.width, 1))
+        size = (self.height, self.width, 1)
+        return Source(title, self.walk, self.classes, self.package, size, owned=self.owned)
 
     def package(self) -> Package:
         files = [path for path in (self.images, self.labels, self.owners) if path is not None]
@@ -102,7 +104,8 @@ def find_file(path: Path, subjects: bool) -> Source | None:
 
 def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
     labels = next((path for path in sorted(folder.glob(f"{split}-labels?idx1-ubyte*")) if _is_idx(path)), None)
-    owners = next(iter(sorted(folder.glob(f"{split}-subjects?idx1-int*"))), None) if subjects else None
+    whose = next(iter(sorted(folder.glob(f"{split}-subjects?idx1-int*"))), None)
+    owners, owned = whose if subjects else None, None if whose is None else f"The file {whose.name}"
     if labels is None:
         raise PackingError(f"{folder} holds no complete IDX pair {split!r}.")
     if subjects and owners is None:
@@ -124,7 +127,7 @@ def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
         raise PackingError(f"The files of the pair {split!r} in {folder} do not begin like IDX files of bytes.")
     if len(private_labels) != records or (ids is not None and len(ids) != records):
         raise PackingError(f"The IDX pair {split!r} in {folder} is damaged: not as many labels as pictures.")
-    return _Pair(split, images, labels, owners, records, height, width, private_labels, ids)
+    return _Pair(split, images, labels, owners, records, height, width, private_labels, ids, owned)
 
 
 def _ids(path: Path, count: int) -> tuple[SubjectId, ...]:

@@ -80,16 +80,16 @@ def find_file(path: Path, subjects: bool) -> Source | None:
         raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
     if int(np.prod(shape[1:])) > 3 * PIXELS_MAX:
         raise PackingError(f"The images of {path.name} are larger than any picture: {shape}.")
-    if subjects != (ids is not None):
+    if subjects and ids is None:
         raise PackingError(
             f"{path.name} must hold a third array 'subjects', integers or texts: the account protects all records of "
             "a subject together."
-            if subjects
-            else f"{path.name} holds subject ids, and the account protects single records. Leave 'subjects' out, or "
-            "use an account whose unit is the subject."
         )
-    found = _Arrays(path, shape, plain, labels, ids)
-    return Source("Arrays", found.walk, found.classes, found.package, (shape[1], shape[2], (*shape, 1)[3]))
+    owned = None if ids is None else f"The array 'subjects' of {path.name}"
+    found = _Arrays(path, shape, plain, labels, ids if subjects else None)
+    package = None if owned is not None and not subjects else found.package
+    size = (shape[1], shape[2], (*shape, 1)[3])
+    return Source("Arrays", found.walk, found.classes, package, size, owned=owned)
 
 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool]:

@@ -1,0 +1,119 @@
+"""Whether a name looks like that of a person, or of one person's part of a collection. Pure functions over texts.
+
+A folder that is named after somebody must not become a public class without a question; a word for a thing must not be
+held up by one. So these rules look at form (dates, long numbers, numbered words such as `patient12`, marks of DICOM and
+of registers) and at the given names that are common and mean nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+LONG_NUMBER_DIGITS = 5  # postal codes, case numbers and dates have as many; sizes and degrees do not
+_WNID = re.compile(r"n\d{8}")  # how ImageNet calls its classes
+_YEAR = r"(?:18|19|20)\d\d"
+_MONTH, _DAY = r"(?:0?[1-9]|1[0-2])", r"(?:0?[1-9]|[12]\d|3[01])"
+_MONTH_NAME = r"(?:jan|feb|mar|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z]*"
+_DATES = tuple(
+    re.compile(rf"(?<!\d){date}(?!\d)", re.IGNORECASE)
+    for date in (
+        rf"{_YEAR}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])",
+        rf"(0[1-9]|[12]\d|3[01])(0[1-9]|1[0-2]){_YEAR}",
+        rf"{_YEAR}[-_. ]{_MONTH}[-_. ]{_DAY}",
+        rf"{_DAY}[-_. ]{_MONTH}[-_. ]{_YEAR}",
+        rf"{_MONTH}[-_. ]{_DAY}[-_. ]{_YEAR}",
+        rf"\d\d[-_. ]?{_MONTH_NAME}[-_. ]?{_YEAR}",
+        rf"{_YEAR}[-_. ]?{_MONTH_NAME}[-_. ]?\d\d",
+    )
+)
+_NUMBERED = re.compile(
+    r"(?:patient|patients|pat|pt|pid|subject|subj|sub|person|participant|proband|volunteer|donor|individual|case|mrn"
+    r"|ssn|nhs|id|uid|record|pseudonym|anon|p|s(?=\D*\d\d))[-_ #.]*\d+[a-z]?",
+    re.IGNORECASE,
+)
+# Words of a path that say whose the pictures below are. One letter is too little for that.
+_OWNER = re.compile(
+    r"(?:patient|pat|pid|subject|subj|sub|person|participant|proband|volunteer|donor|mrn)[-_ #.]*\d+[a-z]?",
+    re.IGNORECASE,
+)
+_MARKS = re.compile(r"\^|@|,\s*\w|\b(?:mr|mrs|ms|herr|frau|mme|monsieur|sr|sra)\b\.?[ _-]", re.IGNORECASE)
+_UID = re.compile(
+    r"[0-2](?:\.\d+){3,}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=.*\d)[0-9a-f]{16,}|tcga-\w\w-\w{4}.*",
+    re.IGNORECASE,
+)
+_GIVEN_NAMES = frozenset(
+    """
+    aaron abdul abigail adam adrian agnes ahmad ahmed aisha akira alan albert alejandro alexander alexandra alfred ali
+    alice alicia alina amanda amelia amir ana anders andrea andreas andrew angela anita anja anna anne annette anthony
+    antonio arthur astrid barbara bart beatrice benjamin bernard bernd bettina birgit bjorn boris brandon brenda
+    brian bruno carl carla carlos carol caroline catherine cecilia charles charlotte chen chiara christian
+    christina christine christoph christopher claire clara claudia claus daniel daniela david deborah denise dennis
+    diego dieter dietmar dmitri dominik donald dorothea edith eduardo edward elena elisabeth elizabeth ella elsa
+    emil emily emma enrique eric erika ernst esther eugen eva evelyn fabian fatima felix ferdinand fernando florian
+    francesca francesco franz frederick friedrich fritz gabriel gabriele georg george gerald gerhard gertrud giovanni
+    gisela giulia giuseppe gloria gregory guido guillaume gunther gustav hannah hans harald harold heike heinrich heinz
+    helen helena helga helmut henry herbert hermann hiroshi horst hugo ibrahim igor ines ingrid irene irina isabel
+    isabella ivan jacob jacqueline jacques jakob james jan jane janet jason javier jennifer jens jessica joachim
+    joan joanna johan johann johannes john jonas jonathan jorge jose josef joseph joshua juan judith julia julian julie
+    jurgen justin karen karin karl katharina katherine kathleen katja keiko kenneth kevin khalid klaus konrad kristin
+    kumar kurt larry lars laura lauren leila lena leonard lina linda lisa lorenzo louis louise lucas lucia ludwig luis
+    luisa lukas magdalena manfred manuel marco margaret margarete maria marie marina mario marion markus martha martin
+    martina matthew matthias maximilian megan mehmet melanie melissa michael michaela michel michelle miguel mikhail
+    mohamed mohammad mohammed monika muhammad mustafa nancy natalia natalie nathalie nathan nicholas nicolas nicole nils
+    nina norbert olaf olga oliver olivia omar otto pablo pamela patricia patrick paul paula pedro peter petra philip
+    philipp pierre priya rachel rafael rainer raj ralf ramon rebecca reinhard renate ricardo richard robert roberto
+    roland rolf rosemarie rudolf ruth sabine sakura salma samantha samuel sandra sara sarah satoshi scott sebastian
+    sergei sharon sigrid silvia simon simone sofia sonja sophia sophie stefan stefanie stephanie stephen steven susan
+    susanne svetlana sven sylvia takashi tanja tatiana teresa theodor theresa thomas thorsten timothy tobias ulrich
+    ulrike ursula ute vanessa vera veronica victor viktor vincent vladimir waltraud walter wei werner wilhelm william
+    wolfgang xavier yasmin yolanda yuki yusuf yvonne zhang zoe
+    """.split()
+)
+
+
+def why_personal(name: str) -> str | None:
+    """Say why a name looks like that of one person, or None.
+
+    Returns:
+        "a date", "a long number", "a number of a person", "a mark as in the names of persons", "a given name" or
+        "a unique identifier".
+    """
+    text = unicodedata.normalize("NFC", name)
+    if _WNID.fullmatch(text):
+        return None
+    if any(date.search(text) for date in _DATES):
+        return "a date"
+    if _UID.fullmatch(text):
+        return "a unique identifier"
+    if _MARKS.search(text):
+        return "a mark as in the names of persons"
+    if _NUMBERED.fullmatch(text.strip()):
+        return "a number of a person"
+    if re.search(rf"\d{{{LONG_NUMBER_DIGITS},}}", text):
+        return "a long number"
+    return "a given name" if _has_given_name(text) else None
+
+
+def owner_in(path: str) -> str | None:
+    """Return the part of a path that says whose a picture is: of `train/patient00001/study1/view1.png`, patient00001.
+
+    Args:
+        path: of a picture, with "/"; its file's name says nothing here.
+    """
+    folders = path.replace("\\", "/").split("/")[:-1]
+    return next((part for part in folders if _OWNER.fullmatch(part.strip())), None)
+
+
+def persons_in_file_names(names: Sequence[str]) -> bool:
+    """Tell whether files are named after persons with several pictures: person1_virus_1.jpeg, person1_virus_2.jpeg."""
+    begun = [found[0].casefold() for name in names if (found := _OWNER.match(name.rpartition("/")[2]))]
+    return len(begun) >= max(4, len(names) // 2) and len(set(begun)) < len(begun)
+
+
+def _has_given_name(text: str) -> bool:
+    """A given name alone, or with one to three other words beside it; in a longer text it is that of something else."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    words = [word.casefold() for word in re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", plain))]
+    return 1 <= len(words) <= 4 and any(word in _GIVEN_NAMES for word in words)
