@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from obscura.client.holdings import Account, Dataset
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
-from obscura.preparing import Arrays, Package, PackingError, prepare, read_choices
-from obscura.preparing.choices import BACKGROUND_USUAL
+from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
+from obscura.preparing.screen import screen
 
 if TYPE_CHECKING:
     from obscura.client.client import Client
@@ -39,20 +39,13 @@ class Datasets:
         account_id: str | None = None,
         public: bool = False,
         name: str | None = None,
-        classes: Sequence[str] | None = None,
         at_most: int | None = None,
         subjects_at_most: int | None = None,
-        split: str | None = None,
-        size: str | int | tuple[int, int] | None = None,
-        fit: str = "crop",
-        background: str = BACKGROUND_USUAL,
-        grey: bool = False,
-        labels: str | Path | None = None,
-        attribute: str | None = None,
-        skip_broken: bool = False,
         say: Say = lambda _text: None,
+        agree: Callable[[], None] = lambda: None,
         on_picture: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
+        **wishes: Unpack[Wishes],
     ) -> Dataset:
         """Prepare the pictures of a folder or file, declare a dataset that fits, and send them.
 
@@ -66,20 +59,13 @@ class Datasets:
             public: Public data instead: costs nothing and protects nothing.
             name: For people, and no other dataset's of the account; by default that of the folder or file, with a
                 number where it is taken.
-            classes: Their names, in label order. Without it, those of the class folders or labels, made public.
             at_most: Public upper bound on the records, stated before they are counted. Public data need none.
             subjects_at_most: Public upper bound on the subjects, where the account protects subjects.
-            split: Which part of what comes in parts: train, test, t10k, ...
-            size: Pixels, 64 or "64x48" or (64, 48): width, then height. Each 8 to 128. 32 where the pictures are files.
-            fit: "crop" cuts off what stands out on both sides; "pad" fills up with the background.
-            background: What transparent pictures are laid on: "white", "#ffeedd", ...
-            grey: Give colours up.
-            labels: A table with the columns file and label, instead of class folders.
-            attribute: Of CelebA: "Male", or several of which a face has one, separated by commas.
-            skip_broken: Leave out pictures that cannot be read.
-            say: Told in one line what was done to the pictures, and in another what becomes public.
+            say: Told, line by line, what was found and done to the pictures, and last what becomes public.
+            agree: Called when all of that was said and nothing is declared yet; what it raises ends the push there.
             on_picture: Called with the number of pictures that were looked at.
             on_bytes: Called with (bytes sent, 0).
+            wishes: How the pictures are read and what they become: `obscura.preparing.Wishes` tells each.
 
         Raises:
             ChoiceNeeded: The layout needs a choice that was not made; `flags` and the message name what to add.
@@ -92,20 +78,10 @@ class Datasets:
             raise PackingError("Give an account for private data, or say that it is public; not both.")
         by_subject = account_id is not None and self._client.account(account_id).unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
-        choices = read_choices(
-            size=size,
-            fit=fit,
-            background=background,
-            grey=grey,
-            classes=classes,
-            labels=labels,
-            attribute=attribute,
-            split=split,
-            skip_broken=skip_broken,
-        )
+        choices = read_choices(**wishes)
         place = Path(path) if isinstance(path, str) else path
         free_name = self.free_name(account_id, name, place)
-        package = prepare(place, choices, subjects=by_subject, on_picture=on_picture)
+        package = prepare(place, choices, subjects=None if public else by_subject, on_picture=on_picture)
         dataset = self.declare(
             package,
             name=free_name,
@@ -113,6 +89,7 @@ class Datasets:
             at_most=at_most,
             subjects_at_most=subjects_at_most,
             say=say,
+            agree=agree,
         )
         return self.send(dataset, package, on_bytes)
 
@@ -125,22 +102,21 @@ class Datasets:
         at_most: int | None,
         subjects_at_most: int | None = None,
         say: Say = lambda _text: None,
+        agree: Callable[[], None] = lambda: None,
     ) -> Dataset:
         """Declare what `obscura.preparing.prepare` has made; see `push`. Public without an account.
 
         Raises:
             MoreThanStated: It holds more than was stated; nothing was declared.
         """
-        say(package.summary)
         by_subject = package.private_subjects is not None
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
         declared = package.private_records if at_most is None else at_most  # None only of public pictures
         package.require_within(declared, subjects_at_most)
-        say(
-            f"Declaring, and thereby making public: classes {', '.join(package.classes)}; images {package.height} x "
-            f"{package.width} x {package.channels} (height, width, channels); at most {declared} records"
-            + (f" of at most {subjects_at_most} subjects." if by_subject else ".")
-        )
+        private = account_id is not None
+        for line in screen(package, at_most=declared, subjects_at_most=subjects_at_most, private=private):
+            say(line)
+        agree()
         return self._client.declare_dataset(
             name=name,
             visibility="public" if account_id is None else "private",

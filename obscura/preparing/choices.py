@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypedDict, Unpack
 
 from PIL import ImageColor
 
+from obscura.preparing.classes import lines_of, read_renames
 from obscura.preparing.errors import PackingError
 
 SIDE_MIN, SIDE_MAX = 8, 128  # of the images that generators are made for
@@ -21,6 +22,42 @@ BACKGROUND_USUAL = "white"
 Size = tuple[int, int]  # width, height
 Colour = tuple[int, int, int]
 Fit = Literal["crop", "pad"]
+
+
+class Wishes(TypedDict, total=False):
+    """What the owner of the pictures may choose, as people write it, each told here once with what it does.
+
+    `datasets.push`, `train` and `read_choices` take these as keyword arguments, `obscura datasets push` and
+    `quickstart` as flags of the same names.
+    """
+
+    classes: Annotated[str | Sequence[str] | None, "Class names in label order: separated by commas, or a .txt file with one on each line."]
+    split: Annotated[
+        str | None, "Which part of what comes in parts, e.g. train, test or t10k; train where nothing is said."
+    ]
+    size: Annotated[
+        str | int | Size | None,
+        f"Bring every picture to 64 x 64 (64) or to width x height (64x48), {SIDE_MIN} to {SIDE_MAX}; {SIDE_USUAL} "
+        "where the pictures are files.",
+    ]
+    fit: Annotated[str | None, "crop: cut off what stands out on both sides (usual); pad: fill up with the background."]
+    background: Annotated[
+        str | None,
+        f"What transparent pictures are laid on: a colour such as {BACKGROUND_USUAL} (usual), or a hex number such as "
+        "#ffeedd.",
+    ]
+    grey: Annotated[bool, "Give colours up."]
+    labels: Annotated[str | Path | None, "A table with the columns file and label, instead of class folders."]
+    attribute: Annotated[
+        str | None, "Of CelebA: Male, or several of which a face has one: Black_Hair,Blond_Hair,Brown_Hair."
+    ]
+    skip_broken: Annotated[bool, "Leave out pictures that cannot be read."]
+    rename_classes: Annotated[
+        str | Path | None, "A table with the columns old and new: what each class is called from now on."
+    ]
+    join_subjects: Annotated[
+        bool, "Take subject ids for one person's that differ in case, spaces, zeros or how characters are stored alone."
+    ]
 
 
 @dataclass(frozen=True)
@@ -62,37 +99,31 @@ class Choices:
         return self.size is not None or self.grey or self.renamed is not None or self.join_subjects
 
 
-def read_choices(
-    *,
-    size: str | int | Size | None = None,
-    fit: str = "crop",
-    background: str = BACKGROUND_USUAL,
-    grey: bool = False,
-    classes: str | Sequence[str] | None = None,
-    labels: str | Path | None = None,
-    attribute: str | None = None,
-    split: str | None = None,
-    skip_broken: bool = False,
-) -> Choices:
+def read_choices(**wishes: Unpack[Wishes]) -> Choices:
     """Read choices as people write them: `size="64x48"` (width x height), `background="white"` or `"#ffeedd"`.
 
     Raises:
         PackingError: A word is not understood.
     """
+    fit = wishes.get("fit") or "crop"
     if fit not in ("crop", "pad"):
         raise PackingError(f"--fit is crop or pad, not {fit!r}.")
-    attributes = tuple(name.strip() for name in attribute.split(",")) if attribute else ()
+    renames = wishes.get("rename_classes")
+    size, labels, attribute = wishes.get("size"), wishes.get("labels"), wishes.get("attribute")
+    background = wishes.get("background") or BACKGROUND_USUAL
     return Choices(
         size=None if size is None else _size(size),
         fit="pad" if fit == "pad" else "crop",
         background=_colour(background),
         background_name=background,
-        grey=grey,
-        classes=_classes(classes),
+        grey=wishes.get("grey", False),
+        classes=_classes(wishes.get("classes")),
         labels=None if labels is None else Path(labels),
-        attributes=attributes,
-        split=split,
-        skip_broken=skip_broken,
+        attributes=tuple(name.strip() for name in attribute.split(",")) if attribute else (),
+        split=wishes.get("split"),
+        skip_broken=wishes.get("skip_broken", False),
+        renamed=None if renames is None else read_renames(Path(renames)),
+        join_subjects=wishes.get("join_subjects", False),
     )
 
 
@@ -115,7 +146,9 @@ def _size(size: str | int | Size) -> Size:
 def _classes(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if names is None:
         return None
-    stated = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
+    if isinstance(names, str):
+        names = lines_of(Path(names)) if names.endswith(".txt") else names.split(",")
+    stated = tuple(name.strip() for name in names)
     if not stated or len(set(stated)) < len(stated):
         raise PackingError("--classes names each class once, in label order, separated by commas.")
     return stated

@@ -39,6 +39,18 @@ def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None
         )
 
 
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a text file that are not empty.
+
+    Raises:
+        PackingError: It cannot be read.
+    """
+    try:
+        return [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PackingError(f"The list of classes {path} cannot be read: {type(error).__name__}.") from error
+
+
 def read_renames(path: Path) -> dict[str, str]:
     """Read what classes are called from now on: a table with the columns old and new, whose new names are all there are.
 
