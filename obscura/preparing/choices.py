@@ -31,7 +31,10 @@ class Wishes(TypedDict, total=False):
     `quickstart` as flags of the same names.
     """
 
-    classes: Annotated[str | Sequence[str] | None, "Class names in label order: separated by commas, or a .txt file with one on each line."]
+    classes: Annotated[
+        str | Sequence[str] | None,
+        "Class names in label order: separated by commas, or a .txt file with one on each line.",
+    ]
     split: Annotated[
         str | None, "Which part of what comes in parts, e.g. train, test or t10k; train where nothing is said."
     ]

@@ -52,7 +52,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def read_renames(path: Path) -> dict[str, str]:
-    """Read what classes are called from now on: a table with the columns old and new, whose new names are all there are.
+    """Read a table with the columns old and new: what each class is called from now on. The new ones are all there are.
 
     Raises:
         PackingError: It is no such table, or says two things about one name.

@@ -119,14 +119,18 @@ def _walk_classes(tree: Tree, base: str, public: bool, tally: Tally) -> Iterator
     tally.left_out[LOOSE] += len(pictures(tree, base, tally))
     for name in folders(tree, base, tally):
         at = below(base, name)
-        if not public and any(True for inner in folders(tree, at) for _ in _all_pictures(tree, below(at, inner), Tally())):
+        if not public and any(
+            True for inner in folders(tree, at) for _ in _all_pictures(tree, below(at, inner), Tally())
+        ):
             raise PackingError(
                 f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
                 "records. Put the pictures into the class folders themselves, name a table with --labels, or use an "
                 f"account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
             )
         with _counting(name, tally) as found:
-            for path in _all_pictures(tree, at, tally) if public else map(partial(below, at), pictures(tree, at, tally)):
+            for path in (
+                _all_pictures(tree, at, tally) if public else map(partial(below, at), pictures(tree, at, tally))
+            ):
                 found.append(path)
                 yield Record(_class(name), None, path.removeprefix(f"{base}/"), partial(tree.read, path))
 

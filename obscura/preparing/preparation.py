@@ -96,7 +96,7 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
     """
     if choices.renamed is not None:
         require_renamed(source.classes or found.labels, choices.renamed)
-        return tuple(dict.fromkeys(choices.renamed.values())), choices.renamed
+        return tuple(dict.fromkeys(choices.renamed.values())), dict(choices.renamed)
     if source.classes is not None:
         stated = stated_classes(source.classes, choices.classes)
         ask_about_people(stated if choices.classes is None else ())

@@ -31,7 +31,9 @@ _IS_NUMBERED_PART = re.compile(
     r"(?:fold|split|part|batch|chunk|shard|series|study|studies|session|visit|scan|view|slice|frame|site)[-_ ]?\d*",
     re.IGNORECASE,
 )
-_IS_SIDE = re.compile(r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t1|t2|flair|pre|post", re.IGNORECASE)
+_IS_SIDE = re.compile(
+    r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t1|t2|flair|pre|post", re.IGNORECASE
+)
 _IS_YEAR = re.compile(r"(?:18|19|20)\d\d")
 _NO_LABELS = frozenset({"nan", "na", "n/a", "none", "null", "nat", "<na>", "-", "?", "."})
 

@@ -119,7 +119,7 @@ def _count(found: Survey, record: Record, content: bytes | Pixels, seen: Look, c
     found.animated += seen.animated
     _check_label(record.label)
     found.labels[record.label] += 1
-    found.contents.append(int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little"))
+    found.contents.append(int.from_bytes(hashlib.blake2b(memoryview(content), digest_size=8).digest(), "little"))
     found.content_labels.append(found.numbers.setdefault(record.label, len(found.numbers)))
     if len(found.shown) < SHOWN_MAX:
         found.shown.append(record.shown)

@@ -9,10 +9,34 @@ from obscura.wire.faults import Fault, Refused
 SubjectId = int | str | bytes
 # How missing values look once made into texts, and what is written in the place of an id that was taken away.
 _NOBODY = frozenset(
-    """
-    nan nat none null nil <na> na n/a n.a n.a. #n/a missing undefined unknown unk unbekannt inconnu anonymous anonym anon
-    anonymised anonymized deidentified de-identified redacted removed
-    """.split()
+    [
+        "nan",
+        "nat",
+        "none",
+        "null",
+        "nil",
+        "<na>",
+        "na",
+        "n/a",
+        "n.a",
+        "n.a.",
+        "#n/a",
+        "missing",
+        "undefined",
+        "unknown",
+        "unk",
+        "unbekannt",
+        "inconnu",
+        "anonymous",
+        "anonym",
+        "anon",
+        "anonymised",
+        "anonymized",
+        "deidentified",
+        "de-identified",
+        "redacted",
+        "removed",
+    ]
 )
 
 

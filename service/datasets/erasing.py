@@ -47,7 +47,9 @@ def _was_used(session: Session, dataset_id: str) -> bool:
     """Whether a job or sweep speaks of the dataset. A preview that has ended does not count: it read only numbers."""
     named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
     over = and_(Job.kind == preview.KIND.name, not_(Job.state.in_(UNFINISHED)))
-    jobs = exists().where(or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *named), not_(over))
+    jobs = exists().where(
+        or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *named), not_(over)
+    )
     return session.scalar(select(or_(jobs, exists().where(Sweep.dataset_id == dataset_id)))) is True
 
 

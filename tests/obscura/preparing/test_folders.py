@@ -159,8 +159,12 @@ def test_pictures_that_repeat_and_people_in_names_of_files_are_told_their_owner(
     for copy in ("a/3.png", "a/4.png", "b/5.png"):
         (root / copy).write_bytes((root / "a" / "1.png").read_bytes())
     (note,) = prepare(root).private_notes
-    assert note.startswith("4 pictures are there more than once: 1 different, one of them 4 times; 1 in several classes")
-    named = fill(*(f"{label}/person{number // 2}_x_{number}.png" for label in "ab" for number in range(6)), root="named")
+    assert note.startswith(
+        "4 pictures are there more than once: 1 different, one of them 4 times; 1 in several classes"
+    )
+    named = fill(
+        *(f"{label}/person{number // 2}_x_{number}.png" for label in "ab" for number in range(6)), root="named"
+    )
     (note,) = prepare(named).private_notes
     assert note.startswith("Files are named after persons")
 

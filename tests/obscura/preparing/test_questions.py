@@ -126,7 +126,8 @@ def test_people_inside_of_classes_pass(owners):
 
 
 @pytest.mark.parametrize(
-    "group", [["1", "1.0"], ["P1", "p1"], ["P1", " P1"], ["Zoë", "Zoe\u0308"], ["７", "7"], ["007", "7"], ["a  b", "A b"]]
+    "group",
+    [["1", "1.0"], ["P1", "p1"], ["P1", " P1"], ["Zoë", "Zoe\u0308"], ["７", "7"], ["007", "7"], ["a  b", "A b"]],
 )
 def test_texts_that_people_read_as_one(group: list[Any]):
     assert look_alike(["other", *group]) == [group]

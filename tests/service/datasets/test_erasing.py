@@ -73,7 +73,7 @@ def desk(factory, settings, now, open_account, declare) -> Desk:
 
 def stored_texts(desk: Desk) -> str:
     """Every text of every row."""
-    from service.db.base import Base  # noqa: PLC0415 - every table is known once all are imported
+    from service.db.base import Base
 
     with transaction(desk.factory, read_only=True) as session:
         rows = [tuple(row) for table in Base.metadata.sorted_tables for row in session.execute(select(table))]
