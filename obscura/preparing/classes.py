@@ -83,5 +83,5 @@ def require_renamed(found: Iterable[str], renamed: Mapping[str, str]) -> None:
     more = sorted(set(found) - set(renamed))
     if more:
         raise PackingError(
-            f"--rename-classes does not say what becomes of every class: {some(more, len(more))}. Write a line for each."
+            f"--rename-classes does not rename every class: {some(more, len(more))}. Write a line for each."
         )

@@ -1,8 +1,8 @@
 """What the owner is asked before names become public: plain functions over names, and counts of pictures by name.
 
-Names of classes that nobody has stated are those of folders, or the labels of a table. A declaration publishes them for
-ever. So where they look like people, or like parts of a collection, nothing is guessed: `--classes` states that they are
-classes, and answers every question here.
+Names of classes that nobody has stated are those of folders, or the labels of a table. A declaration publishes them.
+So where they look like people, or like parts of a collection, nothing is guessed: `--classes` states that they are
+classes, and answers every question about names here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _IS_SPLIT = re.compile(
     re.IGNORECASE,
 )
 _IS_KIND = re.compile(
-    r"images?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?|bbox(es)?"
-    r"|data|dataset|files?|raw|original|originals|processed|preprocessed|augmented|all|dicom|dcm|png|jpe?g|tiff?|bmp",
+    r"images?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?"
+    r"|bbox(es)?|data|dataset|files?|raw|original|originals|processed|preprocessed|augmented|all|dicom|dcm|png|jpe?g|tiff?|bmp",
     re.IGNORECASE,
 )
 _IS_NUMBERED_PART = re.compile(
@@ -92,8 +92,8 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         raise _ask(f"These are numbers that do not count up, as those of people: {some(names, len(names))}", names)
     if len(names) >= MANY_CLASSES and statistics.median(counts.values()) <= FEW_PICTURES and not _are_numbers(names):
         raise _ask(
-            f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a person: "
-            f"{some(names, len(names))}",
+            f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a "
+            f"person: {some(names, len(names))}",
             names,
         )
 

@@ -37,9 +37,9 @@ def require_told_apart(ids: Iterable[SubjectId]) -> None:
     for group in look_alike(sorted({_text(private_id) for private_id in ids})):
         shown = some([repr(name) for name in group], len(group))
         raise ChoiceNeeded(
-            f"These subject ids may name one person: {shown}. As two subjects, a person would be protected less than the "
-            "account promises. Write each id in one way; or have such ids joined, which protects too much rather than "
-            "too little.",
+            f"These subject ids may name one person: {shown}. As two subjects, a person would be protected less than "
+            "the account promises. Write each id in one way; or have such ids joined, which protects too much "
+            "rather than too little.",
             ["--join-subjects"],
         )
 

@@ -71,8 +71,8 @@ def notes(found: Survey) -> Iterator[str]:
         )
         several = int(np.sum(np.unique(by_class[0], return_counts=True)[1] > 1))
         yield (
-            f"{int(counts[counts > 1].sum()):,} pictures are there more than once: {int(np.sum(counts > 1)):,} different, "
-            f"one of them {int(counts.max()):,} times"
+            f"{int(counts[counts > 1].sum()):,} pictures are there more than once: {int(np.sum(counts > 1)):,} "
+            f"different, one of them {int(counts.max()):,} times"
             + (f"; {several:,} in several classes, so that labels contradict each other." if several else ".")
             + " Each copy counts as a record, and where records are protected, each only by itself."
         )
@@ -84,6 +84,6 @@ def notes(found: Survey) -> Iterator[str]:
         )
     if not found.subjects and persons_in_file_names(found.shown):
         yield (
-            "Files are named after persons who have several pictures. An account whose unit is the subject protects all "
-            "pictures of a person together; this one does not."
+            "Files are named after persons who have several pictures. An account whose unit is the subject protects "
+            "all pictures of a person together; this one does not."
         )

@@ -119,7 +119,8 @@ def _count(found: Survey, record: Record, content: bytes | Pixels, seen: Look, c
     found.animated += seen.animated
     _check_label(record.label)
     found.labels[record.label] += 1
-    found.contents.append(int.from_bytes(hashlib.blake2b(memoryview(content), digest_size=8).digest(), "little"))
+    data = content if isinstance(content, bytes) else content.tobytes()
+    found.contents.append(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little"))
     found.content_labels.append(found.numbers.setdefault(record.label, len(found.numbers)))
     if len(found.shown) < SHOWN_MAX:
         found.shown.append(record.shown)

@@ -1,4 +1,4 @@
-"""What becomes of a deleted dataset on which nothing was ever trained: it is erased, with the names that it made public.
+"""What becomes of a deleted dataset on which nothing was ever trained: it is erased, with the names it made public.
 
 Its row stays without them, as the place that the log speaks of: entries hold the id and a digest under a key that is
 nowhere shown, and one more entry says that the row was erased. The fingerprints of its images go as well where nothing

@@ -50,7 +50,8 @@ _HOLDERS = text(
 ).bindparams(bindparam("digests", type_=LargeBinary))
 _RECORD = text(
     f"""INSERT INTO fingerprints (digest, dataset_id, upload_attempt) {_CUT}
-    SELECT substr(:digests, at, {DIGEST_BYTES}), :dataset_id, :attempt FROM positions WHERE true ON CONFLICT DO NOTHING"""
+    SELECT substr(:digests, at, {DIGEST_BYTES}), :dataset_id, :attempt FROM positions WHERE true
+    ON CONFLICT DO NOTHING"""
 ).bindparams(bindparam("digests", type_=LargeBinary))
 _FORGET = text(
     """DELETE FROM fingerprints WHERE dataset_id = :dataset_id AND upload_attempt <= :attempt AND digest IN (

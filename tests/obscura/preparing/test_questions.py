@@ -9,8 +9,9 @@ from obscura.preparing.people import owner_in, persons_in_file_names, why_person
 from obscura.preparing.questions import ask_about_classes, ask_about_owners, classes_flag, is_part, look_alike
 
 PEOPLE = [
-    "SURNAME_GIVEN_19610423", "Meier 23.04.1961", "1961-04-23", "04231961_x", "12MAR1980", "A-1980-Mar-12", "DOE^JANE",
-    "Meier, Hans", "jane@example.org", "Mr Smith", "Frau Meier", "patient12", "Patient_007", "pat-3", "subject 4", "sub-01",
+    "SURNAME_GIVEN_19610423", "Meier 23.04.1961", "1961-04-23", "04231961_x", "12MAR1980", "A-1980-Mar-12",
+    "DOE^JANE", "sub-01",
+    "Meier, Hans", "jane@example.org", "Mr Smith", "Frau Meier", "patient12", "Patient_007", "pat-3", "subject 4",
     "case_17", "MRN0045", "ID123", "P0", "S01", "person1", "proband 9", "00012345", "x_998877_y", "john smith",
     "Anna", "MariaLopez", "1.2.840.113619.2.1", "3f2504e0-4f89-41d3-9a0c-0305e82c3301", "TCGA-02-0006", "Müller Jürgen",
 ]  # fmt: skip
