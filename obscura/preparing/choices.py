@@ -50,10 +50,23 @@ class Wishes(TypedDict, total=False):
         "#ffeedd.",
     ]
     grey: Annotated[bool, "Give colours up."]
-    labels: Annotated[str | Path | None, "A table with the columns file and label, instead of class folders."]
-    attribute: Annotated[
-        str | None, "Of CelebA: Male, or several of which a face has one: Black_Hair,Blond_Hair,Brown_Hair."
+    labels: Annotated[
+        str | Path | None,
+        "A table that names pictures and their classes, instead of class folders: CSV or lines of JSON.",
     ]
+    attribute: Annotated[
+        str | None,
+        "What a picture has or has not, where it may have several labels: Male, or several of which it has one: "
+        "Black_Hair,Blond_Hair,Brown_Hair.",
+    ]
+    file_column: Annotated[str | None, "Of the table: the column that names the pictures, where it has no usual name."]
+    label_column: Annotated[str | None, "Of the table: the column that holds the classes."]
+    subject_column: Annotated[str | None, "Of the table: the column that tells whose each picture is."]
+    combinations: Annotated[bool, "Where pictures have several labels: make a class of every combination."]
+    skip_unlabelled: Annotated[bool, "Leave out pictures that have no label."]
+    used_classes: Annotated[bool, "Where labels are numbers: those that no picture has are no classes."]
+    table_encoding: Annotated[str | None, "Of the table's letters, where they are not UTF-8: latin-1, cp1250, ..."]
+    zip_encoding: Annotated[str | None, "Of the names in a zip that does not say: cp850, cp936, ..."]
     skip_broken: Annotated[bool, "Leave out pictures that cannot be read."]
     rename_classes: Annotated[
         str | Path | None, "A table with the columns old and new: what each class is called from now on."
@@ -79,6 +92,14 @@ class Choices:
         attributes: Of CelebA: one makes two classes, several make one class each.
         split: Which part of a dataset that comes in parts: train, test, t10k, ...
         skip_broken: Whether pictures that cannot be read are left out.
+        file_column: Of the table, the column that names the pictures; None takes one of a usual name.
+        label_column: Of the table, the column that holds the classes.
+        subject_column: Of the table, the column that tells whose each picture is.
+        combinations: Whether every combination of several labels is a class.
+        skip_unlabelled: Whether pictures without a label are left out.
+        used_classes: Whether numbers that no picture has are no classes.
+        table_encoding: Of the table's letters, where it is not UTF-8.
+        zip_encoding: Of the names in a zip that does not say.
         renamed: What each class is called from now on.
         join_subjects: Whether ids that look alike are one subject's.
     """
@@ -93,6 +114,14 @@ class Choices:
     attributes: tuple[str, ...] = ()
     split: str | None = None
     skip_broken: bool = False
+    file_column: str | None = None
+    label_column: str | None = None
+    subject_column: str | None = None
+    combinations: bool = False
+    skip_unlabelled: bool = False
+    used_classes: bool = False
+    table_encoding: str | None = None
+    zip_encoding: str | None = None
     renamed: Mapping[str, str] | None = None
     join_subjects: bool = False
 
@@ -125,6 +154,14 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
         attributes=tuple(name.strip() for name in attribute.split(",")) if attribute else (),
         split=wishes.get("split"),
         skip_broken=wishes.get("skip_broken", False),
+        file_column=wishes.get("file_column"),
+        label_column=wishes.get("label_column"),
+        subject_column=wishes.get("subject_column"),
+        combinations=wishes.get("combinations", False),
+        skip_unlabelled=wishes.get("skip_unlabelled", False),
+        used_classes=wishes.get("used_classes", False),
+        table_encoding=wishes.get("table_encoding"),
+        zip_encoding=wishes.get("zip_encoding"),
         renamed=None if renames is None else read_renames(Path(renames)),
         join_subjects=wishes.get("join_subjects", False),
     )

@@ -1,26 +1,22 @@
-"""Class folders (`class/picture.png`, or `class/subject/picture.png`), also inside `train/`, and tables of labels."""
+"""Class folders (`class/picture.png`, or `class/subject/picture.png`), also inside `train/`."""
 
 from __future__ import annotations
 
-import csv
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
-from obscura.preparing.people import owner_in
 from obscura.preparing.questions import is_part, is_split
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, FolderTree, Tree, below, folders, pictures, suffix_of
+from obscura.preparing.trees import OTHER, Tree, all_pictures, below, folders, pictures
 
 EMPTY = "empty class folder"
 LOOSE = "picture outside of the class folders"
-UNLISTED = "picture not named in the table"
 
 
 def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source:
@@ -41,22 +37,10 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
                 "name a table with the columns file and label.",
                 ["--labels labels.csv"],
             )
-        if not any(True for name in found for _ in _all_pictures(tree, below(base, name), Tally())):
+        if not any(True for name in found for _ in all_pictures(tree, below(base, name), Tally())):
             kinds = ", ".join(sorted(picture_suffixes()))
             raise PackingError(f"{tree.name} holds no class folders with pictures ({kinds}).")
     return Source(title, walk, folders=True)
-
-
-def labelled_by_table(root: Path, choices: Choices, *, subjects: bool | None) -> Source:
-    """Read a folder whose classes stand in a table with the columns file, label and, where subjects count, subject.
-
-    Raises:
-        PackingError: The table cannot be read.
-    """
-    assert choices.labels is not None
-    path = choices.labels if choices.labels.is_file() else root / choices.labels
-    rows, owned = _table(path, subjects=bool(subjects))
-    return Source(f"labels from {path.name}", partial(_walk_table, FolderTree(root), rows), owned=owned)
 
 
 def _base(tree: Tree, choices: Choices, *, subjects: bool) -> tuple[str, str]:
@@ -93,7 +77,7 @@ def _base(tree: Tree, choices: Choices, *, subjects: bool) -> tuple[str, str]:
 
 
 def _is_wrapper(tree: Tree, base: str, name: str, *, subjects: bool) -> bool:
-    """Whether the only folder stands around the class folders, and is none itself."""
+    """Whether the only folder stands around the class folders, rather than being one."""
     at = below(base, name)
     inner = folders(tree, at)
     if pictures(tree, at) or not inner:
@@ -120,7 +104,7 @@ def _walk_classes(tree: Tree, base: str, public: bool, tally: Tally) -> Iterator
     for name in folders(tree, base, tally):
         at = below(base, name)
         if not public and any(
-            True for inner in folders(tree, at) for _ in _all_pictures(tree, below(at, inner), Tally())
+            True for inner in folders(tree, at) for _ in all_pictures(tree, below(at, inner), Tally())
         ):
             raise PackingError(
                 f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
@@ -128,9 +112,7 @@ def _walk_classes(tree: Tree, base: str, public: bool, tally: Tally) -> Iterator
                 f"account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
             )
         with _counting(name, tally) as found:
-            for path in (
-                _all_pictures(tree, at, tally) if public else map(partial(below, at), pictures(tree, at, tally))
-            ):
+            for path in all_pictures(tree, at, tally) if public else map(partial(below, at), pictures(tree, at, tally)):
                 found.append(path)
                 yield Record(_class(name), None, path.removeprefix(f"{base}/"), partial(tree.read, path))
 
@@ -159,7 +141,7 @@ def _walk_subjects(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
             )
         with _counting(name, tally) as found:
             for owner in folders(tree, at, tally):
-                for path in _all_pictures(tree, below(at, owner), tally):
+                for path in all_pictures(tree, below(at, owner), tally):
                     found.append(path)
                     yield Record(_class(name), owner, path.removeprefix(f"{base}/"), partial(tree.read, path))
 
@@ -167,50 +149,3 @@ def _walk_subjects(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
 def _class(name: str) -> str:
     """The name of a class in the one spelling that the service compares: systems write accents in two ways."""
     return unicodedata.normalize("NFC", name)
-
-
-def _table(path: Path, *, subjects: bool) -> tuple[dict[str, tuple[str, str | None]], str | None]:
-    """Return (label, subject) by file, and what says whose each picture is.
-
-    Raises:
-        PackingError: It is not there, lacks a column, or says two things about one file.
-    """
-    wanted = ["file", "label", *(["subject"] if subjects else [])]
-    rows: dict[str, tuple[str, str | None]] = {}
-    owned = None
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file)
-            if not set(wanted) <= set(table.fieldnames or ()):
-                raise PackingError(f"{path.name} must begin with a line that names the columns {', '.join(wanted)}.")
-            if "subject" in (table.fieldnames or ()):
-                owned = f"The column 'subject' of {path.name}"
-            for row in table:
-                name = (row["file"] or "").strip().replace("\\", "/").removeprefix("./")
-                meant = ((row["label"] or "").strip(), (row["subject"] or "").strip() if subjects else None)
-                if not name or not meant[0]:
-                    raise PackingError(f"Line {table.line_num} of {path.name} lacks a file or a label.")
-                if rows.setdefault(name, meant) != meant:
-                    raise PackingError(f"{path.name} says two things about {name}.")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PackingError(f"The table {path.name} cannot be read: {type(error).__name__}.") from error
-    if not rows:
-        raise PackingError(f"{path.name} names no picture.")
-    folder = next(filter(None, map(owner_in, rows)), None)
-    if owned is None and folder is not None:
-        owned = f"The path of each picture in {path.name}, such as {folder}/,"
-    return rows, owned
-
-
-def _walk_table(tree: Tree, rows: dict[str, tuple[str, str | None]], tally: Tally) -> Iterator[Record]:
-    tally.left_out[UNLISTED] += sum(path not in rows for path in _all_pictures(tree, "", tally))
-    for file, (label, subject) in rows.items():
-        if file.startswith("/") or ".." in file.split("/"):
-            raise PackingError(f"The table names a file outside of the folder: {file}.")
-        yield Record(_class(label), subject, file, partial(tree.read, file))
-
-
-def _all_pictures(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
-    yield from (below(at, name) for name in pictures(tree, at, tally) if suffix_of(name) in picture_suffixes())
-    for name in folders(tree, at, tally):
-        yield from _all_pictures(tree, below(at, name), tally)

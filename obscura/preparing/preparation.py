@@ -8,24 +8,27 @@ inside their class folder, and so are the folders of subjects, in random order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
 from obscura.preparing.classes import require_renamed, require_stated, stated_classes
 from obscura.preparing.errors import PackingError, Unreadable
-from obscura.preparing.folders import class_folders, labelled_by_table
-from obscura.preparing.layouts import find_layout
+from obscura.preparing.folders import class_folders
+from obscura.preparing.labelled import find_metadata, find_table, labelled_by_table
+from obscura.preparing.layouts import find_layout, parquet
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.questions import ask_about_classes, ask_about_owners, ask_about_people
-from obscura.preparing.sources import Source, Tally
+from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import number_subjects, refuse_owned, subject_key
 from obscura.preparing.summary import counted, notes, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
-from obscura.preparing.trees import FolderTree, ZipTree
+from obscura.preparing.trees import FolderTree, Tree
 
 
 def prepare(
@@ -55,6 +58,8 @@ def prepare(
     source = _find(path, chosen, subjects=subjects)
     if source.owned is not None and subjects is False:
         refuse_owned(source.owned)
+    if source.owned is not None and subjects is None:
+        source = replace(source, walk=partial(_of_nobody, source.walk), package=None)
     tally = Tally()
     found = survey(source, chosen, tally, on_picture)
     if source.folders and subjects:
@@ -75,6 +80,10 @@ def prepare(
         summarise(found, chosen, tally, source.title),
     )
     return replace(package, classes=classes, private_counts=dict(counts), private_notes=tuple(notes(found)))
+
+
+def _of_nobody(walk: Callable[[Tally], Iterator[Record]], tally: Tally) -> Iterator[Record]:
+    return (replace(record, subject=None) for record in walk(tally))
 
 
 def _as_it_is(source: Source, choices: Choices) -> Package | None:
@@ -109,26 +118,32 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
 
 def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> Source:
     if isinstance(path, Arrays):
-        return path.source(subjects=subjects, classes=choices.classes)
+        return path.source(choices, subjects=subjects)
     if not path.exists():
         raise PackingError(
             f"{path} does not exist. Give the folder or file of the pictures: obscura datasets push FOLDER"
         )
+    tree: Tree | None = FolderTree(path) if path.is_dir() else None
+    if choices.labels is None:
+        source = find_layout(path, choices, subjects=bool(subjects))
+        if source is not None:
+            return source
+    tree = tree or open_archive(path, choices.zip_encoding)
+    if tree is None:
+        raise PackingError(
+            f"{path.name} is neither a folder of pictures nor an archive of one (.zip, .tar, .tar.gz), an .npz or IDX "
+            "files."
+        )
     if choices.labels is not None:
-        if not path.is_dir():
-            raise PackingError("--labels goes with a folder of pictures.")
-        return labelled_by_table(path, choices, subjects=subjects)
-    source = find_layout(path, choices, subjects=bool(subjects))
+        return labelled_by_table(tree, find_table(tree, choices), choices, subjects=bool(subjects))
+    source = parquet.find_tree(tree, choices, bool(subjects))
     if source is not None:
         return source
-    if path.is_dir():
-        return class_folders(FolderTree(path), choices, subjects=subjects)
-    if path.suffix.lower() == ".zip":
-        return class_folders(ZipTree(path), choices, subjects=subjects)
-    raise PackingError(
-        f"{path.name} is neither a folder of class folders, nor an .npz, a .zip or IDX files. Unpack other archives "
-        "first."
-    )
+    described = find_metadata(tree, choices)
+    if described is not None:
+        part, table, title = described
+        return labelled_by_table(part, table, choices, subjects=bool(subjects), part=title)
+    return class_folders(tree, choices, subjects=subjects)
 
 
 class _Members:

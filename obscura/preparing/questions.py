@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
+from obscura.preparing.labels import is_missing
 from obscura.preparing.people import why_personal
 
 MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
@@ -35,7 +36,6 @@ _IS_SIDE = re.compile(
     r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t1|t2|flair|pre|post", re.IGNORECASE
 )
 _IS_YEAR = re.compile(r"(?:18|19|20)\d\d")
-_NO_LABELS = frozenset({"nan", "na", "n/a", "none", "null", "nat", "<na>", "-", "?", "."})
 
 
 def is_split(name: str) -> bool:
@@ -83,7 +83,7 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
     parts = [name for name in names if folders and is_part(name)]
     if parts:
         raise _ask(f"These are called like parts of a collection, not like classes: {some(parts, len(parts))}", names)
-    blank = [name for name in names if name.casefold() in _NO_LABELS]
+    blank = [name for name in names if is_missing(name)]
     if blank:
         raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
     for group in look_alike(names):
