@@ -38,7 +38,7 @@ _OWNER = re.compile(
     r"(?:patient|pat|pid|subject|subj|sub|person|participant|proband|volunteer|donor|mrn)[-_ #.]*\d+[a-z]?",
     re.IGNORECASE,
 )
-_MARKS = re.compile(r"\^|@|,\s*\w|\b(?:mr|mrs|ms|herr|frau|mme|monsieur|sr|sra)\b\.?[ _-]", re.IGNORECASE)
+_MARKS = re.compile(r"\^|@|,\s*\w\.?$|\b(?:mr|mrs|ms|herr|frau|mme|monsieur|sr|sra)\b\.?[ _-]", re.IGNORECASE)
 _UID = re.compile(
     r"[0-2](?:\.\d+){3,}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=.*\d)[0-9a-f]{16,}|tcga-\w\w-\w{4}.*",
     re.IGNORECASE,

@@ -10,8 +10,8 @@ from obscura.preparing.questions import ask_about_classes, ask_about_owners, cla
 
 PEOPLE = [
     "SURNAME_GIVEN_19610423", "Meier 23.04.1961", "1961-04-23", "04231961_x", "12MAR1980", "A-1980-Mar-12",
-    "DOE^JANE", "sub-01",
-    "Meier, Hans", "jane@example.org", "Mr Smith", "Frau Meier", "patient12", "Patient_007", "pat-3", "subject 4",
+    "DOE^JANE", "sub-01", "subject 4",
+    "Meier, Hans", "Meier, H.", "jane@example.org", "Mr Smith", "Frau Meier", "patient12", "Patient_007", "pat-3",
     "case_17", "MRN0045", "ID123", "P0", "S01", "person1", "proband 9", "00012345", "x_998877_y", "john smith",
     "Anna", "MariaLopez", "1.2.840.113619.2.1", "3f2504e0-4f89-41d3-9a0c-0305e82c3301", "TCGA-02-0006", "Müller Jürgen",
 ]  # fmt: skip
@@ -19,7 +19,7 @@ THINGS = [
     "normal", "NORMAL", "PNEUMONIA", "cat", "T-shirt/top", "Grade 3", "grade_3", "BIRADS 4", "T1", "M0", "S1", "0", "9",
     "n01440764", "outdoor-man-made", "Golden_Retriever", "No Finding", "with mask", "melanocytic nevi", "stage IIIb",
     "covid-19", "COVID", "H&E", "ward 12", "3:4", "1/2", "b747", "sunflower", "plane12", "patient", "control", "日本",
-    "12 leads", "2x2", "H1N1", "8-bit",
+    "12 leads", "mass, right", "2x2", "H1N1", "8-bit",
 ]  # fmt: skip
 PARTS = [
     "train", "Test", "testing", "val2017", "train_images", "validation", "images", "masks", "annotations", "fold1",
