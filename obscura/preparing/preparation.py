@@ -20,7 +20,7 @@ from obscura.preparing.classes import require_renamed, require_stated, stated_cl
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
 from obscura.preparing.labelled import find_metadata, find_table, labelled_by_table
-from obscura.preparing.layouts import find_layout, parquet
+from obscura.preparing.layouts import dicom, find_layout, nifti, parquet
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.questions import ask_about_classes, ask_about_owners, ask_about_people
@@ -123,6 +123,8 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
         raise PackingError(
             f"{path} does not exist. Give the folder or file of the pictures: obscura datasets push FOLDER"
         )
+    if path.name.casefold() == "dicomdir" and path.is_file():
+        path = path.parent
     tree: Tree | None = FolderTree(path) if path.is_dir() else None
     if choices.labels is None:
         source = find_layout(path, choices, subjects=bool(subjects))
@@ -143,7 +145,9 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
     if described is not None:
         part, table, title = described
         return labelled_by_table(part, table, choices, subjects=bool(subjects), part=title)
-    return class_folders(tree, choices, subjects=subjects)
+    found = (find(tree, "", choices, subjects=bool(subjects)) for find in (dicom.find, nifti.find))
+    source = next((source for source in found if source is not None), None)
+    return source or class_folders(tree, choices, subjects=subjects)
 
 
 class _Members:
@@ -151,7 +155,7 @@ class _Members:
 
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
-        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background)
+        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background, choices.scale)
         self._numbers, self._join = number_subjects(found.subjects), choices.join_subjects
 
     def __iter__(self) -> Iterator[Member]:

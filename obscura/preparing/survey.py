@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from obscura.preparing.choices import SIDE_USUAL, Choices, Size, fits
+from obscura.preparing.depth import Depths, Numbers
 from obscura.preparing.errors import NAMES_SHOWN_MAX, BrokenPictures, PackingError, Unreadable, some
 from obscura.preparing.pictures import Look, has_shape, look
-from obscura.preparing.sources import Pixels, Record, Source, Tally
+from obscura.preparing.sources import Content, Record, Source, Tally
 from obscura.preparing.subjects import require_told_apart, subject_key
 from obscura.stopping import go_on
 from obscura.wire.names import RULE, is_name
@@ -40,6 +41,7 @@ class Survey:
     reshaped: int = 0
     scaled: int = 0
     broken: int = 0
+    depths: Depths = field(default_factory=Depths)
     width: int = 0  # of the images of the dataset
     height: int = 0
     channels: int = 3
@@ -99,7 +101,7 @@ def _channels(source: Source, choices: Choices) -> int:
     return 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
 
 
-def _count(found: Survey, record: Record, content: bytes | Pixels, seen: Look, choices: Choices) -> None:
+def _count(found: Survey, record: Record, content: Content, seen: Look, choices: Choices) -> None:
     laid = seen.transparent
     if (seen.width, seen.height) != (found.width, found.height):
         if has_shape(seen.width, seen.height, (found.width, found.height)):
@@ -116,10 +118,13 @@ def _count(found: Survey, record: Record, content: bytes | Pixels, seen: Look, c
     found.turned += seen.turned
     found.printed += seen.printed
     found.deep += seen.deep
+    if seen.depth is not None:
+        found.depths.add(seen.depth)
     found.animated += seen.animated
     _check_label(record.label)
     found.labels[record.label] += 1
-    data = content if isinstance(content, bytes) else content.tobytes()
+    values = content.values if isinstance(content, Numbers) else content
+    data = values if isinstance(values, bytes) else values.tobytes()
     found.contents.append(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little"))
     found.content_labels.append(found.numbers.setdefault(record.label, len(found.numbers)))
     if len(found.shown) < SHOWN_MAX:
@@ -150,3 +155,4 @@ def _require(found: Survey, choices: Choices) -> None:
         raise BrokenPictures(why, ["--skip-broken"], found.broken, found.broken_shown)
     if not found.records:
         raise PackingError("There is no picture to send.")
+    found.depths.require(choices.scale, found.records - found.deep)

@@ -30,6 +30,7 @@ OWN = {
     "obscura/client/download.py": "a file that arrives whole, or not at all",
     "obscura/pictures/header.py": "reads strangers' bytes; imported by the confined reader, too",
     "obscura/preparing/screen.py": "the words of one screen",
+    "obscura/preparing/nifti.py": "a file format, as dicom.py is one",
     "obscura/preparing/summary.py": "the words of one sentence",
     "privacy/aggregation/top_k.py": "a mechanism, with its sensitivity",
     "privacy/auditing/distinguishing.py": "a game that tries to break a mechanism",

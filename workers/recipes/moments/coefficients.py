@@ -25,7 +25,7 @@ from privacy.plans.plan import PublicFacts
 from workers.recipes.blocks import computed_alike
 
 Array = npt.NDArray[np.float64]
-_BLOCK = 512  # records whose products are formed at once
+_BLOCK, _BLOCK_NUMBERS = 512, 2**23  # records whose products are formed at once, fewer where they are large
 _ROW_BITS = 24  # to which records are rounded before a product
 TEXTURE_LARGEST = 4.0  # beyond any number of a texture
 _GRID = 2**12  # steps of a modulus from 0 to full brightness
@@ -63,8 +63,13 @@ def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: fl
         flat = (np.moveaxis(images, 3, 1) if images.ndim == 4 else images).reshape(len(images), basis.shape[1])
         return torch.from_numpy(exact_product(flat / 255.0 - centre, basis.T, largest=1.0))
 
-    found: Array = computed_alike(private_images, compute, _BLOCK).numpy()
+    found: Array = computed_alike(private_images, compute, _records(basis.shape[1])).numpy()
     return found
+
+
+def _records(numbers: int) -> int:
+    """How many records, of so many numbers each, go through one product."""
+    return max(1, min(_BLOCK, _BLOCK_NUMBERS // numbers))
 
 
 def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:
