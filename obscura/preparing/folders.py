@@ -10,7 +10,7 @@ from functools import partial
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
-from obscura.preparing.questions import is_part, is_split
+from obscura.preparing.questions import ask_about_owners, is_part, is_split
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_pictures, below, folders, pictures
@@ -40,6 +40,8 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
         if not any(True for name in found for _ in all_pictures(tree, below(base, name), Tally())):
             kinds = ", ".join(sorted(picture_suffixes()))
             raise PackingError(f"{tree.name} holds no class folders with pictures ({kinds}).")
+    if subjects:
+        ask_about_owners({name: folders(tree, below(base, name)) for name in found})
     return Source(title, walk, folders=True)
 
 

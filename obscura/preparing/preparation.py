@@ -23,7 +23,7 @@ from obscura.preparing.labelled import find_metadata, find_table, labelled_by_ta
 from obscura.preparing.layouts import dicom, find_layout, nifti, parquet
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
-from obscura.preparing.questions import ask_about_classes, ask_about_owners, ask_about_people
+from obscura.preparing.questions import ask_about_classes, ask_about_people
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import number_subjects, refuse_owned, subject_key
 from obscura.preparing.summary import counted, notes, summarise
@@ -62,8 +62,6 @@ def prepare(
         source = replace(source, walk=partial(_of_nobody, source.walk), package=None)
     tally = Tally()
     found = survey(source, chosen, tally, on_picture)
-    if source.folders and subjects:
-        ask_about_owners({label: set(map(str, owners)) for label, owners in found.owners.items()})
     classes, names = _classes(source, found, chosen)
     counts = Counter(dict.fromkeys((*classes, *(names.get(label, label) for label in found.lost)), 0))
     for label, count in found.labels.items():

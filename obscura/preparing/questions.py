@@ -109,9 +109,9 @@ def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
     """
     every = set().union(*owners.values())
     shown = some(sorted(every), len(every))
-    parts = bool(every) and all(is_part(name) or _IS_SIDE.fullmatch(name) for name in every)
+    parts = all(is_part(name) or _IS_SIDE.fullmatch(name) for name in every)
     alike = len(every) < len(owners) and all(set(inner) == every for inner in owners.values())
-    if parts or alike:
+    if every and (parts or alike):
         tops = some(sorted(owners), len(owners))
         raise PackingError(
             f"The same folders stand under every folder on top ({shown}), so those on top ({tops}) seem to be the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ SHOWN_MAX = 1000  # names of files that are kept to look at
 class Survey:
     """What all pictures together are. Every number counts pictures. PRIVATE, but for the size and colour.
 
-    `labels` counts them by class, `subjects` by subject; `owners` are the ids as they are written, by class. `contents`
+    `labels` counts them by class, `subjects` by subject; `owners` are the ids as they are written. `contents`
     are digests, one for each picture, and `content_labels` the numbers of its class.
     """
 
@@ -47,7 +47,7 @@ class Survey:
     channels: int = 3
     labels: Counter[str] = field(default_factory=Counter)
     subjects: Counter[int | str] = field(default_factory=Counter)
-    owners: defaultdict[str, set[SubjectId]] = field(default_factory=lambda: defaultdict(set))
+    owners: set[SubjectId] = field(default_factory=set)
     contents: array[int] = field(default_factory=lambda: array("Q"))
     content_labels: array[int] = field(default_factory=lambda: array("L"))
     numbers: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
     found.lost = dict.fromkeys(label for label in (*tally.lost, *found.lost) if not found.labels[label])
     _require(found, choices)
     if not choices.join_subjects:
-        require_told_apart(set().union(*found.owners.values()))
+        require_told_apart(found.owners)
     return found
 
 
@@ -131,7 +131,7 @@ def _count(found: Survey, record: Record, content: Content, seen: Look, choices:
         found.shown.append(record.shown)
     if record.subject is not None:
         found.subjects[subject_key(record.subject, join=choices.join_subjects)] += 1
-        found.owners[record.label].add(record.subject)
+        found.owners.add(record.subject)
 
 
 def _check_label(label: str) -> None:

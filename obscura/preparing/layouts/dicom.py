@@ -134,8 +134,9 @@ class _Walk:
         if owner and owner in self.owners:
             raise PackingError(
                 f"Several pictures have the same {tag}, and the account protects single records. Use an account whose "
-                f"unit is the subject, and state --subjects-at-most: {OPEN_BY_SUBJECT}; or, where {tag} does not say whose a picture is, name the tag that does with "
-                f"--subject-tag, or say --subject-tag {NO_TAG} where no two pictures are of one person."
+                f"unit is the subject, and state --subjects-at-most: {OPEN_BY_SUBJECT}; or, where {tag} does not say "
+                "whose a picture is, name the tag that does with --subject-tag, or say --subject-tag "
+                f"{NO_TAG} where no two pictures are of one person."
             )
         self.owners.add(owner)
 
