@@ -13,7 +13,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from obscura.cli.connection import Target, Yes, address
+from obscura.cli.connection import ClassShares, Target, Yes, address
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.jobs import confirm, somebody_there
 from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, in_bounds, quoted
@@ -50,6 +50,7 @@ def quickstart(
             help="Protect all pictures of a subject together: public upper bound on the subjects.",
         ),
     ] = None,
+    class_shares: ClassShares = None,
     yes: Yes = False,
     **wishes: Unpack[Wishes],
 ) -> None:
@@ -80,7 +81,8 @@ def quickstart(
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_named(target) if elsewhere else _here(target, output))
         beside = "" if elsewhere else "obscura up, and beside it: "
-        walk = Onboarding(client, output, folder, package, in_flags(wishes), beside=beside)
+        options = {} if class_shares is None else {"class_shares": class_shares}
+        walk = Onboarding(client, output, folder, package, in_flags(wishes), beside=beside, options=options)
         account = walk.account(epsilon, COUNTED_DELTA if at_most is None else usual_delta(at_most))
         if at_most is None:
             account, at_most = walk.counted(account, epsilon)
@@ -100,8 +102,8 @@ def quickstart(
         except BaseException:
             dataset.delete()
             raise
-        bounds = in_bounds(at_most, subjects_at_most).strip()
-        repeat = f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g} {bounds}{in_flags(wishes)}"
+        bounds = f"{in_bounds(at_most, subjects_at_most)}{walk.stated}{in_flags(wishes)}"
+        repeat = f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g}{bounds}"
         with walk.step(repeat):
             dataset = walk.send(dataset)
         walk.draw(walk.train(dataset, epsilon), count, out)

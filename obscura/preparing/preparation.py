@@ -7,11 +7,16 @@ inside their class folder, and so are the folders of subjects, in random order.
 
 from __future__ import annotations
 
+import io
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+import numpy as np
+from PIL import Image
 
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
@@ -20,8 +25,8 @@ from obscura.preparing.classes import require_renamed, require_stated, stated_cl
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
 from obscura.preparing.labelled import find_metadata, find_table, labelled_by_table
-from obscura.preparing.layouts import dicom, find_layout, nifti, parquet
-from obscura.preparing.package import Member, Package, zip_stream
+from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
+from obscura.preparing.package import Member, Package, can_be_folder, npy_header, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.questions import ask_about_classes, ask_about_people
 from obscura.preparing.sources import Record, Source, Tally
@@ -66,15 +71,16 @@ def prepare(
     counts = Counter(dict.fromkeys((*classes, *(names.get(label, label) for label in found.lost)), 0))
     for label, count in found.labels.items():
         counts[names.get(label, label)] += count
+    members = _Members(source, found, chosen, names)
     package = _as_it_is(source, chosen) or Package(
-        "zip",
+        "zip" if all(map(can_be_folder, classes)) else "npz",
         classes,
         found.height,
         found.width,
         found.channels,
         found.records,
         len(found.subjects) if subjects else None,
-        lambda members=_Members(source, found, chosen, names): zip_stream(members),  # type: ignore[misc]
+        lambda: zip_stream(members if all(map(can_be_folder, classes)) else members.as_arrays(classes)),
         summarise(found, chosen, tally, source.title),
     )
     return replace(package, classes=classes, private_counts=dict(counts), private_notes=tuple(notes(found)))
@@ -143,13 +149,15 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
     if described is not None:
         part, table, title = described
         return labelled_by_table(part, table, choices, subjects=bool(subjects), part=title)
+    if choices.attributes:
+        refuse_attribute()
     found = (find(tree, "", choices, subjects=bool(subjects)) for find in (dicom.find, nifti.find))
     source = next((source for source in found if source is not None), None)
     return source or class_folders(tree, choices, subjects=subjects)
 
 
 class _Members:
-    """The files of the zip, made one after the other; the same again each time."""
+    """The files of the upload, made one after the other; the same again each time."""
 
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
@@ -157,6 +165,32 @@ class _Members:
         self._numbers, self._join = number_subjects(found.subjects), choices.join_subjects
 
     def __iter__(self) -> Iterator[Member]:
+        """Pictures in folders of classes, and of subjects in these."""
+        for sent, (name, owner, suffix, data) in enumerate(self._made()):
+            folder = name if owner is None else f"{name}/{owner}"
+            yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
+
+    def as_arrays(self, classes: tuple[str, ...]) -> Iterator[Member]:
+        """The arrays of an .npz, for classes that no folder can be called like."""
+        labels, owners = list[int](), list[int]()
+        shape = (self._found.height, self._found.width, *([3] if self._found.channels == 3 else []))
+
+        def images() -> Iterator[bytes]:
+            yield npy_header((self._found.records, *shape), np.dtype(np.uint8))
+            for name, owner, _, data in self._made():
+                labels.append(classes.index(name))
+                owners.extend([] if owner is None else [owner])
+                with Image.open(io.BytesIO(data)) as image:
+                    yield np.asarray(image.convert("L" if len(shape) == 2 else "RGB")).tobytes()
+
+        yield Member("images.npy", self._found.records * math.prod(shape), images())
+        for name, numbers in (("labels", labels), ("subjects", owners)):
+            if numbers:
+                array = np.array(numbers, np.int64)
+                yield Member(f"{name}.npy", array.nbytes, (npy_header(array.shape, array.dtype), array.tobytes()))
+
+    def _made(self) -> Iterator[tuple[str, int | None, str, bytes]]:
+        """Yield class, number of the subject, and ending and content of a picture file."""
         sent = 0
         for record in self._source.walk(Tally()):
             if record.shown in self._found.broken_files:
@@ -165,13 +199,10 @@ class _Members:
                 suffix, data = prepare_picture(record.read(), self._target)
             except Unreadable as error:
                 raise PackingError(f"The pictures changed while they were sent: {record.shown}: {error}.") from None
-            folder = self._names.get(record.label, record.label)
-            if record.subject is not None:
-                number = self._numbers.get(subject_key(record.subject, join=self._join))
-                if number is None:
-                    raise PackingError("The pictures changed while they were sent: there is one of another subject.")
-                folder = f"{folder}/{number}"
-            yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
+            number = None if record.subject is None else self._numbers.get(subject_key(record.subject, join=self._join))
+            if record.subject is not None and number is None:
+                raise PackingError("The pictures changed while they were sent: there is one of another subject.")
+            yield self._names.get(record.label, record.label), number, suffix, data
             sent += 1
         if sent != self._found.records:
             raise PackingError(

@@ -137,10 +137,6 @@ def _count(found: Survey, record: Record, content: Content, seen: Look, choices:
 def _check_label(label: str) -> None:
     if not is_name(label):
         raise PackingError(f"{label!r} cannot be the name of a class: {RULE}.")
-    if {"/", "\\"} & set(label):
-        raise PackingError(f"{label!r} cannot be the name of a class, for it holds / or \\.")
-    if label in (".", "..") or label[1:2] == ":":
-        raise PackingError(f"{label!r} cannot be the name of a class, for no folder can have it.")
 
 
 def _require(found: Survey, choices: Choices) -> None:

@@ -38,6 +38,7 @@ EXAMPLES: dict[str, Any] = {
     "account_id": _id("acc"),
     "accuracy": {"cnn": 0.78, "mlp": 0.71},
     "PreviewRecord.accuracy": 0.74,
+    "PreviewRecord.balanced_accuracy": 0.71,
     "accuracy_by_class": {"cat": 0.81, "dog": 0.75},
     "accuracy_real": 0.9,
     "accuracy_warm_start_only": {"cnn": 0.71},
@@ -64,6 +65,8 @@ EXAMPLES: dict[str, Any] = {
     "charged_epsilon": 0.4,
     "charged_nano": 9_000_000,
     "classes": ["benign", "malignant"],
+    "SampleRecord.classes": None,
+    "SampleRequest.classes": None,  # in the place of proportions
     "code": "worker_lost",
     "Problem.code": "insufficient_budget",
     "config": {"teachers": 4000},
