@@ -1,6 +1,6 @@
 """Datasets on which nothing was ever trained are erased when they are deleted: names, and all that was declared.
 
-Revision: 0015, after 0014.
+Revision: 0016, after 0015.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from alembic import op
 
-revision = "0015"
-down_revision = "0014"
+revision = "0016"
+down_revision = "0015"
 branch_labels = None
 depends_on = None
 
