@@ -102,7 +102,7 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
         )
     raise ChoiceNeeded(
         f"Several columns of {table.name} may name the pictures: {', '.join(known)}.",
-        [f"--file-column {_quoted(known[0])}"],
+        [f"--file-column {known[0]}"],
     )
 
 
@@ -169,7 +169,7 @@ def _one_of_several(why: str, example: str) -> ChoiceNeeded:
     return ChoiceNeeded(
         f"{why} Name one that a picture has or has not, or several, separated by commas, of which it has one; or make "
         "a class of every combination (--combinations).",
-        [f"--attribute {_quoted(example)}"],
+        [f"--attribute {example}"],
     )
 
 
@@ -192,14 +192,9 @@ def _label_column(table: Table, stated: str | None, known: Sequence[str]) -> str
     if len(known) > 1:
         raise ChoiceNeeded(
             f"Several columns of {table.name} may hold the classes: {', '.join(known)}.",
-            [f"--label-column {_quoted(known[0])}"],
+            [f"--label-column {known[0]}"],
         )
     return known[0] if known else None
-
-
-def _quoted(name: str) -> str:
-    """A name as a shell takes it."""
-    return f"'{name}'" if " " in name else name
 
 
 def _of_attributes(table: Table, names: tuple[str, ...]) -> Iterator[str | None]:
