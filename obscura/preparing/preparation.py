@@ -124,9 +124,10 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
         return labelled_by_table(part, table, choices, subjects=subjects, part=title)
     if choices.attributes:
         refuse_attribute()
-    found = (find(tree, "", choices, subjects=subjects) for find in (dicom.find, nifti.find))
-    source = next((source for source in found if source is not None), None)
-    return source or class_folders(tree, choices, subjects=subjects)
+    scans, volumes = (find(tree, "", choices, subjects=subjects) for find in (dicom.find, nifti.find))
+    if scans and volumes:
+        raise PackingError(f"{tree.name} holds DICOM files and NIfTI volumes: push them as two datasets.")
+    return scans or volumes or class_folders(tree, choices, subjects=subjects)
 
 
 class _Members:
