@@ -9,6 +9,7 @@ logarithms, which libraries round as they like, come from one table.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -19,8 +20,9 @@ from torch import Tensor
 
 from models.portable.textured import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLOOR, ORIENTATIONS, SCALE, filters
 from models.sizes import TEXTURE_CELL, texture_size
-from privacy.plans.moments.detail import LUMA_CHROMA, coefficients_of, texture_waves
+from privacy.plans.moments.detail import LUMA_CHROMA, action_of, coefficients_of, power_of, texture_waves
 from privacy.plans.moments.options import MomentsConfig
+from privacy.plans.moments.symmetry import Action
 from privacy.plans.plan import PublicFacts
 from workers.recipes.blocks import computed_alike
 
@@ -38,6 +40,43 @@ def cosine_basis(length: int, frequencies: int) -> Array:
     waves = np.cos(np.arange(frequencies)[:, None] * positions[None, :])
     basis: Array = waves / np.linalg.norm(waves, axis=1, keepdims=True)
     return basis
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers by which a record is seen: coefficients of its pixels, then of its texture.
+
+    Attributes:
+        basis: (coefficients, pixels), orthonormal rows.
+        texture: (waves, numbers of a texture), likewise; (0, 0) where none is seen.
+        centre: brightness around which pixels are seen.
+        power: mean square (f,) that the public prior expects of each number.
+        action: how the declared symmetries act on them.
+    """
+
+    basis: Array
+    texture: Array
+    centre: float
+    power: Array
+    action: Action
+
+    def of(self, private_images: npt.NDArray[np.uint8]) -> Array:
+        """Return the numbers (n, f) of images (n, h, w[, c]) uint8. Private."""
+        found = coefficients(private_images, self.basis, self.centre)
+        if not len(self.texture):
+            return found
+        return np.concatenate([found, texture_coefficients(private_images, self.texture)], axis=1)
+
+    def drawn(self, rows: Array) -> Array:
+        """Turn deviations (n, f) into those of the pixels and, where it is seen, of the texture's numbers."""
+        of_pixels = len(self.basis)
+        return np.concatenate([rows[:, :of_pixels] @ self.basis, rows[:, of_pixels:] @ self.texture], axis=1)
+
+
+def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
+    """Return the numbers by which a configuration has records seen."""
+    bases = image_basis(config, facts), texture_basis(config, facts)
+    return Numbers(*bases, config.centre, power_of(config, facts), action_of(config, facts))
 
 
 def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
