@@ -151,4 +151,6 @@ INPUTS = (
     of_file("tar_xz", tarred("w:xz", "a.tar.xz"), BOTH, path="a.tar.xz"),
     of_file("7z", other(b"7z\xbc\xaf\x27\x1c", "a.7z"), Refused("7z"), path="a.7z"),
     of_file("rar", other(b"Rar!\x1a\x07\x01\x00", "a.rar"), Refused("RAR"), path="a.rar"),
+    of_file("zip_kaggle_table", kaggle, Asked("--labels"), path="archive.zip"),
+    of_file("zip_wrapper", zipped(lambda path: f"chest_xray/{path}"), Read(WORDS, COUNT, said="chest_xray")),
 )
