@@ -21,7 +21,8 @@ from PIL import Image
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.classes import require_renamed, require_stated, stated_classes
+        return _labelled(tree, find_table(tree, choices), choices, subjects=subjects)
+    source = parquet.find_tree(tree, choices, bool(subjects))
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
 from obscura.preparing.labelled import ask_for_table, find_metadata, find_table, labelled_by_table
@@ -33,6 +34,7 @@ from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import number_subjects, refuse_owned, subject_key
 from obscura.preparing.summary import counted, notes, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
+from obscura.preparing.tables import Table
 from obscura.preparing.trees import FolderTree, Tree
 
 
@@ -141,14 +143,14 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
             "files."
         )
     if choices.labels is not None:
-        return labelled_by_table(tree, find_table(tree, choices), choices, subjects=subjects)
+        return _labelled(tree, find_table(tree, choices), choices, subjects=subjects)
     source = parquet.find_tree(tree, choices, bool(subjects))
     if source is not None:
         return source
     described = find_metadata(tree, choices)
     if described is not None:
         part, table, title = described
-        return labelled_by_table(part, table, choices, subjects=subjects, part=title)
+        return _labelled(part, table, choices, subjects=subjects, part=title)
     if choices.attributes:
         refuse_attribute()
     scans, volumes = (find(tree, "", choices, subjects=bool(subjects)) for find in (dicom.find, nifti.find))
@@ -157,6 +159,14 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
     if not scans and not volumes:
         ask_for_table(tree, choices)
     return scans or volumes or class_folders(tree, choices, subjects=subjects)
+
+
+def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
+    """Read by a table; of DICOM files, a tag says whose they are where the table does not."""
+    scans = dicom.is_in(tree)
+    tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
+    source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, part=part)
+    return dicom.with_owners(source, choices, subjects=bool(subjects)) if scans else source
 
 
 class _Members:
