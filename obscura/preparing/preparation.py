@@ -21,8 +21,8 @@ from PIL import Image
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-        return _labelled(tree, find_table(tree, choices), choices, subjects=subjects)
-    source = parquet.find_tree(tree, choices, bool(subjects))
+from obscura.preparing.classes import require_renamed, require_stated, stated_classes
+from obscura.preparing.columns import tells_subjects
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
 from obscura.preparing.labelled import ask_for_table, find_metadata, find_table, labelled_by_table
