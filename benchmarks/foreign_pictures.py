@@ -51,7 +51,10 @@ def reference(content: bytes) -> np.ndarray[Any, Any] | None:
         image.load()
         if image.mode.startswith(("I", "F")):
             return None
-        upright = ImageOps.exif_transpose(image)
+        try:
+            upright = ImageOps.exif_transpose(image)
+        except Exception:  # damaged metadata says nothing, and the pixels are whole
+            upright = image
         if upright.mode in ("LA", "PA", "RGBA", "RGBa", "La") or "transparency" in upright.info:
             ground = Image.new("RGBA", upright.size, "white")
             ground.alpha_composite(upright.convert("RGBA"))
