@@ -34,6 +34,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "float_safety": (("--units", "1000", "--clips", "1", "--estimators", "dpsgd"), ()),
     "fuzz_api": (("--databases", "sqlite", "--examples", "3"), ()),
     "gradient_memory": ((), ()),
+    "intake": (("--sample", "4"), ()),
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),

@@ -3,7 +3,7 @@
 `warm_python()` yields a program that is called as Python is. The modules in `MAINS`, and what follows `-c`, run in a
 process that is forked from one that waits with everything imported; whatever else it is told, the real Python does. The
 program stays for as long as the forked process lives, hands on signals and the exit status, and takes the whole process
-group with it when it is killed.
+group with it when it is killed. `processes` finds what it has forked by the words that it was called with.
 
 How processes start for real is what other tests are about: those of README.md, of the wheel, and of the supervisor.
 """
@@ -84,6 +84,12 @@ os._exit(status)
 """
 
 
+def processes(program: str, *words: str) -> list[int]:
+    """Ids of the processes that the program has forked, and that have not ended, with all these words."""
+    found = {int(path.name): path.read_text().split("\0") for path in Path(program).parent.glob("forked/*")}
+    return [pid for pid, given in found.items() if set(words) <= set(given)]
+
+
 @contextlib.contextmanager
 def warm_python() -> Iterator[str]:
     """Start the process that waits; yield the program."""
@@ -91,6 +97,7 @@ def warm_python() -> Iterator[str]:
         address, program = f"{folder}/socket", Path(folder, "python")
         program.write_text(_PROGRAM.format(python=sys.executable, mains=MAINS, address=address))
         program.chmod(0o755)
+        Path(folder, "forked").mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tests.warm", str(program), address],
@@ -110,6 +117,7 @@ class _Waiting:
     """The process that waits, forks for every order, and ends when its stdin is closed."""
 
     def __init__(self, address: str) -> None:
+        self._forked = Path(address).with_name("forked")
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address)
         self._listener.listen(16)
@@ -143,9 +151,14 @@ class _Waiting:
             body += program.recv(1 << 16)
         if not size:
             return
+        order = json.loads(body)
         pid = os.fork()
         if pid == 0:
-            _become(json.loads(body), fds)
+            words = [order.get("main", ""), *order["arguments"]]
+            written = self._forked.with_name(f"words.{os.getpid()}")
+            written.write_text("\0".join(words))
+            written.rename(self._forked / str(os.getpid()))
+            _become(order, fds)
         for fd in fds:
             os.close(fd)
         self._children[pid] = program
@@ -169,6 +182,7 @@ class _Waiting:
         self._selector.unregister(descriptor)
         os.close(descriptor)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        (self._forked / str(pid)).unlink(missing_ok=True)
         _kill_group(pid)  # what it left behind
         program = self._children.pop(pid)
         if program is not None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
 from obscura.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
 from obscura.cli.console import CliError, Exit
+from obscura.cli.wishes import with_wishes
 from obscura.client.progress import preparation_progress
-from obscura.preparing.choices import BACKGROUND_USUAL
+from obscura.preparing import Wishes
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (
@@ -20,6 +21,7 @@ COLUMNS = (
 
 
 @datasets.command("push")
+@with_wishes
 def push(
     context: typer.Context,
     path: Annotated[
@@ -29,7 +31,6 @@ def push(
     name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,
-    classes: Annotated[str | None, typer.Option(help="Class names in label order, separated by commas.")] = None,
     at_most: Annotated[
         int | None, typer.Option("--at-most", min=1, help="Public upper bound on the records; private data need one.")
     ] = None,
@@ -37,32 +38,8 @@ def push(
         int | None,
         typer.Option("--subjects-at-most", min=1, help="The same on the subjects, where the account protects those."),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Which part of what comes in parts, e.g. train, test or t10k; train by default.")
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            help="Bring every picture to 64 x 64 (64) or to width x height (64x48), 8 to 128; 32 if not said."
-        ),
-    ] = None,
-    fit: Annotated[
-        str,
-        typer.Option(help="crop: cut off what stands out on both sides; pad: fill up with the background."),
-    ] = "crop",
-    background: Annotated[
-        str, typer.Option(help="What transparent pictures are laid on: white, or a hex number such as #ffeedd.")
-    ] = BACKGROUND_USUAL,
-    grey: Annotated[bool, typer.Option("--grey", help="Give colours up.")] = False,
-    labels: Annotated[
-        Path | None, typer.Option(help="A CSV with the columns file and label, instead of class folders.")
-    ] = None,
-    attribute: Annotated[
-        str | None,
-        typer.Option(help="Of CelebA: Male, or several of which a face has one: Black_Hair,Blond_Hair,Brown_Hair."),
-    ] = None,
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read.")] = False,
     as_json: Json = False,
+    **wishes: Unpack[Wishes],
 ) -> None:
     """Prepare pictures, declare a dataset and send them. File names stay here; declared facts become public.
 
@@ -86,20 +63,12 @@ def push(
                 account_id=account_id,
                 public=public,
                 name=name,
-                classes=classes.split(",") if classes else None,
                 at_most=at_most,
                 subjects_at_most=subjects_at_most,
-                split=split,
-                size=size,
-                fit=fit,
-                background=background,
-                grey=grey,
-                labels=labels,
-                attribute=attribute,
-                skip_broken=skip_broken,
                 say=output.notice,
                 on_picture=on_picture,
                 on_bytes=on_bytes,
+                **wishes,
             )
         if dataset.joined:
             output.notice(

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
@@ -18,15 +18,17 @@ from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.jobs import confirm, somebody_there
 from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, quoted
 from obscura.cli.server_side import needed_to_count
+from obscura.cli.wishes import in_flags, with_wishes
 from obscura.client import Account, Client
 from obscura.client.contents import require_room
 from obscura.client.local_service import LocalService
 from obscura.client.one_step import usual_delta
 from obscura.client.progress import preparation_progress
-from obscura.preparing import prepare, read_choices
+from obscura.preparing import Wishes, prepare, read_choices
 from obscura.preparing.choices import SIDE_USUAL
 
 
+@with_wishes
 def quickstart(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Pictures: a folder of class folders, or what `datasets push` takes.")],
@@ -39,9 +41,8 @@ def quickstart(
         int | None,
         typer.Option("--at-most", min=1, help="Public upper bound on the pictures; asked for, or with --yes counted."),
     ] = None,
-    size: Annotated[str, typer.Option(help="Pixels, 64 or 64x48.")] = str(SIDE_USUAL),
-    grey: Annotated[bool, typer.Option("--grey", help="Give colours up.")] = False,
     yes: Yes = False,
+    **wishes: Unpack[Wishes],
 ) -> None:
     """From a folder of pictures to private synthetic ones: prepare, open an account, plan, train and download.
 
@@ -60,15 +61,14 @@ def quickstart(
             else:
                 at_most = _asked()
         with preparation_progress(output.err) as (on_picture, _):
-            choices = read_choices(size=size, grey=grey, skip_broken=True)
-            package = prepare(folder, choices, on_picture=on_picture)
+            wishes = {"size": SIDE_USUAL, **wishes, "skip_broken": True}
+            package = prepare(folder, read_choices(**wishes), on_picture=on_picture)
         if at_most is not None:
             package.require_within(at_most, None)
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_named(target) if elsewhere else _here(target, output))
-        flags = f" --size {size}{' --grey' if grey else ''}"
         beside = "" if elsewhere else "obscura up, and beside it: "
-        walk = Onboarding(client, output, folder, package, f"{flags} --skip-broken", beside=beside)
+        walk = Onboarding(client, output, folder, package, in_flags(wishes), beside=beside)
         account = walk.account(epsilon, COUNTED_DELTA if at_most is None else usual_delta(at_most))
         if at_most is None:
             account, at_most = walk.counted(account, epsilon)
@@ -83,7 +83,7 @@ def quickstart(
         except BaseException:
             dataset.delete()
             raise
-        repeat = f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g} --at-most {at_most}{flags}"
+        repeat = f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g} --at-most {at_most}{in_flags(wishes)}"
         with walk.step(repeat):
             dataset = walk.send(dataset)
         walk.draw(walk.train(dataset, epsilon), count, out)

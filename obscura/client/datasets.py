@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from obscura.client.holdings import Account, Dataset
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
-from obscura.preparing import Arrays, Package, PackingError, prepare, read_choices
-from obscura.preparing.choices import BACKGROUND_USUAL
+from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
 
 if TYPE_CHECKING:
     from obscura.client.client import Client
@@ -39,20 +38,12 @@ class Datasets:
         account_id: str | None = None,
         public: bool = False,
         name: str | None = None,
-        classes: Sequence[str] | None = None,
         at_most: int | None = None,
         subjects_at_most: int | None = None,
-        split: str | None = None,
-        size: str | int | tuple[int, int] | None = None,
-        fit: str = "crop",
-        background: str = BACKGROUND_USUAL,
-        grey: bool = False,
-        labels: str | Path | None = None,
-        attribute: str | None = None,
-        skip_broken: bool = False,
         say: Say = lambda _text: None,
         on_picture: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
+        **wishes: Unpack[Wishes],
     ) -> Dataset:
         """Prepare the pictures of a folder or file, declare a dataset that fits, and send them.
 
@@ -66,20 +57,12 @@ class Datasets:
             public: Public data instead: costs nothing and protects nothing.
             name: For people, and no other dataset's of the account; by default that of the folder or file, with a
                 number where it is taken.
-            classes: Their names, in label order. Without it, those of the class folders or labels, made public.
             at_most: Public upper bound on the records, stated before they are counted. Public data need none.
             subjects_at_most: Public upper bound on the subjects, where the account protects subjects.
-            split: Which part of what comes in parts: train, test, t10k, ...
-            size: Pixels, 64 or "64x48" or (64, 48): width, then height. Each 8 to 128. 32 where the pictures are files.
-            fit: "crop" cuts off what stands out on both sides; "pad" fills up with the background.
-            background: What transparent pictures are laid on: "white", "#ffeedd", ...
-            grey: Give colours up.
-            labels: A table with the columns file and label, instead of class folders.
-            attribute: Of CelebA: "Male", or several of which a face has one, separated by commas.
-            skip_broken: Leave out pictures that cannot be read.
             say: Told in one line what was done to the pictures, and in another what becomes public.
             on_picture: Called with the number of pictures that were looked at.
             on_bytes: Called with (bytes sent, 0).
+            wishes: How the pictures are read and what they become: `obscura.preparing.Wishes` tells each.
 
         Raises:
             ChoiceNeeded: The layout needs a choice that was not made; `flags` and the message name what to add.
@@ -92,17 +75,7 @@ class Datasets:
             raise PackingError("Give an account for private data, or say that it is public; not both.")
         by_subject = account_id is not None and self._client.account(account_id).unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
-        choices = read_choices(
-            size=size,
-            fit=fit,
-            background=background,
-            grey=grey,
-            classes=classes,
-            labels=labels,
-            attribute=attribute,
-            split=split,
-            skip_broken=skip_broken,
-        )
+        choices = read_choices(**wishes)
         place = Path(path) if isinstance(path, str) else path
         free_name = self.free_name(account_id, name, place)
         package = prepare(place, choices, subjects=by_subject, on_picture=on_picture)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from rich.console import Console
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.holdings import Account, Dataset
 from obscura.client.progress import preparation_progress
-from obscura.preparing import Arrays, PackingError, prepare, read_choices
+from obscura.preparing import Arrays, PackingError, Wishes, prepare, read_choices
 
 if TYPE_CHECKING:
     from obscura.client.client import Client
@@ -44,7 +43,7 @@ def push_for(
         RequestError: The service refused the account, the declaration or the content.
     """
     facts = dict(preparing)
-    choices = {name: facts.pop(name) for name in inspect.signature(read_choices).parameters if name in facts}
+    choices = {name: facts.pop(name) for name in Wishes.__annotations__ if name in facts}
     if isinstance(pictures, np.ndarray):
         if labels is None or isinstance(labels, str | Path):
             raise PackingError("Images in memory need labels, one for each: train(images, labels, epsilon=...).")

@@ -5,7 +5,7 @@ print(package.summary)
 """
 
 from obscura.preparing.arrays import Arrays
-from obscura.preparing.choices import Choices, read_choices
+from obscura.preparing.choices import Choices, Wishes, read_choices
 from obscura.preparing.errors import BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
 from obscura.preparing.package import Package
 from obscura.preparing.preparation import prepare
@@ -18,6 +18,7 @@ __all__ = [
     "MoreThanStated",
     "Package",
     "PackingError",
+    "Wishes",
     "prepare",
     "read_choices",
 ]

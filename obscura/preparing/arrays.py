@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from obscura.preparing.choices import Choices
 from obscura.preparing.classes import require_stated
 from obscura.preparing.errors import PackingError
+from obscura.preparing.labels import class_numbers, read_labels
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
@@ -31,25 +34,20 @@ class Arrays:
     labels: np.ndarray[Any, Any] | Sequence[int | str]
     subjects: Sequence[SubjectId] | None = None
 
-    def source(self, *, subjects: bool, classes: tuple[str, ...] | None = None) -> Source:
+    def source(self, choices: Choices, *, subjects: bool) -> Source:
         """Check the arrays and hand them on.
 
         Raises:
+            ChoiceNeeded: A number between 0 and the largest label has no picture.
             PackingError: They are not of these types and shapes, or subjects are missing, or not wanted.
         """
-        images, labels = self.images, np.asarray(self.labels)
+        images = self.images
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
             raise PackingError(
                 f"Images are uint8 of shape (n, h, w) or (n, h, w, 3), not {images.dtype} of shape {images.shape}: "
                 "scale them to 0 to 255 and convert them with .astype('uint8')."
             )
-        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iuU":
-            raise PackingError(
-                f"There are {len(images):,} images: give as many labels, numbers or names, not {labels.dtype} of shape "
-                f"{labels.shape}."
-            )
-        if labels.dtype.kind != "U" and labels.min(initial=0) < 0:
-            raise PackingError("Labels that are numbers begin at 0.")
+        labels = read_labels(self.labels, len(images), "Images in memory")
         if subjects != (self.subjects is not None):
             raise PackingError(
                 "The account protects all records of a subject together: give subjects=, one for each image."
@@ -58,27 +56,30 @@ class Arrays:
             )
         if self.subjects is not None and len(self.subjects) != len(images):
             raise PackingError(f"There are {len(images):,} images and {len(self.subjects):,} subjects.")
-        if labels.dtype.kind == "U":
-            require_stated(map(str, np.unique(labels)), classes)
-            names = classes or tuple(map(str, np.unique(labels)))
+        numbers = [label for label in labels if isinstance(label, int)]
+        if len(numbers) < len(labels):
+            require_stated(map(str, labels), choices.classes)
+            names = choices.classes or tuple(sorted(set(map(str, labels))))
         else:
-            names = tuple(map(str, range(int(labels.max(initial=-1)) + 1)))
+            used = class_numbers(numbers, choices.classes, used_only=choices.used_classes)
+            names = tuple(map(str, used))
         height, width, *channels = images.shape[1:]
         shape = (height, width, (channels or [1])[0])
-        return Source("Arrays", self._walk, names, lambda: self._package(names), shape)
+        walk, package = partial(self._walk, labels), partial(self._package, labels, names)
+        return Source("Arrays", walk, names, package, shape)
 
-    def _walk(self, tally: Tally) -> Iterator[Record]:
+    def _walk(self, labels: tuple[int | str, ...], tally: Tally) -> Iterator[Record]:
         del tally  # nothing is passed over
         images = self.images[:, :, :, 0] if self.images.shape[3:] == (1,) else self.images
-        for number, label in enumerate(self.labels):
+        for number, label in enumerate(labels):
             owner = None if self.subjects is None else self.subjects[number]
             pixels: Pixels = np.ascontiguousarray(images[number])
             yield Record(str(label), owner, f"number {number}", lambda pixels=pixels: pixels)  # type: ignore[misc]
 
-    def _package(self, classes: tuple[str, ...]) -> Package:
-        labels = np.asarray(self.labels)
-        numbers = np.array([classes.index(str(label)) for label in labels]) if labels.dtype.kind == "U" else labels
-        arrays: dict[str, np.ndarray[Any, Any]] = {"images": self.images, "labels": numbers.astype(np.int64)}
+    def _package(self, labels: tuple[int | str, ...], classes: tuple[str, ...]) -> Package:
+        numbers = {name: number for number, name in enumerate(classes)}
+        of_each = np.array([numbers[str(label)] for label in labels], dtype=np.int64)
+        arrays: dict[str, np.ndarray[Any, Any]] = {"images": self.images, "labels": of_each}
         owners = None
         if self.subjects is not None:
             drawn = number_subjects(self.subjects)  # the ids stay here

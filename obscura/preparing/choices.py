@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypedDict, Unpack
 
 from PIL import ImageColor
 
@@ -21,6 +21,49 @@ BACKGROUND_USUAL = "white"
 Size = tuple[int, int]  # width, height
 Colour = tuple[int, int, int]
 Fit = Literal["crop", "pad"]
+
+
+class Wishes(TypedDict, total=False):
+    """What the owner of the pictures may choose, as people write it, each told here once with what it does.
+
+    `datasets.push`, `train` and `read_choices` take these as keyword arguments, `obscura datasets push` and
+    `quickstart` as flags of the same names.
+    """
+
+    classes: Annotated[str | Sequence[str] | None, "Class names in label order, separated by commas."]
+    split: Annotated[
+        str | None, "Which part of what comes in parts, e.g. train, test or t10k; train where nothing is said."
+    ]
+    size: Annotated[
+        str | int | Size | None,
+        f"Bring every picture to 64 x 64 (64) or to width x height (64x48), {SIDE_MIN} to {SIDE_MAX}; {SIDE_USUAL} "
+        "where the pictures are files.",
+    ]
+    fit: Annotated[str | None, "crop: cut off what stands out on both sides (usual); pad: fill up with the background."]
+    background: Annotated[
+        str | None,
+        f"What transparent pictures are laid on: a colour such as {BACKGROUND_USUAL} (usual), or a hex number such as "
+        "#ffeedd.",
+    ]
+    grey: Annotated[bool, "Give colours up."]
+    labels: Annotated[
+        str | Path | None,
+        "A table that names pictures and their classes, instead of class folders: CSV or lines of JSON.",
+    ]
+    attribute: Annotated[
+        str | None,
+        "What a picture has or has not, where it may have several labels: Male, or several of which it has one: "
+        "Black_Hair,Blond_Hair,Brown_Hair.",
+    ]
+    file_column: Annotated[str | None, "Of the table: the column that names the pictures, where it has no usual name."]
+    label_column: Annotated[str | None, "Of the table: the column that holds the classes."]
+    subject_column: Annotated[str | None, "Of the table: the column that tells whose each picture is."]
+    combinations: Annotated[bool, "Where pictures have several labels: make a class of every combination."]
+    skip_unlabelled: Annotated[bool, "Leave out pictures that have no label."]
+    used_classes: Annotated[bool, "Where labels are numbers: those that no picture has are no classes."]
+    table_encoding: Annotated[str | None, "Of the table's letters, where they are not UTF-8: latin-1, cp1250, ..."]
+    zip_encoding: Annotated[str | None, "Of the names in a zip that does not say: cp850, cp936, ..."]
+    skip_broken: Annotated[bool, "Leave out pictures that cannot be read."]
 
 
 @dataclass(frozen=True)
@@ -39,6 +82,14 @@ class Choices:
         attributes: Of CelebA: one makes two classes, several make one class each.
         split: Which part of a dataset that comes in parts: train, test, t10k, ...
         skip_broken: Whether pictures that cannot be read are left out.
+        file_column: Of the table, the column that names the pictures; None takes one of a usual name.
+        label_column: Of the table, the column that holds the classes.
+        subject_column: Of the table, the column that tells whose each picture is.
+        combinations: Whether every combination of several labels is a class.
+        skip_unlabelled: Whether pictures without a label are left out.
+        used_classes: Whether numbers that no picture has are no classes.
+        table_encoding: Of the table's letters, where it is not UTF-8.
+        zip_encoding: Of the names in a zip that does not say.
     """
 
     size: Size | None = None
@@ -51,6 +102,14 @@ class Choices:
     attributes: tuple[str, ...] = ()
     split: str | None = None
     skip_broken: bool = False
+    file_column: str | None = None
+    label_column: str | None = None
+    subject_column: str | None = None
+    combinations: bool = False
+    skip_unlabelled: bool = False
+    used_classes: bool = False
+    table_encoding: str | None = None
+    zip_encoding: str | None = None
 
     @property
     def touch_every_picture(self) -> bool:
@@ -58,37 +117,36 @@ class Choices:
         return self.size is not None or self.grey
 
 
-def read_choices(
-    *,
-    size: str | int | Size | None = None,
-    fit: str = "crop",
-    background: str = BACKGROUND_USUAL,
-    grey: bool = False,
-    classes: Sequence[str] | None = None,
-    labels: str | Path | None = None,
-    attribute: str | None = None,
-    split: str | None = None,
-    skip_broken: bool = False,
-) -> Choices:
+def read_choices(**wishes: Unpack[Wishes]) -> Choices:
     """Read choices as people write them: `size="64x48"` (width x height), `background="white"` or `"#ffeedd"`.
 
     Raises:
         PackingError: A word is not understood.
     """
+    fit = wishes.get("fit") or "crop"
     if fit not in ("crop", "pad"):
         raise PackingError(f"--fit is crop or pad, not {fit!r}.")
-    attributes = tuple(name.strip() for name in attribute.split(",")) if attribute else ()
+    size, labels, attribute = wishes.get("size"), wishes.get("labels"), wishes.get("attribute")
+    background = wishes.get("background") or BACKGROUND_USUAL
     return Choices(
         size=None if size is None else _size(size),
         fit="pad" if fit == "pad" else "crop",
         background=_colour(background),
         background_name=background,
-        grey=grey,
-        classes=_classes(classes),
+        grey=wishes.get("grey", False),
+        classes=_classes(wishes.get("classes")),
         labels=None if labels is None else Path(labels),
-        attributes=attributes,
-        split=split,
-        skip_broken=skip_broken,
+        attributes=tuple(name.strip() for name in attribute.split(",")) if attribute else (),
+        split=wishes.get("split"),
+        skip_broken=wishes.get("skip_broken", False),
+        file_column=wishes.get("file_column"),
+        label_column=wishes.get("label_column"),
+        subject_column=wishes.get("subject_column"),
+        combinations=wishes.get("combinations", False),
+        skip_unlabelled=wishes.get("skip_unlabelled", False),
+        used_classes=wishes.get("used_classes", False),
+        table_encoding=wishes.get("table_encoding"),
+        zip_encoding=wishes.get("zip_encoding"),
     )
 
 
@@ -108,10 +166,10 @@ def _size(size: str | int | Size) -> Size:
     return width, height
 
 
-def _classes(names: Sequence[str] | None) -> tuple[str, ...] | None:
+def _classes(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if names is None:
         return None
-    stated = tuple(name.strip() for name in names)
+    stated = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
     if not stated or len(set(stated)) < len(stated):
         raise PackingError("--classes names each class once, in label order, separated by commas.")
     return stated

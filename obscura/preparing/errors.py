@@ -62,7 +62,7 @@ def some(names: Sequence[str], count: int) -> str:
 
 def _as_argument(flag: str) -> tuple[str, str | bool]:
     name, _, value = flag.removeprefix("--").partition(" ")
-    return name.replace("-", "_"), value or True
+    return name.replace("-", "_"), value.strip("'") or True
 
 
 def _in_python(flag: str) -> str:

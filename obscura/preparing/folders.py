@@ -1,25 +1,22 @@
-"""Class folders (`class/picture.png`, or `class/subject/picture.png`), also inside `train/`, and tables of labels."""
+"""Class folders (`class/picture.png`, or `class/subject/picture.png`), also inside `train/`."""
 
 from __future__ import annotations
 
-import csv
 import unicodedata
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.trees import FolderTree, Tree, below, folders, pictures, suffix_of
+from obscura.preparing.trees import Tree, all_pictures, below, folders, pictures
 
 _TRAIN = ("train", "training")
 _SPLITS = frozenset({*_TRAIN, "test", "testing", "val", "valid", "validation"})
 EMPTY = "empty class folder"
 DEEP = "picture below the folders of subjects"
 LOOSE = "picture outside of the class folders"
-UNLISTED = "picture not named in the table"
 
 
 def class_folders(tree: Tree, choices: Choices, *, subjects: bool) -> Source:
@@ -46,18 +43,6 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool) -> Source:
     return Source(title, partial(walk, tree, base))
 
 
-def labelled_by_table(root: Path, choices: Choices, *, subjects: bool) -> Source:
-    """Read a folder whose classes stand in a table with the columns file, label and, where subjects count, subject.
-
-    Raises:
-        PackingError: The table cannot be read.
-    """
-    assert choices.labels is not None
-    path = choices.labels if choices.labels.is_file() else root / choices.labels
-    rows = _table(path, subjects=subjects)
-    return Source(f"labels from {path.name}", partial(_walk_table, FolderTree(root), rows))
-
-
 def _split(tree: Tree, choices: Choices) -> tuple[str, str]:
     """Return (folder of the class folders, title) where the top is train/ and test/."""
     top = folders(tree, "")
@@ -79,7 +64,7 @@ def _walk_classes(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
     tally.left_out[LOOSE] += len(pictures(tree, base, tally))
     for name in folders(tree, base, tally):
         at = below(base, name)
-        if any(True for inner in _inner(tree, base, [name]) for _ in _all_pictures(tree, inner, Tally())):
+        if any(True for inner in _inner(tree, base, [name]) for _ in all_pictures(tree, inner, Tally())):
             raise PackingError(
                 f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
                 "records. Put the pictures into the class folders themselves, name a table with --labels, or use an "
@@ -108,7 +93,7 @@ def _walk_subjects(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
                 path = below(below(at, owner), file)
                 yield Record(_class(name), owner, f"{name}/{owner}/{file}", partial(tree.read, path))
             for deeper in folders(tree, below(at, owner), tally):
-                tally.left_out[DEEP] += sum(1 for _ in _all_pictures(tree, f"{at}/{owner}/{deeper}", tally))
+                tally.left_out[DEEP] += sum(1 for _ in all_pictures(tree, f"{at}/{owner}/{deeper}", tally))
         tally.left_out[EMPTY] += empty
 
 
@@ -121,44 +106,3 @@ def _inner(tree: Tree, base: str, names: list[str]) -> Iterator[str]:
     for name in names:
         at = below(base, name)
         yield from (below(at, inner) for inner in folders(tree, at))
-
-
-def _table(path: Path, *, subjects: bool) -> dict[str, tuple[str, str | None]]:
-    """Return (label, subject) by file.
-
-    Raises:
-        PackingError: It is not there, lacks a column, or says two things about one file.
-    """
-    wanted = ["file", "label", *(["subject"] if subjects else [])]
-    rows: dict[str, tuple[str, str | None]] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file)
-            if not set(wanted) <= set(table.fieldnames or ()):
-                raise PackingError(f"{path.name} must begin with a line that names the columns {', '.join(wanted)}.")
-            for row in table:
-                name = (row["file"] or "").strip().replace("\\", "/").removeprefix("./")
-                meant = ((row["label"] or "").strip(), (row["subject"] or "").strip() if subjects else None)
-                if not name or not meant[0]:
-                    raise PackingError(f"Line {table.line_num} of {path.name} lacks a file or a label.")
-                if rows.setdefault(name, meant) != meant:
-                    raise PackingError(f"{path.name} says two things about {name}.")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PackingError(f"The table {path.name} cannot be read: {type(error).__name__}.") from error
-    if not rows:
-        raise PackingError(f"{path.name} names no picture.")
-    return rows
-
-
-def _walk_table(tree: Tree, rows: dict[str, tuple[str, str | None]], tally: Tally) -> Iterator[Record]:
-    tally.left_out[UNLISTED] += sum(path not in rows for path in _all_pictures(tree, "", tally))
-    for file, (label, subject) in rows.items():
-        if file.startswith("/") or ".." in file.split("/"):
-            raise PackingError(f"The table names a file outside of the folder: {file}.")
-        yield Record(_class(label), subject, file, partial(tree.read, file))
-
-
-def _all_pictures(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
-    yield from (below(at, name) for name in pictures(tree, at, tally) if suffix_of(name) in picture_suffixes())
-    for name in folders(tree, at, tally):
-        yield from _all_pictures(tree, below(at, name), tally)

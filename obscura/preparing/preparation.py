@@ -11,19 +11,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
 from obscura.preparing.classes import require_stated, stated_classes
 from obscura.preparing.errors import PackingError, Unreadable
-from obscura.preparing.folders import class_folders, labelled_by_table
-from obscura.preparing.layouts import find_layout
+from obscura.preparing.folders import class_folders
+from obscura.preparing.labelled import find_metadata, find_table, labelled_by_table
+from obscura.preparing.layouts import find_layout, parquet
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.sources import Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
 from obscura.preparing.summary import counted, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
-from obscura.preparing.trees import FolderTree, ZipTree
+from obscura.preparing.trees import FolderTree, Tree
 
 
 def prepare(
@@ -50,6 +52,11 @@ def prepare(
     """
     chosen = choices or Choices()
     source = _find(path, chosen, subjects=subjects)
+    if source.owned is not None and not subjects:
+        raise PackingError(
+            f"{source.owned} says whose each picture is, and the account protects single records: somebody with "
+            "several pictures would be protected less than it seems. Use an account whose unit is the subject."
+        )
     if source.package is not None and not chosen.touch_every_picture:
         package = source.package()
         if fits(package.width, package.height):
@@ -81,26 +88,32 @@ def _names(source: Source, found: Survey, choices: Choices) -> dict[str, str]:
 
 def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
     if isinstance(path, Arrays):
-        return path.source(subjects=subjects, classes=choices.classes)
+        return path.source(choices, subjects=subjects)
     if not path.exists():
         raise PackingError(
             f"{path} does not exist. Give the folder or file of the pictures: obscura datasets push FOLDER"
         )
+    tree: Tree | None = FolderTree(path) if path.is_dir() else None
+    if choices.labels is None:
+        source = find_layout(path, choices, subjects=subjects)
+        if source is not None:
+            return source
+    tree = tree or open_archive(path, choices.zip_encoding)
+    if tree is None:
+        raise PackingError(
+            f"{path.name} is neither a folder of pictures nor an archive of one (.zip, .tar, .tar.gz), an .npz or IDX "
+            "files."
+        )
     if choices.labels is not None:
-        if not path.is_dir():
-            raise PackingError("--labels goes with a folder of pictures.")
-        return labelled_by_table(path, choices, subjects=subjects)
-    source = find_layout(path, choices, subjects=subjects)
+        return labelled_by_table(tree, find_table(tree, choices), choices, subjects=subjects)
+    source = parquet.find_tree(tree, choices, subjects)
     if source is not None:
         return source
-    if path.is_dir():
-        return class_folders(FolderTree(path), choices, subjects=subjects)
-    if path.suffix.lower() == ".zip":
-        return class_folders(ZipTree(path), choices, subjects=subjects)
-    raise PackingError(
-        f"{path.name} is neither a folder of class folders, nor an .npz, a .zip or IDX files. Unpack other archives "
-        "first."
-    )
+    described = find_metadata(tree, choices)
+    if described is not None:
+        part, table, title = described
+        return labelled_by_table(part, table, choices, subjects=subjects, part=title)
+    return class_folders(tree, choices, subjects=subjects)
 
 
 class _Members:

@@ -56,6 +56,8 @@ class Source:
         package: Makes an upload of the files as they are, where the layout is one that the service reads.
         shape: (height, width, channels) of arrays, which their format gives to all records alike, so that no single
             record can change it; None where each picture is a file with a size of its own.
+        owned: What in the files says whose each picture is, at the beginning of a sentence: "The column 'subject' of
+            labels.csv"; None where nothing does.
     """
 
     title: str
@@ -63,3 +65,4 @@ class Source:
     classes: tuple[str, ...] | None = None
     package: Callable[[], Package] | None = None
     shape: tuple[int, int, int] | None = None
+    owned: str | None = None

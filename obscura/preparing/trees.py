@@ -1,9 +1,9 @@
-"""A folder of the disk or a zip as one thing: folders and files below a root, without what systems leave behind."""
+"""A folder or an archive as one thing: folders and files below a root, without what systems leave behind."""
 
 from __future__ import annotations
 
 import os
-import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -39,6 +39,14 @@ class Tree(Protocol):
         """
         ...
 
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file that is larger than pictures are, to be read from anywhere.
+
+        Raises:
+            OSError, KeyError: It is not there.
+        """
+        ...
+
 
 def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     """Names of the folders that people made."""
@@ -56,6 +64,20 @@ def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
             tally.left_out[OTHER] += 1
             tally.suffixes.add(suffix or name)
     return found
+
+
+def all_pictures(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
+    """Paths of all pictures below a folder; everything else is counted."""
+    yield from (below(at, name) for name in pictures(tree, at, tally))
+    for name in folders(tree, at, tally):
+        yield from all_pictures(tree, below(at, name), tally)
+
+
+def all_files(tree: Tree, at: str = "") -> Iterator[str]:
+    """Paths of all files below a folder but those that systems leave behind."""
+    yield from (below(at, name) for name in _kept(tree.files(at), None))
+    for name in folders(tree, at):
+        yield from all_files(tree, below(at, name))
 
 
 def suffix_of(name: str) -> str:
@@ -115,6 +137,10 @@ class FolderTree:
         except OSError as error:
             raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
 
+    def open(self, path: str) -> IO[bytes]:
+        """As `Tree.open`."""
+        return (self._root / path).open("rb")
+
     def _entries(self, at: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._root / at) as entries:
@@ -123,58 +149,31 @@ class FolderTree:
             raise PackingError(f"The folder {at or self.name} cannot be opened: {error.strerror}.") from error
 
 
-class ZipTree:
-    """A zip. One folder around everything that has the archive's own name, as many programs add it, is passed through.
+class SubTree:
+    """A folder of a tree as a tree of its own."""
 
-    Raises:
-        PackingError: It cannot be read as a zip.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        try:
-            self._archive = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-            raise PackingError(f"{path.name} cannot be read as a zip: {error}.") from error
-        self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
-        self._wrapper = ""
-        for member in self._archive.namelist():
-            self._add(member)
-        top, loose = [name for name in self._content[""][0] if not is_junk(name)], self._content[""][1]
-        if len(top) == 1 and not any(not is_junk(name) for name in loose) and top[0].casefold() == path.stem.casefold():
-            self._wrapper = top[0]
-
-    def _add(self, member: str) -> None:
-        parts = [part for part in member.split("/") if part]
-        at = ""
-        for depth, part in enumerate(parts):
-            is_file = depth == len(parts) - 1 and not member.endswith("/")
-            self._content[at][is_file].add(part)
-            at = below(at, part)
-            if not is_file:
-                self._content.setdefault(at, (set(), set()))
+    def __init__(self, tree: Tree, at: str) -> None:
+        self.name = f"{tree.name}/{at}"
+        self._tree, self._at = tree, at
 
     def folders(self, at: str) -> list[str]:
         """As `Tree.folders`."""
-        return sorted(self._content[self._inside(at)][0])
+        return self._tree.folders(self._inside(at))
 
     def files(self, at: str) -> list[str]:
         """As `Tree.files`."""
-        return sorted(self._content[self._inside(at)][1])
+        return self._tree.files(self._inside(at))
 
     def read(self, path: str) -> bytes:
         """As `Tree.read`."""
-        try:
-            member = self._archive.getinfo(self._inside(path))
-            with self._archive.open(member) as file:
-                return bounded(file, member.file_size)
-        except Unreadable:
-            raise
-        except Exception as error:  # a damaged or encrypted member fails in many ways
-            raise Unreadable(f"the zip does not give it out ({type(error).__name__})") from None
+        return self._tree.read(self._inside(path))
+
+    def open(self, path: str) -> IO[bytes]:
+        """As `Tree.open`."""
+        return self._tree.open(self._inside(path))
 
     def _inside(self, path: str) -> str:
-        return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper
+        return below(self._at, path) if path else self._at
 
 
 def _kept(names: list[str], tally: Tally | None) -> list[str]:

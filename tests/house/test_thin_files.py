@@ -29,6 +29,7 @@ OWN = {
     "obscura/client/connections.py": "is imported last, for importing the client must read no settings",
     "obscura/client/download.py": "a file that arrives whole, or not at all",
     "obscura/pictures/header.py": "reads strangers' bytes; imported by the confined reader, too",
+    "obscura/preparing/folders.py": "the usual layout",
     "obscura/preparing/summary.py": "the words of one sentence",
     "privacy/aggregation/top_k.py": "a mechanism, with its sensitivity",
     "privacy/auditing/distinguishing.py": "a game that tries to break a mechanism",

@@ -1,6 +1,7 @@
 """What the tests of the DP-SGD family's recipes share: digits, a purse, a checkpoint in memory, trainings and jobs."""
 
 import dataclasses
+import functools
 import io
 from typing import Any, BinaryIO
 
@@ -133,10 +134,17 @@ class Memory:
         return None if self.kept is None else io.BytesIO(self.kept)
 
 
+@functools.cache
+def all_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The 1,797 digits (n, 8, 8), each with its label."""
+    found = load_digits()
+    return (found.images * (255 / 16)).astype(np.uint8), found.target.astype(np.int64)
+
+
 def digits(last: int | None = 1500, first: int = 0) -> TrainingData:
-    found, own = load_digits(), slice(first, last)
-    images = (found.images[own] * (255 / 16)).astype(np.uint8)  # (n, 8, 8)
-    return TrainingData(images, found.target[own].astype(np.int64), DIGITS, public_anchors=images[:40])
+    own = slice(first, last)
+    images, labels = (array[own].copy() for array in all_digits())
+    return TrainingData(images, labels, DIGITS, public_anchors=images[:40])
 
 
 TWO = PublicFacts(("zero", "one"), 8, 8, 1, 300, "record")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError
-from obscura.preparing.layouts import celeba, cifar10, idx, npz, places365, svhn
+from obscura.preparing.layouts import celeba, cifar10, idx, npz, parquet, places365, svhn, webdataset
 from obscura.preparing.sources import Source
 
-_OF_FOLDERS = (idx.find, cifar10.find, svhn.find, celeba.find, places365.find)
-_OF_FILES = (idx.find_file, npz.find_file, svhn.find_file)
+_OF_FOLDERS = (idx.find, cifar10.find, svhn.find, celeba.find, places365.find, webdataset.find)
+_OF_FILES = (idx.find_file, npz.find_file, svhn.find_file, parquet.find_file, webdataset.find_file)
 
 
 def find_layout(path: Path, choices: Choices, *, subjects: bool) -> Source | None:
@@ -25,8 +25,10 @@ def find_layout(path: Path, choices: Choices, *, subjects: bool) -> Source | Non
     if path.is_dir():
         attempts = (find(path, choices, subjects) for find in _OF_FOLDERS)
     else:
-        attempts = (find(path, subjects) for find in _OF_FILES)
+        attempts = (find(path, choices, subjects) for find in _OF_FILES)
     found = next((source for source in attempts if source is not None), None)
-    if choices.attributes and (found is None or not found.title.startswith("CelebA")):
-        raise PackingError("--attribute is for CelebA, which is a folder with list_attr_celeba.txt.")
+    if choices.attributes and (found is None or not found.title.startswith(("CelebA", "Arrays", "Hugging Face"))):
+        raise PackingError(
+            "--attribute is for CelebA, which is a folder with list_attr_celeba.txt, and for labels in several columns."
+        )
     return found

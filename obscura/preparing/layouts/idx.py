@@ -9,6 +9,7 @@ import gzip
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError
+from obscura.preparing.labels import class_numbers
 from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_member, zip_stream
 from obscura.preparing.pictures import PIXELS_MAX
@@ -43,18 +45,18 @@ class _Pair:
     private_labels: bytes
     ids: tuple[SubjectId, ...] | None
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return tuple(str(label) for label in range(max(self.private_labels, default=0) + 1))
+    def source(self, title: str, choices: Choices) -> Source:
+        used = class_numbers(self.private_labels, choices.classes, used_only=choices.used_classes)
+        classes = tuple(map(str, used))
+        as_it_is = used == tuple(range(len(used)))
+        package = partial(self.package, classes) if as_it_is else None
+        return Source(title, self.walk, classes, package, (self.height, self.width, 1))
 
-    def source(self, title: str) -> Source:
-        return Source(title, self.walk, self.classes, self.package, (self.height, self.width, 1))
-
-    def package(self) -> Package:
+    def package(self, classes: tuple[str, ...]) -> Package:
         files = [path for path in (self.images, self.labels, self.owners) if path is not None]
         return Package(
             "idx",
-            self.classes,
+            classes,
             self.height,
             self.width,
             1,
@@ -88,16 +90,16 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
     splits = {_split_of(path): path for path in _images(at)}
     chosen = choose_part(f"{folder.name} (IDX files)", sorted(splits), choices.split)
     pair = _read(at, chosen, splits[chosen], subjects)
-    return pair.source(title_of("IDX files", sorted(splits), chosen))
+    return pair.source(title_of("IDX files", sorted(splits), chosen), choices)
 
 
-def find_file(path: Path, subjects: bool) -> Source | None:
+def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
     """Recognise one file of a pair."""
     if "idx3-ubyte" not in path.name:
         return None
     split = _split_of(path)
     pair = _read(path.parent, split, path, subjects)
-    return pair.source(f"IDX files, {split}")
+    return pair.source(f"IDX files, {split}", choices)
 
 
 def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:

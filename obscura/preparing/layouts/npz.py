@@ -1,40 +1,63 @@
-"""An .npz with `images` (uint8), `labels` and perhaps `subjects`: the service reads it as it is."""
+"""An .npz of images and labels: what the service reads as it is, what MedMNIST and Keras hand out, what Obscura writes.
+
+The arrays are called `images` and `labels`, with `subjects` and `classes` (the names in label order) beside them; or
+with the part in front (`train_images`) or behind (`x_train`). Images are read one at a time.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 import zipfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+from PIL import Image
 
+from obscura.preparing.choices import Choices
+from obscura.preparing.columns import read_columns
 from obscura.preparing.errors import PackingError
+from obscura.preparing.labels import class_numbers, label_text, read_labels
+from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_stream
 from obscura.preparing.pictures import PIXELS_MAX
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import number_subjects
+from obscura.preparing.tables import Table
 from obscura.wire.subjects import SubjectId
+
+_IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
+_SUBJECTS, _CLASSES = ("subjects", "subject"), ("classes", "class_names", "label_names")
+_CHANNELS = ((), (1,), (3,), (4,))
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What the beginning of an array says."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
 
 
 @dataclass(frozen=True)
 class _Arrays:
     path: Path
+    images: str  # the array's name
     shape: tuple[int, ...]
-    plain: bool  # bytes, one image after the other
-    private_labels: tuple[int, ...]
+    channels_first: bool
+    labels: tuple[str | None, ...]
     ids: tuple[SubjectId, ...] | None
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return tuple(str(label) for label in range(max(self.private_labels, default=0) + 1))
-
-    def package(self) -> Package:
+    def package(self, classes: tuple[str, ...]) -> Package:
         return Package(
             "npz",
-            self.classes,
+            classes,
             self.shape[1],
             self.shape[2],
             self.shape[3] if len(self.shape) == 4 else 1,
@@ -45,56 +68,183 @@ class _Arrays:
 
     def walk(self, tally: Tally) -> Iterator[Record]:
         del tally  # nothing is passed over
-        shape = self.shape[1:3] if self.shape[3:] in ((), (1,)) else self.shape[1:]
-        if not self.plain or shape[2:] not in ((), (3,)) or len(self.private_labels) != self.shape[0]:
-            raise PackingError(
-                f"The images of {self.path.name} must be uint8 in C order, (n, h, w) or (n, h, w, 3), with as many "
-                "labels."
-            )
-        with zipfile.ZipFile(self.path) as archive, archive.open("images.npy") as member:
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.images}.npy") as member:
             _header(member)
-            for number, label in enumerate(self.private_labels):
-                data = member.read(int(np.prod(shape)))
-                pixels: Pixels = np.frombuffer(data, np.uint8).reshape(shape)
+            for number, label in enumerate(self.labels):
+                data = member.read(int(np.prod(self.shape[1:])))
+                if label is None:
+                    continue
                 owner = None if self.ids is None else self.ids[number]
-                yield Record(str(label), owner, f"number {number}", lambda pixels=pixels: pixels)  # type: ignore[misc]
+                yield Record(label, owner, f"number {number}", partial(self._picture, data))
+
+    def _picture(self, data: bytes) -> bytes | Pixels:
+        pixels: Pixels = np.frombuffer(data, np.uint8).reshape(self.shape[1:])
+        if self.channels_first:
+            pixels = np.ascontiguousarray(pixels.transpose(1, 2, 0))
+        if pixels.shape[2:] == (1,):
+            return pixels[:, :, 0]
+        if pixels.shape[2:] != (4,):
+            return pixels
+        file = io.BytesIO()  # transparency is laid on the background as that of any picture
+        Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+        return file.getvalue()
 
 
-def find_file(path: Path, subjects: bool) -> Source | None:
+def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
     """Recognise an .npz.
 
     Raises:
+        ChoiceNeeded: Its labels do not say what the classes are.
         PackingError: It is not made of the arrays that are wanted.
     """
-    if path.suffix != ".npz":
+    if path.suffix.lower() != ".npz":
         return None
     try:
-        with zipfile.ZipFile(path) as archive, archive.open("images.npy") as member:
-            shape, plain = _header(member)
+        members, headers = _headers(path)
+        parts = _parts(path, headers)
+        if choices.split is not None and list(parts) == [""]:
+            raise PackingError(f"{path.name} does not come in parts such as train and test: leave --split out.")
+        chosen = choose_part(path.name, list(parts), choices.split)
+        names = parts[chosen]
+        header = headers[names["images"]]
         with np.load(path, allow_pickle=False) as arrays:
-            labels = tuple(int(label) for label in arrays["labels"])
-            ids = tuple(arrays["subjects"].tolist()) if "subjects" in arrays else None
+            found = {kind: arrays[name] for kind, name in names.items() if kind != "images"}
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, TypeError) as error:
         raise PackingError(f"{path.name} must hold two arrays, 'images' (uint8) and 'labels': {error}.") from error
-    if len(shape) not in (3, 4):
-        raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
-    if int(np.prod(shape[1:])) > 3 * PIXELS_MAX:
-        raise PackingError(f"The images of {path.name} are larger than any picture: {shape}.")
-    if subjects != (ids is not None):
-        raise PackingError(
-            f"{path.name} must hold a third array 'subjects', integers or texts: the account protects all records of "
-            "a subject together."
-            if subjects
-            else f"{path.name} holds subject ids, and the account protects single records. Leave 'subjects' out, or "
-            "use an account whose unit is the subject."
-        )
-    found = _Arrays(path, shape, plain, labels, ids)
-    return Source("Arrays", found.walk, found.classes, found.package, (shape[1], shape[2], (*shape, 1)[3]))
+    first = _channels_first(path, header)
+    height, width, channels = _size(header.shape, channels_first=first)
+    labels, classes = _labels_of(path, found, header.shape[0], choices)
+    ids = _ids(path, found.get("subjects"), header.shape[0], subjects=subjects)
+    made = _Arrays(path, names["images"], header.shape, first, labels, ids)
+    title = title_of("Arrays", list(parts), chosen) if chosen else "Arrays"
+    as_it_is = (
+        members == {"images.npy", "labels.npy", *(["subjects.npy"] if subjects else [])}
+        and found["labels"].ndim == 1
+        and classes == tuple(map(str, range(len(classes or ()))))
+        and channels != 4
+        and not first
+    )
+    owned = None if ids is None else f"The array {names['subjects']!r} of {path.name}"
+    package = partial(made.package, classes) if as_it_is and classes is not None else None
+    return Source(title, made.walk, classes, package, (height, width, min(channels, 3)), owned=owned)
 
 
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool]:
-    """Return (shape, whether it is bytes in C order)."""
+def _headers(path: Path) -> tuple[set[str], dict[str, _Header]]:
+    """The names of all members, and what the beginnings of the arrays say."""
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if info.filename.endswith(".npy"):
+                with archive.open(info) as member:
+                    found[info.filename.removesuffix(".npy")] = _header(member)
+        return set(archive.namelist()), found
+
+
+def _header(member: IO[bytes]) -> _Header:
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(member)
-    return shape, dtype == np.uint8 and not fortran_order
+    return _Header(shape, dtype, fortran_order)
+
+
+def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, str]]:
+    """The names of the arrays of each part, by what they are; the only part of an .npz without any is ""."""
+    parts: dict[str, dict[str, str]] = {}
+    for name in headers:
+        split = re.fullmatch(r"(?:(train|val|valid|test)_)?(\w+?)(?:_(train|val|valid|test))?", name, re.IGNORECASE)
+        if split is None:
+            continue
+        for kind, known in (("images", _IMAGES), ("labels", _LABELS), ("subjects", _SUBJECTS), ("classes", _CLASSES)):
+            if split[2].casefold() in known:
+                parts.setdefault((split[1] or split[3] or "").casefold(), {}).setdefault(kind, name)
+    shared = parts.get("", {})
+    parts = {part: shared | names for part, names in parts.items()}  # names of classes are those of all parts
+    whole = {part: names for part, names in parts.items() if {"images", "labels"} <= set(names)}
+    if not whole:
+        raise PackingError(
+            f"{path.name} must hold two arrays, 'images' (uint8) and 'labels', or those of a part, such as "
+            f"'train_images' and 'train_labels'. It holds {', '.join(headers) or 'none'}."
+        )
+    return whole
+
+
+def _channels_first(path: Path, header: _Header) -> bool:
+    """Whether images are (n, c, h, w).
+
+    Raises:
+        PackingError: They are no images of bytes.
+    """
+    shape = header.shape
+    if len(shape) not in (3, 4):
+        raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
+    if int(np.prod(shape[1:])) > 4 * PIXELS_MAX:
+        raise PackingError(f"The images of {path.name} are larger than any picture: {shape}.")
+    if header.dtype != np.uint8 or (header.fortran_order and len(shape) > 1):
+        raise PackingError(
+            f"The images of {path.name} must be uint8 in C order, (n, h, w) or (n, h, w, 3); they are {header.dtype}"
+            f"{' in Fortran order' if header.fortran_order else ''}."
+        )
+    first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3:] not in _CHANNELS
+    if not first and shape[3:] not in _CHANNELS:
+        raise PackingError(
+            f"The images of {path.name} are {shape}: volumes, or of more channels than colours have. Images are "
+            "(n, h, w) or (n, h, w, 3)."
+        )
+    return first
+
+
+def _size(shape: tuple[int, ...], *, channels_first: bool) -> tuple[int, int, int]:
+    if channels_first:
+        return shape[2], shape[3], shape[1]
+    return shape[1], shape[2], (*shape, 1)[3]
+
+
+def _labels_of(
+    path: Path, found: Mapping[str, np.ndarray[Any, Any]], count: int, choices: Choices
+) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
+    """The label of each image, None where it is left out, and the classes in label order, where labels are numbers."""
+    labels = found["labels"]
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return _of_columns(path, labels, count, choices)
+    if choices.attributes:
+        raise PackingError(f"--attribute is for labels in several columns, and those of {path.name} are in one.")
+    read = read_labels(labels, count, path.name)
+    numbers = [label for label in read if isinstance(label, int)]
+    if len(numbers) < len(read):
+        return tuple(map(str, read)), None
+    named = tuple(label_text(name) for name in found["classes"].ravel().tolist()) if "classes" in found else ()
+    if named and max(numbers, default=0) >= len(named):
+        raise PackingError(f"{path.name} names {len(named)} classes, and there are labels beyond these.")
+    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(named))
+    names = {number: named[number] if named else str(number) for number in used}
+    return tuple(names[number] for number in numbers), tuple(names.values())
+
+
+def _of_columns(
+    path: Path, labels: np.ndarray[Any, Any], count: int, choices: Choices
+) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
+    """Labels of shape (n, k), 0 or 1 each: the columns are called 0, 1, ..."""
+    if len(labels) != count or labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
+        raise PackingError(
+            f"The labels of {path.name} are {labels.dtype} of shape {labels.shape}: give one for each image, or "
+            "columns of 0 and 1."
+        )
+    rows = [(str(number), *map(str, map(int, row))) for number, row in enumerate(labels.tolist())]
+    table = Table(path.name, ("number", *map(str, range(labels.shape[1]))), rows)
+    here = replace(choices, file_column="number", label_column=None, subject_column=None)
+    said = read_columns(table, here, lambda _: True, subjects=False)
+    return tuple(row.label for row in said.rows), said.classes
+
+
+def _ids(path: Path, ids: np.ndarray[Any, Any] | None, count: int, *, subjects: bool) -> tuple[SubjectId, ...] | None:
+    if subjects and ids is None:
+        raise PackingError(
+            f"{path.name} must hold a third array 'subjects', integers or texts: the account protects all records of "
+            "a subject together."
+        )
+    if ids is None:
+        return None
+    flat = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
+    if flat.shape != (count,) or flat.dtype.kind not in "iuUS":
+        raise PackingError(f"The subjects of {path.name} must be integers or texts, one for each image.")
+    return tuple(flat.tolist())

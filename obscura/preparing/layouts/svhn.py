@@ -38,8 +38,9 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
     return Source(title_of("SVHN", list(files), chosen), partial(_walk, files[chosen]), _DIGITS, shape=_SHAPE)
 
 
-def find_file(path: Path, subjects: bool) -> Source | None:
+def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
     """Recognise one of the files."""
+    del choices  # there is nothing to choose
     if path.suffix != ".mat":
         return None
     no_subjects("SVHN", subjects)

@@ -100,11 +100,12 @@ def test_a_table_with_subjects(fill):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,class\n1.png,a\n", "columns file, label"),
+        ("picture,class\n1.png,a\n", "Its columns are picture, class"),
         ("file,label\n", "names no picture"),
-        ("file,label\n1.png,\n", "Line 2"),
+        ("file,label\n1.png,\n", "do not tell the class"),
         ("file,label\n1.png,a\n1.png,b\n", "two things"),
         ("file,label\n../secret.png,a\n", "outside of the folder"),
+        ("file,label\n,a\n", "names no file"),
         ("file,label\n1.png,a/b\n", "cannot be the name of a class"),
         ("file,label\n1.png,..\n", "cannot be the name of a class"),
     ],

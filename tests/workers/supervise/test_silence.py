@@ -4,11 +4,10 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from obscura.wire.words import EarlyEnd, HoldState, JobState
 from service import jobs
 from service.errors import StaleAttempt
 from service.settings import Settings
-from tests.workers.conftest import TINY_RUNNER, alive
+from tests.warm import processes
+from tests.workers.conftest import alive
 from workers.supervise import signs, supervisor
 from workers.supervise.signs import Listener, SignsOfLife
 from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
@@ -34,12 +34,6 @@ SUPERVISE = (  # job, attempt and the runner's command
     "factory = make_session_factory(make_engine(settings.database_url))\n"
     "supervise(settings, factory, attempt, draining=lambda: False, command=sys.argv[3:])\n"
 )
-
-
-@pytest.fixture
-def tiny_runner() -> tuple[str, ...]:
-    """Runners that are found by their command, and stopped."""
-    return TINY_RUNNER
 
 
 class Clock:
@@ -62,37 +56,42 @@ def listeners_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def processes_of(job_id: str, role: str) -> list[int]:
-    """Ids of the processes of this role that work on a job."""
+def really_running(job_id: str, role: str = "--attempt") -> list[int]:
+    """Ids of the processes with a word of this role in their command that work on a job."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if job_id.encode() in words and any(role.encode() in word for word in words):
+        if job_id.encode() in words and role.encode() in words:
             found.append(int(path.parent.name))
     return [pid for pid in found if alive(pid)]
 
 
-@contextmanager
-def supervised(workshop: Any, job_id: str, command: tuple[str, ...], patience: Patience, **more: Any) -> Iterator[Any]:
+@pytest.fixture
+def supervised(workshop: Any, warm: str) -> Callable[..., AbstractContextManager[threading.Thread]]:
     """Supervise a new attempt in a thread; it is over when the block ends."""
-    settings, attempt = workshop.settings.model_copy(update=more), workshop.claim(job_id)
-    thread = threading.Thread(
-        target=supervise,
-        args=(settings, workshop.factory, attempt),
-        kwargs={"draining": lambda: False, "command": command, "patience": patience},
-    )
-    thread.start()
-    try:
-        yield thread
-        thread.join(timeout=120)
-    finally:
-        for pid in processes_of(job_id, "--attempt"):
-            os.kill(pid, signal.SIGKILL)
-        thread.join(timeout=120)
-    assert not thread.is_alive()
+
+    @contextmanager
+    def supervising(job_id: str, command: tuple[str, ...], patience: Patience, **more: Any) -> Iterator[Any]:
+        settings, attempt = workshop.settings.model_copy(update=more), workshop.claim(job_id)
+        thread = threading.Thread(
+            target=supervise,
+            args=(settings, workshop.factory, attempt),
+            kwargs={"draining": lambda: False, "command": command, "patience": patience},
+        )
+        thread.start()
+        try:
+            yield thread
+            thread.join(timeout=120)
+        finally:
+            for pid in (*processes(warm, job_id, "--attempt"), *really_running(job_id)):
+                os.kill(pid, signal.SIGKILL)
+            thread.join(timeout=120)
+        assert not thread.is_alive()
+
+    return supervising
 
 
 def stop(workshop: Any, *pids: int) -> None:
@@ -120,26 +119,26 @@ def silence_of(workshop: Any, job_id: str) -> int | None:
 
 
 def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
-    workshop, tiny_runner, impatient, monkeypatch, listeners_clock
+    workshop, warm, tiny_runner, supervised, impatient, monkeypatch, listeners_clock
 ):
     monkeypatch.setenv("TINY_PAUSE", "0.3")
     job_id = workshop.train()
-    with supervised(workshop, job_id, tiny_runner, impatient) as thread:
+    with supervised(job_id, tiny_runner, impatient) as thread:
         workshop.wait(lambda: steps_of(workshop, job_id) >= 7)
-        (runner,) = processes_of(job_id, "tiny_runner")
+        (runner,) = processes(warm, job_id, "--signs")
         stop(workshop, runner)
         listeners_clock.rate = 40.0
         workshop.wait(lambda: silence_of(workshop, job_id) is not None, seconds=60)
         assert silence_of(workshop, job_id) == 5  # half of what is allowed, however long it really was
         assert alive(runner)
         thread.join(timeout=60)
-        assert not alive(runner)
+        workshop.wait(lambda: not alive(runner), seconds=60)
     listeners_clock.rate = 1.0
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert (job.state, hold.state) == (JobState.RUNNING, HoldState.ARMED)
     charged_nano = hold.charged_nano
     monkeypatch.setenv("TINY_PAUSE", "0")
-    with supervised(workshop, job_id, tiny_runner, impatient):  # at once: the lease was given up
+    with supervised(job_id, tiny_runner, impatient):  # at once: the lease was given up
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
@@ -148,13 +147,13 @@ def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
 
 
 def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
-    workshop, tiny_runner, impatient, monkeypatch, listeners_clock
+    workshop, warm, tiny_runner, supervised, impatient, monkeypatch, listeners_clock
 ):
     monkeypatch.setenv("TINY_PAUSE", "1")
     job_id = workshop.train()
-    with supervised(workshop, job_id, tiny_runner, impatient):
+    with supervised(job_id, tiny_runner, impatient):
         workshop.wait(lambda: steps_of(workshop, job_id) >= 2)
-        (runner,) = processes_of(job_id, "tiny_runner")
+        (runner,) = processes(warm, job_id, "--signs")
         stop(workshop, runner)
         listeners_clock.rate = 30.0
         workshop.wait(lambda: silence_of(workshop, job_id) is not None, seconds=60)
@@ -166,13 +165,15 @@ def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
     assert workshop.job(job_id).attempts_lost == 0
 
 
-def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(workshop, tiny_runner, impatient, monkeypatch):
+def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
+    workshop, warm, tiny_runner, supervised, impatient, monkeypatch
+):
     monkeypatch.setenv("TINY_PAUSE", "0.3")
     patience = Patience(look_seconds=0.05, cancel_look_seconds=0.1, wind_up_silent_seconds=2)
     job_id = workshop.train()
-    with supervised(workshop, job_id, tiny_runner, patience) as thread:
+    with supervised(job_id, tiny_runner, patience) as thread:
         workshop.wait(lambda: steps_of(workshop, job_id) >= 7)
-        (runner,) = processes_of(job_id, "tiny_runner")
+        (runner,) = processes(warm, job_id, "--signs")
         stop(workshop, runner)
         workshop.cancel(job_id)
         thread.join(timeout=60)
@@ -180,7 +181,7 @@ def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(workshop, tin
     job = workshop.job(job_id)
     assert (job.state, job.ended_early) == (JobState.QUEUED, EarlyEnd.CANCELLED)
     charged_nano = workshop.hold(job_id).charged_nano
-    with supervised(workshop, job_id, tiny_runner, impatient):  # publishes what was paid for
+    with supervised(job_id, tiny_runner, impatient):  # publishes what was paid for
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.release_of(job_id).incomplete["reason"] == "cancelled"
@@ -188,51 +189,53 @@ def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(workshop, tin
 
 
 @pytest.mark.slow
-def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, impatient, listeners_clock):
+def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, supervised, impatient, listeners_clock):
+    """Processes as they start for real: who is in the group of whom is what this is about."""
     options = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
     job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=10.0, **options)
-    with supervised(workshop, job_id, RUNNER_COMMAND, impatient, processes=2) as thread:
+    with supervised(job_id, RUNNER_COMMAND, impatient, processes=2) as thread:
         workshop.wait(lambda: steps_of(workshop, job_id) > 3)
-        (follower,) = processes_of(job_id, "workers.train.followers")
+        (follower,) = really_running(job_id, "workers.train.followers")
         stop(workshop, follower)
         listeners_clock.rate = 40.0
         thread.join(timeout=60)
         assert not thread.is_alive()
-        assert not processes_of(job_id, "--attempt")
+        assert not really_running(job_id)
     listeners_clock.rate = 1.0
     assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
-    with supervised(workshop, job_id, RUNNER_COMMAND, impatient, processes=2):
+    with supervised(job_id, RUNNER_COMMAND, impatient, processes=2):
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
 
 
 @pytest.mark.parametrize("stopped", ["supervisor", "everybody"])
-def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(workshop, tiny_runner, impatient, stopped):
+def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(
+    workshop, warm, tiny_runner, supervised, impatient, stopped
+):
     job_id = workshop.train()
     first = workshop.claim(job_id)
     environment = {**runner_environment(workshop.settings, os.environ), "TINY_PAUSE": "0.5"}
-    command = [sys.executable, "-c", SUPERVISE, job_id, str(first.number), *tiny_runner]
+    command = [warm, "-c", SUPERVISE, job_id, str(first.number), *tiny_runner]
     old = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    pids = [old.pid]
     try:
         workshop.wait(lambda: steps_of(workshop, job_id) >= 3)
-        (runner,) = (pid for pid in processes_of(job_id, "--signs") if pid != old.pid)
+        (pids, (runner,)) = processes(warm, job_id, "-c"), processes(warm, job_id, "--signs")
         pids += [runner] if stopped == "everybody" else []
         stop(workshop, *pids)
         workshop.wait(lambda: workshop.job(job_id).lease_until < datetime.now(UTC), seconds=60)
-        with supervised(workshop, job_id, tiny_runner, impatient):
+        with supervised(job_id, tiny_runner, impatient):
             pass
         workshop.assert_settled(job_id, JobState.SUCCEEDED)
         captured_nano, entries = workshop.hold(job_id).captured_nano, len(workshop.entries())
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         old.wait(timeout=120)
-        assert not alive(runner)
+        workshop.wait(lambda: not alive(runner), seconds=60)
     finally:
         old.kill()
         old.wait()
-        for pid in processes_of(job_id, "--attempt"):
+        for pid in processes(warm, job_id, "--attempt"):
             os.kill(pid, signal.SIGKILL)
     assert workshop.job(job_id).attempt == first.number + 1
     assert (workshop.hold(job_id).captured_nano, len(workshop.entries())) == (captured_nano, entries)
@@ -269,7 +272,7 @@ def test_giving_a_sign_neither_waits_nor_fails():
     SignsOfLife(None).give()
 
 
-def test_a_sign_is_given_before_every_layer_and_after_every_step_of_an_optimiser():
+def test_a_sign_is_given_before_every_layer_and_after_every_step_of_an_optimiser(warm):
     script = (
         "import torch\n"
         "from workers.train.process import sign_while_computing\n"
@@ -282,7 +285,7 @@ def test_a_sign_is_given_before_every_layer_and_after_every_step_of_an_optimiser
         "adam.step()\n"
         "print(passed, len(given))\n"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([warm, "-c", script], capture_output=True, text=True, check=True).stdout
     assert said.split() == ["4", "5"]  # the whole network is a layer, too
 
 

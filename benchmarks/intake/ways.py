@@ -1,0 +1,242 @@
+"""The ways in which an input is pushed, each to the same service: in Python, by the command line, in the browser."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.intake.inputs import Asked, InBrowser, Input, Outcome, Pictures, Read
+from obscura.client import Client
+from obscura.client.datasets import Datasets
+from obscura.client.holdings import Dataset
+from obscura.errors import ObscuraClientError
+from obscura.preparing import ChoiceNeeded, Package
+
+CLI_SECONDS_MAX = 300.0
+CHROMIUM = Path("/usr/bin/chromium")
+BROWSER_MS = 60_000
+ACCOUNTS = {"record": "records", "subject": "subjects"}
+
+
+@dataclass
+class Got:
+    """What became of an input."""
+
+    what: str  # read, asked, refused, or failed: by an error that nobody meant
+    said: str = ""
+    flags: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    records: int | None = None
+    subjects: int | None = None
+    declared: int = 0
+    pictures: Pictures | None = field(default=None, repr=False)
+
+    def shown(self) -> str:
+        """In a few words."""
+        if self.what == "read":
+            counts = [f"{self.records} records"] if self.records is not None else []
+            counts += [f"{self.subjects} subjects"] if self.subjects is not None else []
+            return f"read: {', '.join(self.classes)}" + "".join(f"; {count}" for count in counts)
+        return f"{self.what}: {' '.join(self.flags)} {self.said}".replace("  ", " ").strip()
+
+
+def shown(expected: Outcome) -> str:
+    """What is expected, in the same words."""
+    if isinstance(expected, Read):
+        return Got("read", classes=expected.classes, records=expected.records, subjects=expected.subjects).shown()
+    if isinstance(expected, Asked):
+        return f"asked: {expected.flag} {expected.said}".strip()
+    return f"refused: {expected.said}"
+
+
+def fault(expected: Outcome, got: Got) -> str:
+    """What is not as expected, or "". A number that a way does not tell is not compared."""
+    wanted = {"Read": "read", "Asked": "asked", "Refused": "refused"}[type(expected).__name__]
+    if got.what != wanted and not (wanted == "refused" and got.what == "asked"):
+        return f"{got.what} instead of {wanted}"
+    if wanted != "read" and got.declared:
+        return "it was declared before"
+    if expected.said.casefold() not in got.said.casefold():
+        return f"{expected.said!r} is not said"
+    if isinstance(expected, Asked) and not any(flag.split()[0] == expected.flag for flag in got.flags):
+        return f"{expected.flag} is not named"
+    if isinstance(expected, Read):
+        for name in ("classes", "records", "subjects"):
+            value = getattr(got, name)
+            if value is not None and value != getattr(expected, name):
+                return f"{name} are {value}"
+        if expected.looks is not None and got.pictures is not None:
+            return expected.looks(got.pictures)
+    return ""
+
+
+class _Watched(Datasets):
+    """Datasets that keep the package which was sent last."""
+
+    package: Package | None = None
+
+    def send(self, dataset: Dataset, package: Package, on_bytes: Any = lambda _done, _total: None) -> Dataset:
+        self.package = package
+        return super().send(dataset, package, on_bytes)
+
+
+class Ways:
+    """Pushes inputs to one service.
+
+    Args:
+        client: Of the service.
+        data_dir: Of the service.
+        folder: Where inputs are built.
+    """
+
+    def __init__(self, client: Client, data_dir: Path, folder: Path) -> None:
+        self._client, self._data_dir, self._folder = client, data_dir, folder
+        self._accounts = {
+            unit: client.create_account(name=name, owner="benchmark", epsilon=10, delta=1e-6, unit=unit).id  # type: ignore[arg-type]  # a unit
+            for unit, name in ACCOUNTS.items()
+        }
+        self._page: Any = None
+
+    def in_python(self, given: Input, place: Path) -> Got:
+        """By `client.datasets.push`."""
+        datasets, lines = _Watched(self._client), list[str]()
+        whose = {"public": True} if given.unit == "public" else {"account_id": self._accounts[given.unit]}
+        before = self._known()
+        try:
+            made = datasets.push(place, **whose, **given.arguments(self._folder), say=lines.append)  # type: ignore[arg-type]
+        except ObscuraClientError as error:
+            flags = error.flags if isinstance(error, ChoiceNeeded) else ()
+            said = "\n".join([*lines, str(error)])
+            return Got("asked" if flags else "refused", said, flags, declared=len(self._known() - before))
+        except Exception as error:
+            return Got("failed", f"{type(error).__name__}: {error}", declared=len(self._known() - before))
+        package = datasets.package
+        assert package is not None
+        return Got(
+            "read",
+            "\n".join(lines),
+            classes=tuple(made.classes),
+            records=package.private_records,
+            subjects=package.private_subjects,
+            declared=1,
+            pictures=pictures_of(package) if isinstance(given.expected, Read) and given.expected.looks else None,
+        )
+
+    def by_command_line(self, given: Input, place: Path) -> Got:
+        """By `obscura datasets push`, in a process of its own."""
+        whose = ["--public"] if given.unit == "public" else ["--account", ACCOUNTS[given.unit]]
+        words = ["datasets", "push", str(place), *whose, *given.flags(self._folder), "--json"]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+        here = {"OBSCURA_DATA_DIR": str(self._data_dir), "XDG_CONFIG_HOME": str(self._folder), "NO_COLOR": "1"}
+        before = self._known()
+        ended = subprocess.run(
+            [sys.executable, "-m", "obscura.cli", *words],
+            env=kept | here,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CLI_SECONDS_MAX,
+            check=False,
+        )
+        declared = len(self._known() - before)
+        try:
+            answer = json.loads(ended.stdout)
+        except json.JSONDecodeError:
+            return Got("failed", (ended.stdout + ended.stderr)[-2000:], declared=declared)
+        if "Traceback" in ended.stderr:
+            return Got("failed", ended.stderr[-2000:], declared=declared)
+        if ended.returncode:
+            flags = tuple(answer["error"].get("flags", ()))
+            said = f"{ended.stderr}\n{answer['error']['message']}"
+            return Got("asked" if flags else "refused", said, flags, declared=declared)
+        counted = re.search(r"(?:^|: )([\d,]+) pictures?\b", ended.stderr, flags=re.MULTILINE)
+        records = int(counted[1].replace(",", "")) if counted else None
+        subjects = given.expected.subjects if isinstance(given.expected, Read) else None  # it is not told there
+        return Got("read", ended.stderr, (), tuple(answer["classes"]), records, subjects, declared)
+
+    def in_browser(self, given: Input, place: Path) -> Got:
+        """By the form of the pages, in Chromium."""
+        assert given.browser is not None
+        page, before = self._page, self._known()
+        page.goto("/datasets/new")
+        page.set_input_files("#file", str(place))
+        page.wait_for_function("document.querySelector('[data-found]').textContent.includes('filled in')")
+        fields = {"name": given.name, **given.browser.fields}
+        for name, value in fields.items():
+            page.fill(f"#{name}", value) if name != "channels" else page.select_option("#channels", value)
+        page.select_option("#account_id", self._accounts.get(given.unit, "public"))
+        page.click("main form[data-declare] button[type=submit]")
+        page.wait_for_function(
+            "!location.pathname.endsWith('/new') || !document.querySelector('[data-problem]').hidden"
+        )
+        declared = self._known() - before
+        if page.url.endswith("/new"):
+            said = page.inner_text("[data-problem]") + " " + " ".join(page.locator("[data-fault]").all_inner_texts())
+            return Got("refused", said.strip())
+        made = self._client.dataset(page.url.rpartition("/")[2])
+        expected = given.browser.expected
+        counts = (expected.records, expected.subjects) if isinstance(expected, Read) else (None, None)
+        what = "read" if made.state == "ready" else "refused"
+        return Got(what, page.inner_text("main"), (), tuple(made.classes), *counts, len(declared))
+
+    @contextmanager
+    def browser(self) -> Iterator[Callable[[Input, Path], Got]]:
+        """Open Chromium and sign in."""
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
+            self._page = chromium.new_page(base_url=str(self._client.transport.base_url))
+            self._page.set_default_timeout(BROWSER_MS)
+            self._page.goto("/login")
+            self._page.fill("#key", (self._data_dir / "admin.key").read_text("ascii").strip())
+            self._page.click("main button[type=submit]")
+            self._page.wait_for_url("**/")
+            yield self.in_browser
+            chromium.close()
+
+    def _known(self) -> set[str]:
+        """Every dataset that was ever declared, deleted ones included."""
+        return {dataset.id for dataset in Dataset.listed(self._client.transport)}
+
+
+def pictures_of(package: Package) -> Pictures:
+    """What a package sends, once more."""
+    content = io.BytesIO(b"".join(package.open()))
+    if package.format == "npz":
+        with np.load(content, allow_pickle=False) as arrays:
+            names = [package.classes[int(label)] for label in arrays["labels"]]
+            return list(zip(names, arrays["images"], strict=True))
+    if package.format == "idx":
+        with zipfile.ZipFile(content) as archive:
+            images, labels = (archive.read(name) for name in archive.namelist()[:2])
+        size = (package.private_records, package.height, package.width)
+        names = [package.classes[label] for label in labels[8:]]
+        return list(zip(names, np.frombuffer(images, np.uint8, offset=16).reshape(size), strict=True))
+    found = []
+    with zipfile.ZipFile(content) as archive:
+        for name in archive.namelist():
+            with Image.open(io.BytesIO(archive.read(name))) as picture:
+                found.append((name.rpartition("/")[0], np.asarray(picture)))
+    return found
+
+
+def expected_of(given: Input, way: str) -> Outcome:
+    """What a way is to do with an input."""
+    if way == "browser":
+        assert isinstance(given.browser, InBrowser)
+        return given.browser.expected
+    return given.expected

@@ -1,0 +1,287 @@
+"""Which column of a table names the picture, its class and its subject, and what the class of each row is.
+
+Columns are known by the names that public collections give them. Where several might be meant, or none is known, the
+owner is asked, and told which columns there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from obscura.preparing.choices import Choices
+from obscura.preparing.errors import ChoiceNeeded, PackingError, some
+from obscura.preparing.labels import is_missing, label_text
+from obscura.preparing.tables import Table
+
+# As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
+_FILE = (
+    "file", "filename", "filepath", "path", "imagepath", "imgpath", "imagefile", "imagefilename", "image", "imageindex",
+    "imageid", "imagename", "img", "imgname", "isicid", "dicomid", "idcode", "id", "key",
+)  # fmt: skip
+_LABEL = (
+    "label", "labels", "class", "classname", "classlabel", "dx", "target", "findinglabels", "finding", "diagnosis",
+    "category", "level",
+)  # fmt: skip
+_SUBJECT = ("subject", "subjectid", "patient", "patientid", "person", "personid", "pid")
+_YES, _NO = frozenset({"1", "1.0", "true", "yes"}), frozenset({"0", "0.0", "false", "no"})
+_UNSURE = frozenset({"-1", "-1.0"})  # of CheXpert
+_SEVERAL = "|"
+COMBINATIONS_MAX = 32
+NOT_ONE = "picture with none or several of the attributes"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a table says of one picture. The label is "" where it has none, None where it is to be left out."""
+
+    file: str
+    label: str | None
+    subject: str | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a table says.
+
+    Attributes:
+        rows: Of each picture.
+        classes: In label order, where the table tells or its owner does.
+        owned: What of it says whose each picture is, at the beginning of a sentence.
+    """
+
+    rows: list[Row]
+    classes: tuple[str, ...] | None
+    owned: str | None
+
+
+def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool) -> Said:
+    """Read what a table says of pictures.
+
+    Args:
+        table: The table.
+        choices: With `file_column`, `label_column`, `subject_column`, `attributes` and `combinations`.
+        exists: Whether there is a picture that a cell may name.
+        subjects: Whether whose each picture is must be told.
+
+    Raises:
+        ChoiceNeeded: Several columns might be meant, or none is known.
+        PackingError: There is no such column.
+    """
+    files = _file_column(table, choices.file_column, exists)
+    owners = _subject_column(table, choices.subject_column, subjects=subjects)
+    labels, classes = _labels(table, choices, {files, owners})
+    whose = table.cells(owners) if owners is not None else None
+    rows = [
+        Row(file, label, next(whose) if whose is not None else None)
+        for file, label in zip(table.cells(files), labels, strict=True)
+    ]
+    return Said(rows, classes, None if owners is None else f"The column {owners!r} of {table.name}")
+
+
+def tells_classes(table: Table, choices: Choices) -> bool:
+    """Whether a table that lies beside pictures is about them, and about their classes."""
+    stated = {choices.label_column, *choices.attributes} & set(table.columns)
+    return bool(_known(table.columns, _FILE)) and bool(stated or _known(table.columns, _LABEL))
+
+
+def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]) -> str:
+    if stated is not None:
+        return _column(table, stated, "--file-column")
+    known = _known(table.columns, _FILE)
+    if len(known) > 1:
+        known = [column for column in known if any(map(exists, list(table.cells(column))[:50]))] or known
+    if len(known) == 1:
+        return known[0]
+    labelled = [] if _known(table.columns, _LABEL) else ["--label-column NAME"]
+    if not known:
+        raise ChoiceNeeded(
+            f"Nothing says which column of {table.name} names the pictures. {_columns(table)}",
+            ["--file-column NAME", *labelled],
+        )
+    raise ChoiceNeeded(
+        f"Several columns of {table.name} may name the pictures: {', '.join(known)}.",
+        [f"--file-column {_quoted(known[0])}"],
+    )
+
+
+def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str | None:
+    if stated is not None:
+        return _column(table, stated, "--subject-column")
+    known = _known(table.columns, _SUBJECT)
+    if not subjects:
+        return known[0] if known else None  # whoever asks for the rows decides what an unwanted one means
+    if len(known) == 1:
+        return known[0]
+    raise ChoiceNeeded(
+        f"Nothing says which column of {table.name} tells whose each picture is, and the account protects all records "
+        f"of a subject together. {_columns(table)}",
+        ["--subject-column NAME"],
+    )
+
+
+def _labels(
+    table: Table, choices: Choices, taken: set[str | None]
+) -> tuple[Iterable[str | None], tuple[str, ...] | None]:
+    """The label of each row, and the classes in label order where they are told."""
+    attributes = choices.attributes
+    classes = (f"not {attributes[0]}", attributes[0]) if len(attributes) == 1 else attributes or None
+    if attributes and set(attributes) <= set(table.columns):
+        return _of_attributes(table, attributes), classes
+    known = [column for column in _known(table.columns, _LABEL) if column not in taken]
+    order = None if choices.label_column or attributes else _numbered(table, known)
+    column = order[0] if order is not None else _label_column(table, choices.label_column, known)
+    if column is None:
+        return _of_binary(table, choices, taken), None
+    if attributes:
+        return _of_members(table, column, attributes), classes
+    if not any(_SEVERAL in cell for cell in table.cells(column)):
+        return map(label_text, table.cells(column)), order[1] if order is not None else None
+    if choices.combinations:
+        return _bounded(table, [_SEVERAL.join(sorted(_members(cell))) for cell in table.cells(column)]), None
+    names = list(dict.fromkeys(name for cell in table.cells(column) for name in _members(cell)))
+    raise _one_of_several(
+        f"Pictures of {table.name} have several labels in {column!r}, and a picture of a dataset has one class. There "
+        f"are {some(names, len(names))}.",
+        names[0],
+    )
+
+
+def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterable[str | None]:
+    """Labels of a table without a column of classes, perhaps with columns of 0 and 1."""
+    if choices.attributes:
+        unknown = sorted(set(choices.attributes) - set(table.columns))
+        raise PackingError(f"{table.name} has no column {unknown[0]!r}. {_columns(table)}")
+    binary = [column for column in table.columns if column and column not in taken and _is_binary(table, column)]
+    if len(binary) < 2:
+        raise ChoiceNeeded(
+            f"Nothing says which column of {table.name} holds the classes. {_columns(table)}", ["--label-column NAME"]
+        )
+    if choices.combinations:
+        return _bounded(table, _combined(table, binary))
+    raise _one_of_several(
+        f"{table.name} has no column of classes, and columns of 0 and 1: {some(binary, len(binary))}.", binary[0]
+    )
+
+
+def _one_of_several(why: str, example: str) -> ChoiceNeeded:
+    return ChoiceNeeded(
+        f"{why} Name one that a picture has or has not, or several, separated by commas, of which it has one; or make "
+        "a class of every combination (--combinations).",
+        [f"--attribute {_quoted(example)}"],
+    )
+
+
+def _numbered(table: Table, known: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """(the column of names, the names in the order of the numbers) of two columns that number and name the classes."""
+    for numbers, names in itertools.permutations(known, 2):
+        pairs = set(zip(table.cells(numbers), table.cells(names), strict=True))
+        if (
+            len(known) == 2
+            and all(number.isdecimal() for number, _ in pairs)
+            and (len({number for number, _ in pairs}) == len({name for _, name in pairs}) == len(pairs))
+        ):
+            return names, tuple(label_text(name) for _, name in sorted(pairs, key=lambda pair: int(pair[0])))
+    return None
+
+
+def _label_column(table: Table, stated: str | None, known: Sequence[str]) -> str | None:
+    if stated is not None:
+        return _column(table, stated, "--label-column")
+    if len(known) > 1:
+        raise ChoiceNeeded(
+            f"Several columns of {table.name} may hold the classes: {', '.join(known)}.",
+            [f"--label-column {_quoted(known[0])}"],
+        )
+    return known[0] if known else None
+
+
+def _quoted(name: str) -> str:
+    """A name as a shell takes it."""
+    return f"'{name}'" if " " in name else name
+
+
+def _of_attributes(table: Table, names: tuple[str, ...]) -> Iterator[str | None]:
+    """One class for having an attribute and one for not, or one class for each of several."""
+    columns = [[cell.casefold() for cell in table.cells(name)] for name in names]
+    for values in zip(*columns, strict=True):
+        if not all(value in _YES | _NO for value in values):
+            yield ""  # not told, or unsure
+        else:
+            yield _chosen(names, [value in _YES for value in values])
+
+
+def _of_members(table: Table, column: str, names: tuple[str, ...]) -> Iterator[str | None]:
+    known = {name for cell in table.cells(column) for name in _members(cell)}
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise PackingError(
+            f"No picture of {table.name} has the label {unknown[0]!r}. There are {some(sorted(known), len(known))}."
+        )
+    for cell in table.cells(column):
+        members = _members(cell)
+        yield _chosen(names, [name in members for name in names]) if members else ""
+
+
+def _chosen(names: tuple[str, ...], has: list[bool]) -> str | None:
+    if len(names) == 1:
+        return names[0] if has[0] else f"not {names[0]}"
+    return names[has.index(True)] if sum(has) == 1 else None
+
+
+def _combined(table: Table, columns: list[str]) -> list[str]:
+    cells = [[cell.casefold() in _YES for cell in table.cells(column)] for column in columns]
+    return [
+        _SEVERAL.join(name for name, value in zip(columns, row, strict=True) if value) or "none"
+        for row in zip(*cells, strict=True)
+    ]
+
+
+def _bounded(table: Table, labels: list[str]) -> list[str]:
+    if len(set(labels)) > COMBINATIONS_MAX:
+        raise PackingError(
+            f"{table.name} has {len(set(labels)):,} combinations of labels, more than {COMBINATIONS_MAX}: rare ones "
+            "say who somebody is. Name what a picture has or has not, with --attribute."
+        )
+    return labels
+
+
+def _members(cell: str) -> list[str]:
+    return [label_text(part) for part in cell.split(_SEVERAL) if not is_missing(label_text(part))]
+
+
+def _is_binary(table: Table, column: str) -> bool:
+    values = {cell.casefold() for cell in table.cells(column)}
+    said = {value for value in values if not is_missing(value)}
+    return bool(said) and said <= _YES | _NO | _UNSURE
+
+
+def known_labels(columns: Sequence[str]) -> list[str]:
+    """Which of these columns are called as those of classes are."""
+    return _known(columns, _LABEL)
+
+
+def known_subjects(columns: Sequence[str]) -> list[str]:
+    """Which of these columns are called as those of subjects are."""
+    return _known(columns, _SUBJECT)
+
+
+def _known(columns: Sequence[str], names: tuple[str, ...]) -> list[str]:
+    return [column for column in columns if re.sub(r"[^a-z0-9]", "", column.casefold()) in names]
+
+
+def _column(table: Table, stated: str, flag: str) -> str:
+    found = [column for column in table.columns if column == stated] or [
+        column for column in table.columns if column.casefold() == stated.strip().casefold()
+    ]
+    if len(found) != 1:
+        raise PackingError(f"{flag}: {table.name} has no column {stated!r}. {_columns(table)}")
+    return found[0]
+
+
+def _columns(table: Table) -> str:
+    if not table.named:
+        return f"Its first line holds no names: its columns are 1 to {len(table.columns)}."
+    return f"Its columns are {', '.join(column or '(without a name)' for column in table.columns)}."

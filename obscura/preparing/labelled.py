@@ -1,0 +1,181 @@
+"""Pictures whose classes stand in a table: which picture each row means, and what to do where it says nothing.
+
+Tables name pictures by paths of the machine that they were made on, by their file's name alone, or by that without its
+ending. A row means the one picture whose path ends like its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePosixPath
+
+from obscura.pictures.types import picture_suffixes
+from obscura.preparing.choices import Choices
+from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
+from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
+from obscura.preparing.labels import UNLABELLED, is_missing
+from obscura.preparing.layouts.parts import choose_part, title_of
+from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
+from obscura.preparing.trees import SubTree, Tree, all_pictures, below, folders, suffix_of
+
+_METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
+UNLISTED = "picture not named in the table"
+
+
+class Finder:
+    """Finds the picture that a cell means.
+
+    Args:
+        paths: Of all pictures.
+    """
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = frozenset(paths)
+        self._by_name: dict[str, list[str]] = defaultdict(list)
+        self._by_stem: dict[str, list[str]] = defaultdict(list)
+        for path in paths:
+            name = PurePosixPath(path).name.casefold()
+            self._by_name[name].append(path)
+            self._by_stem[_stem(name)].append(path)
+
+    def find(self, cell: str) -> str | None:
+        """Return the path of the picture whose path ends like the cell, or of which the cell ends like the path.
+
+        Raises:
+            PackingError: There are several, or the cell leads out of the folder.
+        """
+        wanted = cell.replace("\\", "/").removeprefix("./")
+        if ".." in wanted.split("/"):
+            raise PackingError(f"The table names a file outside of the folder: {cell}.")
+        if wanted in self._paths:
+            return wanted
+        name = wanted.rpartition("/")[2].casefold()
+        whole = suffix_of(name) in picture_suffixes()
+        candidates = self._by_name.get(name, []) if whole else self._by_stem.get(name, [])
+        found = [path for path in candidates if _ends_alike(wanted, path, whole=whole)]
+        if len(found) > 1:
+            raise PackingError(f"The table names {cell!r}, which may be any of {some(sorted(found), len(found))}.")
+        return found[0] if found else None
+
+
+def _stem(name: str) -> str:
+    return name[: -len(suffix)] if (suffix := suffix_of(name)) else name
+
+
+def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
+    one, two = (wanted if whole else _stem_of(wanted, path)).casefold().split("/"), path.casefold().split("/")
+    shared = min(len(one), len(two))
+    return one[-shared:] == two[-shared:]
+
+
+def _stem_of(wanted: str, path: str) -> str:
+    """What is wanted, with the ending that the picture has."""
+    return wanted + path[len(path) - len(suffix_of(path)) :]
+
+
+def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool, part: str = "") -> Source:
+    """Read pictures whose classes stand in a table.
+
+    Args:
+        tree: The pictures.
+        table: The table.
+        choices: Which columns are which, and what of them makes the classes.
+        subjects: Whether whose each picture is must be told.
+        part: What of several parts was taken, for people.
+
+    Raises:
+        ChoiceNeeded: Something about the table is its owner's to say.
+        PackingError: It names no picture, or says two things about one.
+    """
+    finder = Finder([*all_pictures(tree, "", Tally())])
+    said = read_columns(table, choices, lambda cell: finder.find(cell) is not None, subjects=subjects)
+    rows = [replace(row, label="") if _is_unlabelled(row.label, choices) else row for row in said.rows]
+    _require_labels(table, rows, choices)
+    title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"
+    return Source(title, partial(_walk, tree, _resolved(table, rows, finder)), said.classes, owned=said.owned)
+
+
+def find_table(tree: Tree, choices: Choices) -> Table:
+    """Read the table that the owner names: a file of this machine, or one below the pictures.
+
+    Raises:
+        PackingError: It cannot be read.
+    """
+    assert choices.labels is not None
+    if choices.labels.is_file():
+        return read_table(choices.labels, choices.table_encoding)
+    inside = choices.labels.as_posix()
+    try:
+        return parse_table(choices.labels.name, tree.read(inside), choices.table_encoding)
+    except (Unreadable, KeyError) as error:
+        raise PackingError(f"The table {choices.labels} cannot be read: {error}.") from None
+
+
+def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | None:
+    """Find the table that Hugging Face's ImageFolder looks for: metadata.jsonl or .csv beside the pictures, or in the
+    folder of a part, with the columns file_name and that of the classes.
+
+    Returns:
+        (the folder that it describes, the table, what of several parts was taken), or None where there is none.
+
+    Raises:
+        PackingError: It cannot be read, or there is no such part.
+    """
+    places = {at: name for at in ("", *folders(tree, "")) for name in _METADATA if name in tree.files(at)}
+    tables = {at: parse_table(name, tree.read(below(at, name)), choices.table_encoding) for at, name in places.items()}
+    told = {at: table for at, table in tables.items() if tells_classes(table, choices)}
+    if not told:
+        return None
+    if "" in told:
+        return tree, told[""], ""
+    chosen = choose_part(tree.name, list(told), choices.split)
+    return SubTree(tree, chosen), told[chosen], title_of(tree.name, list(told), chosen)
+
+
+def tables_in(tree: Tree) -> list[str]:
+    """Names of the files on top that may be tables of labels."""
+    return [name for name in tree.files("") if suffix_of(name) in TABLE_SUFFIXES and not name.startswith(".")]
+
+
+def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:
+    """Let a table pass that tells the class of every picture."""
+    unlabelled = [row for row in rows if row.label == ""]
+    if unlabelled and not choices.skip_unlabelled:
+        raise ChoiceNeeded(
+            f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} do not tell the class, such as that of "
+            f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these pictures out; or "
+            "name all classes with --classes, if that word is one.",
+            ["--skip-unlabelled"],
+        )
+
+
+def _is_unlabelled(label: str | None, choices: Choices) -> bool:
+    return label is not None and is_missing(label) and label not in (choices.classes or ())
+
+
+def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
+    """What is said of each path. A row whose picture is not there keeps what the table calls it."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        if not row.file:
+            raise PackingError(f"A row of {table.name} names no file.")
+        path = finder.find(row.file) or row.file.replace("\\", "/").removeprefix("./")
+        meant = replace(row, file=path)
+        if found.setdefault(path, meant) != meant:
+            raise PackingError(f"{table.name} says two things about {path}.")
+    return found
+
+
+def _walk(tree: Tree, rows: Mapping[str, Row], tally: Tally) -> Iterator[Record]:
+    tally.left_out[UNLISTED] += sum(path not in rows for path in all_pictures(tree, "", tally))
+    for path, row in rows.items():
+        if row.label is None:
+            tally.left_out[NOT_ONE] += 1
+        elif not row.label:
+            tally.left_out[UNLABELLED] += 1
+        else:
+            yield Record(row.label, row.subject, path, partial(tree.read, path))

@@ -1,0 +1,96 @@
+"""What a label is: an integer or a text, as it stands in the file, whatever the layout. No number is rounded to one.
+
+A class that nothing belongs to would be public, too, and drawn; so gaps in the numbers are asked about. Who states the
+names of the classes has answered. What names mean is asked in `questions`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from obscura.preparing.errors import ChoiceNeeded, PackingError
+
+# How missing values look once they were made into texts. "unknown" and "other" are classes of many collections.
+_MISSING = frozenset({"", "nan", "nat", "none", "null", "na", "n/a", "<na>", "#n/a", "-", "--", "?"})
+UNLABELLED = "picture without a label"
+
+
+def label_text(value: object) -> str:
+    """Return a label as the text by which it is compared: Unicode form C, without white space around it."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def is_missing(label: str) -> bool:
+    """Whether a label looks like one that is missing."""
+    return label.casefold() in _MISSING
+
+
+def read_labels(values: np.ndarray[Any, Any] | Sequence[Any], count: int, whose: str) -> tuple[int | str, ...]:
+    """Return the label of each picture, integers or texts.
+
+    Args:
+        values: (n,) or (n, 1), integers or texts.
+        count: n.
+        whose: Whose labels they are, for people.
+
+    Raises:
+        PackingError: They are of another type or shape, or negative.
+    """
+    labels = np.asarray(values)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (count,):
+        raise PackingError(f"{whose}: there are {count:,} images: give as many labels, not {labels.shape}.")
+    if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
+        labels = labels.astype(str)
+    if labels.dtype.kind not in "iuUS":
+        raise PackingError(
+            f"{whose}: labels are numbers or names, and these are {labels.dtype}. None is rounded to a class: convert "
+            "them with .astype(int) where they are whole, and make classes of them where they were measured."
+        )
+    if labels.dtype.kind in "US":
+        return tuple(map(label_text, labels.tolist()))
+    if count and int(labels.min()) < 0:
+        raise PackingError(f"{whose}: labels that are numbers begin at 0. Leave pictures out that have no label.")
+    return tuple(labels.tolist())
+
+
+def class_numbers(
+    used: Iterable[int], stated: tuple[str, ...] | None, *, used_only: bool, known: int = 0
+) -> tuple[int, ...]:
+    """Return the labels that are classes, in order: 0 to the largest, or those in use.
+
+    Args:
+        used: Labels that occur.
+        stated: The names of the classes, where their owner states them.
+        used_only: Whether a number that no picture has is no class.
+        known: How many classes the file itself names.
+
+    Raises:
+        ChoiceNeeded: Some number has no picture, and nothing says whether it is a class.
+        PackingError: There are more classes than were stated.
+    """
+    numbers = sorted(set(used))
+    last = max(numbers[-1] if numbers else -1, known - 1)
+    if stated is not None and len(stated) < (len(numbers) if used_only else last + 1):
+        raise PackingError(
+            f"--classes names {len(stated)} classes, and there are labels beyond these: name every class that there "
+            "may be, in label order."
+        )
+    if used_only:
+        return tuple(numbers)
+    if stated is None and last >= len(numbers):
+        gap = next(number for number in range(last + 1) if number >= len(numbers) or numbers[number] != number)
+        raise ChoiceNeeded(
+            f"No picture has the label {gap}, and labels go up to {last}: {last + 1 - len(numbers):,} of these numbers "
+            "are used by none. A class that nothing belongs to becomes public, too, and gets a share of the images "
+            "that are drawn, which can only be noise. Take the labels that are used, or state the names of all classes "
+            "with --classes, beginning with that of label 0.",
+            ["--used-classes"],
+        )
+    return tuple(range(last + 1))

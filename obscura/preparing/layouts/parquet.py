@@ -1,0 +1,222 @@
+"""Tables with the pictures inside, as Hugging Face's `datasets` writes them: Parquet, and what `save_to_disk` makes.
+
+Pictures stand in a column of structs (`bytes`, `path`) or of bytes. A column of ClassLabel names its classes in the
+schema's metadata. A folder or an archive may hold several files and several parts, such as data/train-00000-of-00002.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from obscura.extras import extras
+from obscura.preparing.choices import Choices
+from obscura.preparing.columns import known_labels, known_subjects, read_columns
+from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
+from obscura.preparing.labels import class_numbers, label_text, read_labels
+from obscura.preparing.layouts.parts import choose_part, title_of
+from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.tables import Table
+from obscura.preparing.trees import FolderTree, Tree, all_files, suffix_of
+
+_SUFFIXES = (".parquet", ".arrow")
+_PART = re.compile(r"(train|test|validation|valid|val|dev)(?=[-._/]|$)", re.IGNORECASE)
+_ROWS_AT_ONCE = 64
+_FILE_BYTES_MAX = 2**32
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Which columns are which, and the names of the classes, where the schema tells them."""
+
+    image: str
+    label: str
+    subject: str | None
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    tree: Tree
+    files: tuple[str, ...]
+    columns: _Columns
+    labels: tuple[str | None, ...]
+
+    def walk(self, tally: Tally) -> Iterator[Record]:
+        del tally  # nothing is passed over
+        wanted = [self.columns.image, *([self.columns.subject] if self.columns.subject else [])]
+        number = 0
+        for file in self.files:
+            for batch in _batches(self.tree, file, wanted):
+                for row in batch.to_pylist():
+                    label, shown = self.labels[number], f"{file} row {number}"
+                    number += 1
+                    if label is not None:
+                        owner = row.get(self.columns.subject) if self.columns.subject else None
+                        if self.columns.subject and not isinstance(owner, str | int):
+                            owner = ""  # refused, as any id that stands for nobody
+                        yield Record(label, owner, shown, partial(_picture, row[self.columns.image]))
+
+
+def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
+    """Recognise a folder or an archive with such files.
+
+    Raises:
+        ChoiceNeeded: Its columns do not say what the classes are.
+        MissingExtra: pyarrow is not installed.
+        PackingError: A file is damaged, or of another kind.
+    """
+    files = [path for path in all_files(tree) if suffix_of(path) in _SUFFIXES]
+    if not files:
+        return None
+    parts: dict[str, list[str]] = {}
+    for path in files:
+        found = _PART.search(path)
+        parts.setdefault(found[1].casefold() if found else "", []).append(path)
+    chosen = choose_part(tree.name, list(parts), choices.split)
+    taken = tuple(sorted(parts[chosen]))
+    columns = _columns_of(tree, taken[0], choices, subjects=subjects)
+    labels, classes = _labels_of(tree, taken, columns, choices)
+    owned = None if columns.subject is None else f"The column {columns.subject!r} of {taken[0]}"
+    title = title_of("Hugging Face table", list(parts), chosen) if chosen else "Hugging Face table"
+    return Source(title, _Rows(tree, taken, columns, labels).walk, classes, owned=owned)
+
+
+def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
+    """Recognise one such file."""
+    if suffix_of(path.name) not in _SUFFIXES:
+        return None
+    return find_tree(_OneFile(path), choices, subjects)
+
+
+class _OneFile(FolderTree):
+    """A file as the only one of its folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent)
+        self.name, self._only = path.name, path.name
+
+    def folders(self, at: str) -> list[str]:
+        """None."""
+        del at
+        return []
+
+    def files(self, at: str) -> list[str]:
+        """The file alone."""
+        del at
+        return [self._only]
+
+
+def _columns_of(tree: Tree, file: str, choices: Choices, *, subjects: bool) -> _Columns:
+    with _opened(tree, file) as (schema, _):
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        types = {field.name: str(field.type) for field in schema}
+    named = [
+        name for name, kind in types.items() if kind.startswith("struct<bytes: ") or kind in ("binary", "large_binary")
+    ]
+    images = [name for name in types if _kind(features, name) == "Image"] or named
+    labels = [name for name in types if _kind(features, name) == "ClassLabel"] or known_labels(list(types))
+    owners = known_subjects(list(types))
+    image = _one(file, types, choices.file_column, images, "--file-column", "pictures")
+    label = _one(file, types, choices.label_column, labels, "--label-column", "classes")
+    subject: str | None = choices.subject_column or (owners[0] if owners else None)
+    if subjects:
+        subject = _one(file, types, choices.subject_column, owners, "--subject-column", "subjects")
+    feature = features.get(label, {})
+    names = feature.get("names") or (feature.get("feature") or {}).get("names") or ()
+    return _Columns(image, label, subject, tuple(map(label_text, names)))
+
+
+def _kind(features: Mapping[str, Any], column: str) -> str | None:
+    feature = features.get(column)
+    return feature.get("_type") if isinstance(feature, dict) else None
+
+
+def _one(file: str, types: Mapping[str, str], stated: str | None, known: list[str], flag: str, what: str) -> str:
+    if stated is not None and stated not in types:
+        raise PackingError(f"{flag}: {file} has no column {stated!r}. Its columns are {', '.join(types)}.")
+    found = [stated] if stated is not None else known
+    if len(found) != 1:
+        raise ChoiceNeeded(
+            f"Nothing says which column of {file} holds the {what}. Its columns are "
+            f"{', '.join(f'{name} ({kind})' for name, kind in types.items())}.",
+            [f"{flag} NAME"],
+        )
+    return found[0]
+
+
+def _labels_of(
+    tree: Tree, files: tuple[str, ...], columns: _Columns, choices: Choices
+) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
+    """The label of each row, None where it is left out, and the classes in label order where they are numbers."""
+    values = [
+        value
+        for file in files
+        for batch in _batches(tree, file, [columns.label])
+        for value in batch.column(0).to_pylist()
+    ]
+    names = columns.names
+    if any(isinstance(value, list) for value in values):
+        return _of_lists(files[0], values, names, choices)
+    if any(value is None for value in values):
+        raise PackingError(f"{files[0]}: a row has no label. Leave rows out that have none.")
+    if choices.attributes:
+        raise PackingError("--attribute is for labels in several columns, or for several labels of a picture.")
+    read = read_labels(values, len(values), files[0])
+    numbers = [label for label in read if isinstance(label, int)]
+    if len(numbers) < len(read):
+        return tuple(map(str, read)), None
+    if names and max(numbers, default=0) >= len(names):
+        raise PackingError(f"{files[0]} names {len(names)} classes, and there are labels beyond these.")
+    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
+    called = {number: names[number] if names else str(number) for number in used}
+    return tuple(called[number] for number in numbers), tuple(called.values())
+
+
+def _of_lists(
+    file: str, values: list[Any], names: tuple[str, ...], choices: Choices
+) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
+    rows: list[tuple[str, ...]] = [
+        (str(number), "|".join(names[each] if names and isinstance(each, int) else str(each) for each in value or []))
+        for number, value in enumerate(values)
+    ]
+    here = replace(choices, file_column="row", label_column="labels", subject_column=None)
+    said = read_columns(Table(file, ("row", "labels"), rows), here, lambda _: True, subjects=False)
+    return tuple(row.label for row in said.rows), said.classes
+
+
+def _batches(tree: Tree, file: str, columns: list[str]) -> Iterator[Any]:
+    with _opened(tree, file) as (_, read):
+        yield from read(columns)
+
+
+@contextmanager
+def _opened(tree: Tree, file: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterator[Any]]]]:
+    """Open a file; yields its schema, and what reads some of its columns piece by piece."""
+    with extras():
+        import pyarrow  # slow to import, and wanted for this layout alone
+        from pyarrow import ipc, parquet
+
+    try:
+        with tree.open(file) as content:
+            if suffix_of(file) == ".parquet":
+                whole = parquet.ParquetFile(content)
+                yield whole.schema_arrow, lambda columns: whole.iter_batches(_ROWS_AT_ONCE, columns=columns)
+            else:
+                stream = ipc.open_stream(content)
+                yield stream.schema, lambda columns: (batch.select(columns) for batch in stream)
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
+        raise PackingError(f"{file} cannot be read as a table of pictures: {error}.") from None
+
+
+def _picture(value: object) -> bytes:
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(content, bytes):
+        raise Unreadable("the table holds only its path, and not the picture")
+    return content

@@ -1,0 +1,144 @@
+"""WebDataset: tars in which the files of one record follow each other, with one name and several endings.
+
+`0001.png` is the picture, `0001.cls` its class, a number or a name; or `0001.json` has `label`, `class` or `cls`, and
+perhaps `subject`. Names that begin and end with two underscores are no records; Obscura names the classes in
+`__classes.json__`. A folder may hold many tars, whose parts stand in their names: train-000000.tar.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from obscura.pictures.types import picture_suffixes
+from obscura.preparing.archives import TAR, TarTree
+from obscura.preparing.choices import Choices
+from obscura.preparing.errors import PackingError
+from obscura.preparing.labels import class_numbers, label_text
+from obscura.preparing.layouts.parts import choose_part, title_of
+from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.trees import all_files
+from obscura.wire.subjects import SubjectId
+
+_CLASSES = "__classes.json__"
+_TEXTS = (".cls", ".cls.txt", ".label", ".label.txt")
+_PART = re.compile(r"(train|test|validation|valid|val|dev)(?=[-._])", re.IGNORECASE)
+_LABEL_KEYS, _SUBJECT_KEYS = ("label", "class", "cls"), ("subject", "subject_id", "patient", "patient_id")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    tar: TarTree
+    picture: str
+    label: str
+    subject: SubjectId | None
+
+
+def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
+    """Recognise a folder of such tars."""
+    tars = sorted(path for path in folder.glob("*.tar*") if path.is_file() and TAR.search(path.name))
+    return _source(folder.name, tars, choices, subjects) if tars else None
+
+
+def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
+    """Recognise one such tar."""
+    return _source(path.name, [path], choices, subjects) if TAR.search(path.name) else None
+
+
+def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> Source | None:
+    parts: dict[str, list[Path]] = {}
+    for path in tars:
+        found = _PART.search(path.name)
+        parts.setdefault(found[1].casefold() if found else "", []).append(path)
+    chosen = choose_part(name, list(parts), choices.split)
+    trees = [TarTree(path) for path in parts[chosen]]
+    samples = [sample for tree in trees for sample in _samples(tree)]
+    if not samples:
+        return None
+    told = any(sample.subject is not None for sample in samples)
+    if subjects and not told:
+        raise PackingError(
+            f"{name} does not tell whose each picture is, and the account protects all records of a subject together: "
+            "give every record a .json with its label and its subject."
+        )
+    names = next((names for tree in trees if (names := _names(tree))), ())
+    called, classes = _called({sample.label for sample in samples}, names, choices)
+    owned = f"The .json of a record of {name}" if told else None
+    title = title_of("WebDataset", list(parts), chosen) if chosen else "WebDataset"
+    return Source(title, partial(_walk, samples, called), classes, owned=owned)
+
+
+def _walk(samples: list[_Sample], called: dict[str, str], tally: Tally) -> Iterator[Record]:
+    del tally  # nothing is passed over
+    for sample in samples:
+        read = partial(sample.tar.read, sample.picture)
+        yield Record(called[sample.label], sample.subject, sample.picture, read)
+
+
+def _samples(tree: TarTree) -> Iterator[_Sample]:
+    """The records of a tar, in its order. None where it is one of class folders."""
+    records: dict[str, dict[str, str]] = {}
+    for path in all_files(tree):
+        at, _, name = path.rpartition("/")
+        if not (name.startswith("__") and name.endswith("__")):
+            stem, _, ending = name.partition(".")
+            records.setdefault(f"{at}/{stem}", {})["." + ending.casefold()] = path
+    for files in records.values():
+        picture = next((path for ending, path in files.items() if _is_picture(ending)), None)
+        text = next((files[ending] for ending in _TEXTS if ending in files), None)
+        if picture is not None and text is not None:
+            yield _Sample(tree, picture, label_text(tree.read(text)), _subject(tree, files))
+        elif picture is not None and ".json" in files:
+            facts = _json(tree, files[".json"])
+            label = next((facts[key] for key in _LABEL_KEYS if isinstance(facts.get(key), str | int)), None)
+            if label is None:
+                raise PackingError(
+                    f"{tree.name}: {files['.json']} has no label, class or cls that is a number or a name."
+                )
+            yield _Sample(tree, picture, label_text(label), _subject(tree, files))
+
+
+def _is_picture(ending: str) -> bool:
+    return PurePosixPath("x" + ending).suffix in picture_suffixes()
+
+
+def _subject(tree: TarTree, files: dict[str, str]) -> SubjectId | None:
+    facts = _json(tree, files[".json"]) if ".json" in files else {}
+    told: SubjectId | None = next((facts[key] for key in _SUBJECT_KEYS if isinstance(facts.get(key), str | int)), None)
+    return told
+
+
+def _json(tree: TarTree, path: str) -> dict[str, Any]:
+    try:
+        facts = json.loads(tree.read(path))
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        raise PackingError(f"{tree.name}: {path} is not a JSON object.")
+    return facts
+
+
+def _names(tree: TarTree) -> tuple[str, ...]:
+    if _CLASSES not in tree.files(""):
+        return ()
+    names = json.loads(tree.read(_CLASSES))
+    return tuple(map(label_text, names)) if isinstance(names, list) else ()
+
+
+def _called(
+    labels: set[str], names: tuple[str, ...], choices: Choices
+) -> tuple[dict[str, str], tuple[str, ...] | None]:
+    """What each label is called, and the classes in label order where labels are numbers."""
+    if not all(label.isdecimal() and str(int(label)) == label for label in labels):
+        return {label: label for label in labels}, None
+    numbers = {int(label) for label in labels}
+    if names and max(numbers) >= len(names):
+        raise PackingError(f"{_CLASSES} names {len(names)} classes, and there are labels beyond these.")
+    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
+    called = {str(number): names[number] if names else str(number) for number in used}
+    return called, tuple(called.values())

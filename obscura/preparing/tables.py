@@ -1,0 +1,170 @@
+"""Tables as people have them: any delimiter and encoding, lines of JSON, with and without a line of names."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from obscura.pictures.types import picture_suffixes
+from obscura.preparing.errors import ChoiceNeeded, PackingError
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl")
+_BYTES_MAX = 2**30
+_CELL_CHARACTERS_MAX = 2**20
+_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+_DELIMITERS = ("\t", ";", ",", "|", " ")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts, without the line of names.
+
+    Attributes:
+        name: Of the file.
+        columns: Their names; "1", "2", ... where the table does not name them.
+        rows: As many texts each; a missing one is "".
+        named: Whether the table has a line of names.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    named: bool = True
+
+    def cells(self, column: str) -> Iterator[str]:
+        """The texts of one column, without white space around them."""
+        at = self.columns.index(column)
+        return (row[at].strip() for row in self.rows)
+
+
+def read_table(path: Path, encoding: str | None = None) -> Table:
+    """Read a table.
+
+    Args:
+        path: Of a .csv, .tsv or the like, or of a .jsonl.
+        encoding: That its owner states, such as "latin-1".
+
+    Raises:
+        ChoiceNeeded: Nothing says how its letters are encoded.
+        PackingError: It cannot be read as a table.
+    """
+    try:
+        if path.stat().st_size > _BYTES_MAX:
+            raise PackingError(f"The table {path.name} is larger than {_BYTES_MAX >> 30} GiB.")
+        data = path.read_bytes()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise PackingError(f"The table {path.name} cannot be read: {why}.") from error
+    return parse_table(path.name, data, encoding)
+
+
+def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
+    """Read a table from the content of its file; see `read_table`."""
+    if data.startswith(_WORKBOOKS):
+        raise PackingError(f"{name} is a workbook or an archive: save the sheet with the labels as CSV.")
+    text = _decoded(name, data, encoding)
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise PackingError(f"{name} names no picture.")
+    table = _of_json(name, lines) if _is_json(lines[0]) else _of_delimited(name, text, lines)
+    if not table.rows:
+        raise PackingError(f"{name} names no picture.")
+    return table
+
+
+def _decoded(name: str, data: bytes, encoding: str | None) -> str:
+    known = encoding or next((known for bom, known in _BOMS if data.startswith(bom)), None) or _wide(data)
+    try:
+        return data.decode(known or "utf-8")
+    except LookupError:
+        raise PackingError(f"--table-encoding is a name such as utf-8, latin-1 or cp1250, not {encoding!r}.") from None
+    except UnicodeDecodeError as error:
+        if known is not None:
+            raise PackingError(f"The table {name} is not encoded in {known}.") from None
+        around = data[: error.start].rpartition(b"\n")[2] + data[error.start :].partition(b"\n")[0]
+        raise ChoiceNeeded(
+            f"The table {name} is not in UTF-8, and names of classes become public as they are read. As latin-1 a line "
+            f"of it is {around[:200].decode('latin-1').strip()!r}; others are cp1250, cp1251, shift_jis and gbk.",
+            ["--table-encoding latin-1"],
+        ) from None
+
+
+def _wide(data: bytes) -> str | None:
+    """UTF-16 that does not say so: every other byte of its ASCII letters is 0."""
+    head = data[:200]
+    if len(head) >= 4 and not any(head[1:40:2]):
+        return "utf-16-le"
+    return "utf-16-be" if len(head) >= 4 and not any(head[0:40:2]) else None
+
+
+def _is_json(line: str) -> bool:
+    return line.lstrip().startswith("{")
+
+
+def _of_json(name: str, lines: Sequence[str]) -> Table:
+    try:
+        found = [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise PackingError(f"{name} is not made of lines of JSON: {error}.") from None
+    if not all(isinstance(each, dict) for each in found):
+        raise PackingError(f"{name} is not made of lines of JSON objects.")
+    columns = tuple(dict.fromkeys(key for each in found for key in each))
+    return Table(name, columns, [tuple(_json_text(each.get(column)) for column in columns) for each in found])
+
+
+def _json_text(value: object) -> str:
+    """A value as a text; a list of labels is written with bars between them, as tables have it."""
+    if value is None:
+        return ""
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
+        return "|".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _of_delimited(name: str, text: str, lines: Sequence[str]) -> Table:
+    delimiter = _delimiter(lines)
+    csv.field_size_limit(_CELL_CHARACTERS_MAX)
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise PackingError(f"The table {name} cannot be read: {error}.") from None
+    head = [cell.strip() for cell in rows[0][1]]
+    named = not any(_is_picture(cell) for cell in head)
+    columns = tuple(head if named else map(str, range(1, len(head) + 1)))
+    twice = next((column for column in columns if column and columns.count(column) > 1), None)
+    if twice is not None:
+        raise PackingError(f"{name} has two columns {twice!r}.")
+    body = []
+    for line, row in rows[named:]:
+        if len(row) > len(columns) and any(cell.strip() for cell in row[len(columns) :]):
+            raise PackingError(
+                f"Line {line} of {name} has {len(row)} cells, and there are {len(columns)} columns: a text that holds "
+                f"{delimiter!r} stands in quotation marks."
+            )
+        body.append(tuple((*row, *[""] * len(columns))[: len(columns)]))
+    return Table(name, columns, body, named)
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """The one that cuts the first lines into equally many cells, and into most."""
+    best, most = ",", 1.0
+    for delimiter in _DELIMITERS:
+        if delimiter == " " and most >= 2:  # spaces stand inside of names, too
+            continue
+        counts = {len(row) for row in csv.reader(lines[:20], delimiter=delimiter, skipinitialspace=delimiter == " ")}
+        first = len(next(csv.reader(lines[:1], delimiter=delimiter, skipinitialspace=delimiter == " ")))
+        score = float(first) if len(counts) == 1 else 1 + (first - 1) / 1000
+        if score > most:
+            best, most = delimiter, score
+    return best
+
+
+def _is_picture(cell: str) -> bool:
+    return cell.lower().endswith(tuple(picture_suffixes()))

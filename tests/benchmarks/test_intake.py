@@ -1,0 +1,86 @@
+"""Every input of the intake benchmark is read, asked about or refused as it says, before any service is involved."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.intake import __main__ as intake
+from benchmarks.intake.inputs import Asked, Input, Read, Refused
+from benchmarks.intake.kinds import all_inputs
+from benchmarks.intake.ways import Got, fault, pictures_of, shown
+from obscura.errors import ObscuraClientError
+from obscura.preparing import ChoiceNeeded, prepare, read_choices
+
+EVERY = [given for inputs in all_inputs().values() for given in inputs]
+
+
+def prepared(given: Input, folder: Path) -> Got:
+    """What becomes of an input where nothing is sent."""
+    place = given.write(folder)
+    wishes = {name: value for name, value in given.arguments(folder).items() if not name.endswith("at_most")}
+    try:
+        package = prepare(place, read_choices(**wishes), subjects=given.unit == "subject")
+        sent = pictures_of(package)
+    except ObscuraClientError as error:
+        flags = error.flags if isinstance(error, ChoiceNeeded) else ()
+        return Got("asked" if flags else "refused", str(error), flags)
+    counts = package.private_records, package.private_subjects
+    assert len(sent) == package.private_records
+    return Got("read", package.summary, (), package.classes, *counts, pictures=sent)
+
+
+@pytest.mark.parametrize("given", EVERY, ids=[given.name for given in EVERY])
+def test_an_input_is_what_it_says(given: Input, tmp_path: Path) -> None:
+    got = prepared(given, tmp_path)
+    assert fault(given.expected, got) == "", (shown(given.expected), got.shown())
+
+
+def test_each_input_has_a_name_of_its_own() -> None:
+    assert len({given.name for given in EVERY}) == len(EVERY)
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "wrong"),
+    [
+        (Read(("a",), 2), Got("read", classes=("a",), records=2), ""),
+        (Read(("a",), 2), Got("read", classes=("a",), records=3), "records are 3"),
+        (Read(("a",), 2, said="cut"), Got("read", classes=("a",), records=2), "'cut' is not said"),
+        (Read(("a",), 2, looks=lambda _: "dark"), Got("read", classes=("a",), records=2, pictures=[]), "dark"),
+        (Read(("a",), 2), Got("failed"), "failed instead of read"),
+        (Asked("--size"), Got("asked", flags=("--size 64",)), ""),
+        (Asked("--size"), Got("asked", flags=("--fit",)), "--size is not named"),
+        (Asked("--size"), Got("asked", flags=("--size 64",), declared=1), "it was declared before"),
+        (Asked("--size"), Got("refused"), "refused instead of asked"),
+        (Refused("damaged"), Got("refused", "It is damaged."), ""),
+        (Refused("damaged"), Got("read"), "read instead of refused"),
+    ],
+)
+def test_what_is_not_as_expected_is_told(expected: Any, got: Got, wrong: str) -> None:
+    assert fault(expected, got) == wrong
+
+
+def test_flags_follow_from_the_arguments(tmp_path: Path) -> None:
+    given = Input(
+        "x", lambda _folder, _rng: None, Refused(""), unit="subject", options={"labels": "{folder}/a.csv", "grey": True}
+    )
+    table = str(tmp_path / "x" / "a.csv")
+    assert given.flags(tmp_path) == ["--at-most", "1000", "--subjects-at-most", "500", "--labels", table, "--grey"]
+
+
+@pytest.mark.slow
+def test_inputs_go_to_a_service_by_sdk_and_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = ["csv_semicolon", "csv_patient_column", "npz_labels_float", "csv_unknown_columns"]
+    file = tmp_path / "rows.json"
+    command = ["intake", "--json", str(file), "--ways", "sdk", "cli", "--only", *chosen]
+    monkeypatch.setattr(sys, "argv", command)
+    assert intake.main() == 0
+    found = json.loads(file.read_text("utf-8"))
+    assert found["inputs"] == len(chosen)
+    assert found["rows_by_way"] == {"sdk": len(chosen), "cli": len(chosen)}
+    assert {row["got"].partition(":")[0] for row in found["rows"]} == {"read", "asked", "refused"}
+    assert (found["tracebacks"], found["declared_before_a_question"], found["not_as_expected"]) == (0, 0, 0)
