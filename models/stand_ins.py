@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
+from models.portable.drawing import turns
 from models.public_patterns import public_patterns
 
 TEST_MAX = 2000
@@ -65,6 +66,7 @@ def from_public(
     count: int,
     classes: int,
     shape: tuple[int, int, int],
+    shares: Sequence[float] | None = None,
 ) -> StandIn:
     """Make a stand-in of a public set: its first classes, brought to the declared size and colours.
 
@@ -79,6 +81,7 @@ def from_public(
         count: records that were declared.
         classes: that were declared.
         shape: (channels, height, width) that were declared.
+        shares: how often each declared class comes, as stated; None: as in the public set.
 
     Raises:
         StandInUnusable: it has fewer classes, or a class without images.
@@ -92,7 +95,7 @@ def from_public(
     chosen = stream.permutation(chosen)
     tested = min(TEST_MAX, len(chosen) // 5)
     test, own = chosen[:tested], chosen[tested:]
-    drawn = np.resize(own, count)
+    drawn = np.resize(own, count) if shares is None else _in_shares(own, np.asarray(labels), count, shares, stream)
     as_array = np.concatenate(
         [_fitted(images[part], shape).permute(0, 2, 3, 1).numpy() for part in _blocks(drawn)]
     )  # (n, h, w, c)
@@ -106,15 +109,44 @@ def from_public(
     )
 
 
+def _in_shares(
+    own: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int64],
+    count: int,
+    shares: Sequence[float],
+    stream: np.random.Generator,
+) -> npt.NDArray[np.int64]:
+    """Return the places of `count` images, mixed, whose classes come in these shares.
+
+    Raises:
+        StandInUnusable: a class has none.
+    """
+    wanted = np.bincount(turns(count, range(len(shares)), shares).numpy(), minlength=len(shares))
+    of_class = [own[labels[own] == label] for label in range(len(shares))]
+    lacking = [label for label, places in enumerate(of_class) if wanted[label] and not len(places)]
+    if lacking:
+        raise StandInUnusable(f"its class {lacking[0]} has too few images to learn and to test")
+    parts = [np.resize(places, number) for places, number in zip(of_class, wanted, strict=True) if number]
+    return stream.permutation(np.concatenate(parts))
+
+
 def from_patterns(
-    *, count: int, classes: int, shape: tuple[int, int, int], look: Callable[[], None] = lambda: None
+    *,
+    count: int,
+    classes: int,
+    shape: tuple[int, int, int],
+    shares: Sequence[float] | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> StandIn:
-    """Make a stand-in of generated patterns; `look` is called every few hundred, else as in `from_public`."""
+    """Make a stand-in of generated patterns; `look` is called every few hundred, else as in `from_public`.
+
+    What is tested on has every class equally often, whatever the shares.
+    """
     channels, height, width = shape
     prototypes = public_patterns(classes, channels, 2 * height, 2 * width, _SEED)
     names = tuple(f"pattern {index + 1}" for index in range(classes))
     return _generated(
-        lambda *block: _pattern_copies(prototypes, *block), names, "generated patterns", count, shape, look
+        lambda *block: _pattern_copies(prototypes, *block), names, "generated patterns", count, shape, shares, look
     )
 
 
@@ -124,12 +156,17 @@ def are_characters(names: Sequence[str]) -> bool:
 
 
 def from_characters(
-    names: tuple[str, ...], *, count: int, shape: tuple[int, int, int], look: Callable[[], None] = lambda: None
+    names: tuple[str, ...],
+    *,
+    count: int,
+    shape: tuple[int, int, int],
+    shares: Sequence[float] | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> StandIn:
     """Make a stand-in of written characters: classes are named by one letter or digit each; else as `from_patterns`."""
     written = torch.stack([torch.stack([_character(name, weight) for weight in _WEIGHTS]) for name in names])
     return _generated(
-        lambda *block: _character_copies(written, *block), names, "written characters", count, shape, look
+        lambda *block: _character_copies(written, *block), names, "written characters", count, shape, shares, look
     )
 
 
@@ -142,20 +179,26 @@ def _generated(
     name: str,
     count: int,
     shape: tuple[int, int, int],
+    shares: Sequence[float] | None,
     look: Callable[[], None],
 ) -> StandIn:
     """Make a stand-in of images that differ within a class, from a public seed."""
     channels, height, width = shape
     stream = torch.Generator().manual_seed(_SEED)
     labels = torch.arange(count + TEST_MAX)[torch.randperm(count + TEST_MAX, generator=stream)] % len(names)
+    if shares is not None:
+        own = turns(count, range(len(names)), shares)
+        labels = torch.cat([own[torch.randperm(count, generator=stream)], torch.arange(TEST_MAX) % len(names)])
     made = np.empty((len(labels), height, width, channels), dtype=np.uint8)
     for start in range(0, len(labels), _BLOCK):
         look()
         block = copies(labels[start : start + _BLOCK], shape, stream)
         made[start : start + len(block)] = (block * 255).round().byte().permute(0, 2, 3, 1).numpy()
-    own = made[:count]
+    learned = made[:count]
     tested = torch.from_numpy(made[count:]).permute(0, 3, 1, 2).contiguous()
-    return StandIn(own[..., 0] if channels == 1 else own, labels[:count].numpy(), tested, labels[count:], names, name)
+    return StandIn(
+        learned[..., 0] if channels == 1 else learned, labels[:count].numpy(), tested, labels[count:], names, name
+    )
 
 
 def _character(name: str, weight: int) -> Tensor:

@@ -21,8 +21,8 @@ class MissingExtra(ObscuraClientError):
 
 
 @contextmanager
-def extras() -> Iterator[None]:
-    """Name the part of the installation that brings what the block imports.
+def extras(what: str = "This") -> Iterator[None]:
+    """Name the part of the installation that brings what the block imports. what: what needs it.
 
     Raises:
         MissingExtra: The block imports a package of such a part, and it is not installed.
@@ -35,7 +35,7 @@ def extras() -> Iterator[None]:
         part = next((part for part, names in packages_of_parts().items() if wanted in names), None)
         if part is None:
             raise
-        raise MissingExtra("This", module, part) from None
+        raise MissingExtra(what, module, part) from None
 
 
 def packages_of_parts() -> dict[str, list[str]]:

@@ -14,13 +14,14 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 import structlog
+from _pytest.assertion import rewrite
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
@@ -40,15 +41,31 @@ CLASSES = ["boot", "coat", "shirt"]
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect without looking for garbage, and never look through what was collected: every full look would cost half
     a second, for torch, the tests and their parameters stay until the end."""
+    compile_own_share(session.config)
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def compile_own_share(config: pytest.Config) -> None:
+    """Where several processes share the tests, rewrite the assertions of some files each: all of them import them all,
+    and find what the others have compiled. Of a fresh checkout, each would otherwise rewrite all, which is most of the
+    time until the first test."""
+    number, together = (
+        int(os.environ.get(f"PYTEST_XDIST_{name}", "0").lstrip("gw")) for name in ("WORKER", "WORKER_COUNT")
+    )
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[number::together] if together else ():
+        compiled = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+        with suppress(OSError, SyntaxError):  # the collection says so
+            if rewrite._read_pyc(path, compiled) is None and rewrite.try_makedirs(compiled.parent):
+                source, code = rewrite._rewrite_test(path, config)
+                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, compiled)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

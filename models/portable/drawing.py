@@ -24,17 +24,43 @@ from torch import Tensor, nn
 IMAGES_PER_BATCH = 256
 
 
-def batches(count: int, seed: int, chosen: Sequence[int]) -> Iterator[tuple[Tensor, torch.Generator]]:
+def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None = None) -> Tensor:
+    """Return `count` labels (count,) int64 in the order in which they take turns.
+
+    By proportions, a label with proportion w has its turns at the times 1/w, 3/w, 5/w, and so on: Sainte-Lague's
+    method, by which the first n labels, for every n, stand in the proportions as nearly as whole numbers can. Divisions
+    of floats are rounded alike on every machine, so that the order is, too. Equal proportions are simply turns.
+
+    Args:
+        count: of labels.
+        chosen: labels, each once.
+        proportions: a number above 0 for each of them, of which only ratios count; None: all alike.
+    """
+    every = torch.tensor(chosen, dtype=torch.int64)
+    if proportions is None:
+        return every[torch.arange(count) % len(every)]
+    whole, times, owners = math.fsum(proportions), [], []
+    for place, weight in enumerate(proportions):
+        most = math.floor(weight / whole * (count + len(every) / 2) + 1.5)  # it has no more turns than that
+        times.append((2 * torch.arange(most, dtype=torch.float64) + 1) / weight)
+        owners.append(every[place].expand(most))
+    order = torch.sort(torch.cat(times), stable=True).indices[:count]  # who stands first has the first of equal turns
+    return torch.cat(owners)[order]
+
+
+def batches(
+    count: int, seed: int, chosen: Sequence[int], proportions: Sequence[float] | None = None
+) -> Iterator[tuple[Tensor, torch.Generator]]:
     """Yield the labels (b,) int64 and the random stream of each batch, `count` labels in all.
 
     Args:
         count: of images.
         seed: public, 0 <= seed < 2**63.
         chosen: labels that take turns.
+        proportions: of them, as `turns` takes them.
     """
-    every = torch.tensor(chosen, dtype=torch.int64)
-    for batch, start in enumerate(range(0, count, IMAGES_PER_BATCH)):
-        labels = every[torch.arange(start, min(start + IMAGES_PER_BATCH, count)) % len(every)]
+    every = turns(count, chosen, proportions)
+    for batch, labels in enumerate(torch.split(every, IMAGES_PER_BATCH)):
         digest = hashlib.sha256(f"obscura/sample/{seed}/{batch}".encode()).digest()
         yield labels, torch.Generator(device="cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
@@ -74,7 +100,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def draw(
-    generator: Any, count: int, seed: int = 0, labels: Sequence[int] | None = None
+    generator: Any,
+    count: int,
+    seed: int = 0,
+    labels: Sequence[int] | None = None,
+    proportions: Sequence[float] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of images (b, h, w, c) uint8 and their labels (b,), `count` in all: as the service draws them.
 
@@ -83,9 +113,10 @@ def draw(
         count: of images.
         seed: equal seeds give equal images.
         labels: to draw, taking turns; all where it is left out.
+        proportions: a number above 0 for each label; without them, all come equally often.
     """
     chosen = list(range(generator.config.classes)) if labels is None else list(labels)
-    for batch, stream in batches(count, seed, chosen):
+    for batch, stream in batches(count, seed, chosen, proportions):
         with torch.inference_mode(), _one_thread():
             pixels = to_pixels(generator.sample(batch, stream))
         yield pixels, batch
@@ -116,13 +147,23 @@ def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str]
     parser.add_argument("--count", type=int, required=True, help="images to draw")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal images")
     parser.add_argument("--class", dest="classes", action="append", choices=classes, help="draw this class; repeatable")
+    parser.add_argument(
+        "--proportion",
+        dest="proportions",
+        type=float,
+        action="append",
+        help="how often the class before it comes, as a number above 0; one for each --class",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder that the class folders go into")
     asked = parser.parse_args()
     if asked.count < 1 or not 0 <= asked.seed < 2**63:
         parser.error("--count must be at least 1, --seed at least 0 and below 2**63")
     labels = None if asked.classes is None else [classes.index(name) for name in dict.fromkeys(asked.classes)]
+    weights = asked.proportions
+    if weights is not None and (len(weights) != len(labels or classes) or not all(0 < w < math.inf for w in weights)):
+        parser.error("--proportion is a number above 0, given once for each --class, or for every class")
     number = 0
-    for images, drawn in draw(load(), asked.count, asked.seed, labels):
+    for images, drawn in draw(load(), asked.count, asked.seed, labels, weights):
         for pixels, label in zip(images, drawn.tolist(), strict=True):
             path = asked.out / folders[label] / f"{number:07d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -96,6 +96,14 @@ OptionPairs = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe; the value is read as JSON."),
 ]
+ClassShares = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS=NUMBER,...",
+        help="How many records each class is likely to have, stated without looking: normal=2000,sick=20, or shares in "
+        "label order. The recipe's option class_shares.",
+    ),
+]
 Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
 
 
@@ -144,8 +152,10 @@ def add_decision(
             output.record(decide(client, request), title)
 
 
-def recipe_options(settings: Sequence[str] | None, preset: str | None) -> dict[str, Any]:
-    """Read `name=value` pairs; values are JSON, or text when they are not.
+def recipe_options(
+    settings: Sequence[str] | None, preset: str | None, class_shares: str | None = None
+) -> dict[str, Any]:
+    """Read `name=value` pairs; values are JSON, or text when they are not. Two options have flags of their own.
 
     Raises:
         CliError: A pair has no `=`.
@@ -159,4 +169,4 @@ def recipe_options(settings: Sequence[str] | None, preset: str | None) -> dict[s
             options[name] = json.loads(text)
         except ValueError:
             options[name] = text
-    return options
+    return options if class_shares is None else {**options, "class_shares": class_shares}

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from obscura.cli.connection import (
+    ClassShares,
     Dataset,
     Discard,
     Epsilon,
@@ -48,6 +49,7 @@ def plan(
     epsilon: Epsilon,
     option: OptionPairs = None,
     preset: Preset = None,
+    class_shares: ClassShares = None,
     preview: Annotated[
         bool, typer.Option(TRY_FIRST, help="Try it on public images first: an accuracy and a picture, at no cost.")
     ] = False,
@@ -59,7 +61,8 @@ def plan(
 ) -> None:
     """Show what a training would buy and cost. No data is touched, nothing is spent."""
     with connected(context, as_json) as (client, output):
-        options, dataset_id = recipe_options(option, preset), resolve_dataset(client, dataset)
+        options = recipe_options(option, preset, class_shares)
+        dataset_id = resolve_dataset(client, dataset)
         previewed = preview or stand_in is not None
         if not (previewed and as_json):
             show_plan(output, client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options))
@@ -77,6 +80,7 @@ def train(
     epsilon: Epsilon,
     option: OptionPairs = None,
     preset: Preset = None,
+    class_shares: ClassShares = None,
     evaluate: Annotated[str | None, typer.Option(help="Public dataset (name or id) to measure the release on.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the training until its release is there.")] = False,
     key: Key = None,
@@ -91,7 +95,7 @@ def train(
             resolve_dataset(client, dataset),
             recipe=recipe,
             epsilon=epsilon,
-            options=recipe_options(option, preset),
+            options=recipe_options(option, preset, class_shares),
             evaluation_dataset_id=resolve_dataset(client, evaluate) if evaluate else None,
             idempotency_key=key,
         )
@@ -231,7 +235,7 @@ def show_plan(output: Output, made: PlanRecord) -> None:
             **{
                 name.replace("_", " "): _plain(value)
                 for name, value in made.buys.items()
-                if not isinstance(value, dict)
+                if not isinstance(value, dict | list)
             },
         },
         "plan",

@@ -56,6 +56,12 @@ class Onboarding:
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: str = RECIPE
 
+    @property
+    def stated(self) -> str:
+        """The balance of the classes that was stated, as a flag."""
+        shares = self.options.get("class_shares")
+        return "" if shares is None else f" --class-shares {quoted(shares)}"
+
     def say(self, what: str, command: str) -> None:
         """Announce a step, with the command that does it by itself."""
         self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
@@ -117,7 +123,7 @@ class Onboarding:
         Raises:
             CliError: The account cannot pay.
         """
-        self.say("Planning", f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}")
+        self.say("Planning", f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated}")
         plan = self.client.plan(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         if not plan.budget.affordable:
             raise _spent(account)
@@ -133,7 +139,7 @@ class Onboarding:
 
     def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
         """Show what the training would make of public images; where that fails, go on without."""
-        command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g} {TRY_FIRST}"
+        command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} {TRY_FIRST}"
         self.say("Trying it on public images, which costs nothing", command)
         wish = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
         try:
@@ -148,7 +154,7 @@ class Onboarding:
 
     def train(self, dataset: Dataset, epsilon: float) -> Release:
         """Train, which spends the budget, and wait for the release."""
-        command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g} --wait"
+        command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} --wait"
         self.say("Training, which spends the budget", command)
         with self.step(self.again(command)):
             job = self.client.start_training(

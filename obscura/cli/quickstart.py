@@ -13,7 +13,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from obscura.cli.connection import Target, Yes, address
+from obscura.cli.connection import ClassShares, Target, Yes, address
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.jobs import confirm, somebody_there
 from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, quoted
@@ -41,6 +41,7 @@ def quickstart(
         int | None,
         typer.Option("--at-most", min=1, help="Public upper bound on the pictures; asked for, or with --yes counted."),
     ] = None,
+    class_shares: ClassShares = None,
     yes: Yes = False,
     **wishes: Unpack[Wishes],
 ) -> None:
@@ -68,7 +69,8 @@ def quickstart(
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_named(target) if elsewhere else _here(target, output))
         beside = "" if elsewhere else "obscura up, and beside it: "
-        walk = Onboarding(client, output, folder, package, in_flags(wishes), beside=beside)
+        options = {} if class_shares is None else {"class_shares": class_shares}
+        walk = Onboarding(client, output, folder, package, in_flags(wishes), beside=beside, options=options)
         account = walk.account(epsilon, COUNTED_DELTA if at_most is None else usual_delta(at_most))
         if at_most is None:
             account, at_most = walk.counted(account, epsilon)
@@ -83,7 +85,8 @@ def quickstart(
         except BaseException:
             dataset.delete()
             raise
-        repeat = f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g} --at-most {at_most}{in_flags(wishes)}"
+        flags = f"--epsilon {epsilon:g} --at-most {at_most}{walk.stated}{in_flags(wishes)}"
+        repeat = f"obscura quickstart {quoted(folder)} {flags}"
         with walk.step(repeat):
             dataset = walk.send(dataset)
         walk.draw(walk.train(dataset, epsilon), count, out)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from obscura.cli.connection import Json, Key, add_list, connected, resolve_dataset
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
-from obscura.client import Client, Sample
+from obscura.client import Client, Release, Sample
 from obscura.client.contents import require_room
 from obscura.client.progress import byte_progress
+from obscura.wire.class_shares import AS_STATED, read_class_shares
 from obscura.wire.formats import PACKINGS, SampleFormat
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
-COLUMNS = ("name", "id", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")
+COLUMNS = (
+    "name", "id", "kind", "made=incomplete.share", "balanced=summary.balanced_accuracy.cnn", "cnn=summary.accuracy.cnn",
+    "account_id", "created_at",
+)  # fmt: skip
 EVALUATION_COLUMNS = (
     "id", "state", "dataset_id", "samples", "seed", "balanced=balanced_accuracy", "accuracy",
     "frechet=likeness.frechet_distance", "recall=likeness.recall", "extractor=likeness.extractor", "job_id",
@@ -29,6 +33,14 @@ Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic imag
 Seed = Annotated[int, typer.Option(min=0, help="Public: the same request gives the same bytes.")]
 Format = Annotated[SampleFormat, typer.Option("--format", "-f", help="How the images are packed.")]
 Classes = Annotated[str | None, typer.Option(help="Class names, separated by commas; all when left out.")]
+Proportions = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS=NUMBER,...",
+        help="In place of --classes, how often each class comes: normal=2000,sick=20, numbers in label order, or "
+        "stated (as --class-shares said in training); evenly when left out.",
+    ),
+]
 
 
 add_list(releases, "list", "List releases, newest first.", Client.releases, COLUMNS, "releases")
@@ -137,12 +149,15 @@ def sample(
     seed: Seed = 0,
     format: Format = "imagefolder",
     classes: Classes = None,
+    proportions: Proportions = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the sampling to its end.")] = False,
     as_json: Json = False,
 ) -> None:
     """Draw synthetic images from a release, at no cost."""
     with connected(context, as_json) as (client, output):
-        drawn = client.release(release_id).sample(count=count, seed=seed, format=format, classes=_names(classes))
+        asked = client.release(release_id)
+        which = _which(client, asked, classes, proportions)
+        drawn = asked.sample(count=count, seed=seed, format=format, **which)
         output.record(_finished(output, drawn) if wait else drawn, "sample")
 
 
@@ -156,6 +171,7 @@ def download(
     seed: Seed = 0,
     format: Format = "imagefolder",
     classes: Classes = None,
+    proportions: Proportions = None,
     unpack: Annotated[
         bool, typer.Option("--unpack", help="Into a new folder --out, as class folders of PNG files, or as Parquet.")
     ] = False,
@@ -171,7 +187,9 @@ def download(
             if count is None:
                 raise CliError("Say how many images to draw: --count.", Exit.USAGE)
             release = client.release(source)
-            drawn = release.sample(count=count, seed=seed, format=format, classes=_names(classes))
+            drawn = release.sample(
+                count=count, seed=seed, format=format, **_which(client, release, classes, proportions)
+            )
         else:
             drawn = client.sample(source)
         drawn = _finished(output, drawn)
@@ -192,5 +210,20 @@ def _finished(output: Output, drawn: Sample) -> Sample:
     return drawn
 
 
-def _names(classes: str | None) -> list[str] | None:
-    return classes.split(",") if classes else None
+def _which(client: Client, release: Release, classes: str | None, proportions: str | None) -> dict[str, Any]:
+    """Return which classes are drawn and how often, as `Release.sample` takes it.
+
+    Raises:
+        CliError: Both were given, or the proportions cannot be read.
+    """
+    if proportions is None:
+        return {"classes": classes.split(",") if classes else None}
+    if classes is not None:
+        raise CliError("Give --classes or --proportions: the latter name the classes that are drawn.", Exit.USAGE)
+    if proportions == AS_STATED:
+        return {"proportions": AS_STATED}
+    try:
+        known = client.dataset(release.dataset_id).classes
+        return {"proportions": read_class_shares(proportions, known, every=False)}
+    except ValueError as error:
+        raise CliError(f"--proportions cannot be read: {error}.", Exit.USAGE) from None

@@ -39,6 +39,7 @@ TRIAL_COLUMNS = (
     "epsilon",
     "options",
     "spent=spent_epsilon",
+    "balanced=balanced_accuracy.cnn",
     "cnn=accuracy.cnn",
     "incomplete",
     "release_id",
@@ -162,7 +163,9 @@ def show(output: Output, sweep: Sweep) -> None:
     facts = {"id": sweep.id, "name": sweep.name, "recipe": sweep.recipe, "state": sweep.state}
     spent = {"price (epsilon)": totals.price_epsilon, "spent (epsilon)": totals.spent_epsilon}
     output.record(facts | spent | {"best on public data": sweep.best_job_id}, "sweep")
-    ranked = sorted(sweep.trials, key=lambda trial: -(trial.accuracy or {}).get("cnn", -1.0))
+    ranked = sorted(
+        sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True
+    )
     output.rows(ranked, TRIAL_COLUMNS, "trials")
     output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")
 

@@ -8,20 +8,18 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from obscura.client.admin import AdminClient
-from obscura.client.datasets import Datasets, only_one
-from obscura.client.holdings import Account, Dataset
+from obscura.client.accounts import AccountClient
+from obscura.client.holdings import Dataset
 from obscura.client.one_step import Labels, Pictures, push_for
 from obscura.client.progress import job_progress
 from obscura.client.resources import Evaluation, Job, Preview, Release, Sample, Sweep
 from obscura.client.transport import Transport
-from obscura.wire import job_schemas, recipe_schemas, schemas
-from obscura.wire.budgets import Unit
+from obscura.wire import job_schemas, recipe_schemas
 
 RECIPE = "moments"  # where none is named
 
 
-class Client(AdminClient):
+class Client(AccountClient):
     """A connection to an Obscura service.
 
     Args:
@@ -32,111 +30,6 @@ class Client(AdminClient):
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
         super().__init__(transport or Transport(base_url, token))
-        self.datasets = Datasets(self)
-
-    # --- accounts ---
-
-    def create_account(
-        self,
-        *,
-        name: str,
-        owner: str,
-        epsilon: float,
-        delta: float,
-        unit: Unit,
-        adjacency: str = "add_remove",
-    ) -> Account:
-        """Open an account with a lifetime budget."""
-        body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
-        return self._account(self._post(Account, "/v1/accounts", {**body, "adjacency": adjacency}))
-
-    def find_account(self, name_or_id: str) -> Account:
-        """Return the account with this id, or else the only one with this name.
-
-        Raises:
-            NoSuchName: Nothing has this id or name, or several have the name.
-        """
-        return only_one(self.accounts(), name_or_id, "account")
-
-    def account(self, account_id: str) -> Account:
-        """Read an account with its balance."""
-        return Account.read(self.transport, account_id)
-
-    def accounts(self) -> Iterator[Account]:
-        """All accounts."""
-        return Account.listed(self.transport)
-
-    def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
-        """The ledger of an account, oldest first."""
-        return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
-
-    def pay_for_count(self, account_id: str, *, idempotency_key: str | None = None) -> schemas.CountRecord:
-        """Pay for one noisy count of records. Draw its noise afterwards, once (`propose_bound`).
-
-        Raises:
-            BudgetError: The account cannot pay.
-        """
-        path = f"/v1/accounts/{account_id}/counts"
-        return schemas.CountRecord.model_validate_json(self.transport.create(path, {}, idempotency_key))
-
-    def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
-        """Lower the lifetime limit at once; below what is spent and held the account freezes."""
-        body = {"epsilon": epsilon, "reason": reason}
-        return self._account(self._post(Account, f"/v1/accounts/{account_id}/lower-limit", body))
-
-    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> schemas.LimitRequestRecord:
-        """Ask for a higher limit. Another admin must approve it."""
-        body = {"epsilon": epsilon, "reason": reason}
-        return self._post(schemas.LimitRequestRecord, f"/v1/accounts/{account_id}/limit-requests", body)
-
-    def limit_requests(self) -> Iterator[schemas.LimitRequestRecord]:
-        """All requests to raise a limit, newest first."""
-        return self.transport.pages(schemas.LimitRequestRecord, "/v1/limit-requests")
-
-    def approve_raise(self, request_id: str) -> schemas.LimitRequestRecord:
-        """Raise a limit as another admin has asked for.
-
-        Raises:
-            AuthError: You asked for it yourself.
-        """
-        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/approve")
-
-    def decline_raise(self, request_id: str) -> schemas.LimitRequestRecord:
-        """Leave a limit as it is; also withdraws one's own request."""
-        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/decline")
-
-    def freeze(self, account_id: str, *, reason: str) -> Account:
-        """Take no new jobs and let no waiting one open its data."""
-        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}))
-
-    def unfreeze(self, account_id: str, *, reason: str) -> Account:
-        """Open a frozen account again."""
-        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}))
-
-    # --- datasets ---
-
-    def declare_dataset(
-        self,
-        *,
-        name: str,
-        visibility: schemas.Visibility,
-        classes: list[str],
-        height: int,
-        width: int,
-        channels: int,
-        records_declared: int,
-        subjects_declared: int | None = None,
-        account_id: str | None = None,
-    ) -> Dataset:
-        """Declare a dataset; every argument becomes public. Then `push` its content. `datasets.push` does both."""
-        body = {"name": name, "visibility": visibility, "classes": classes, "height": height, "width": width}
-        body |= {"channels": channels, "records_declared": records_declared, "subjects_declared": subjects_declared}
-        body["account_id"] = account_id
-        return Dataset.bound(self.transport, self.transport.request("POST", Dataset.PATH, json=body).content)
-
-    def dataset(self, dataset_id: str) -> Dataset:
-        """Read a dataset's declaration and state."""
-        return Dataset.read(self.transport, dataset_id)
 
     # --- recipes, plans, jobs and sweeps ---
 
@@ -292,7 +185,3 @@ class Client(AdminClient):
     def sample(self, sample_id: str) -> Sample:
         """Read a sample."""
         return Sample.read(self.transport, sample_id)
-
-    def _account(self, account: Account) -> Account:
-        account._transport = self.transport
-        return account

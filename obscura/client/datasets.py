@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from obscura.client.holdings import Account, Dataset
+from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
-
-if TYPE_CHECKING:
-    from obscura.client.client import Client
 
 OnBytes = Callable[[int, int], None]
 Say = Callable[[str], None]
@@ -23,12 +21,12 @@ GONE = ("deleting", "deleted")
 class Datasets:
     """All datasets of a service."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
     def __call__(self) -> Iterator[Dataset]:
         """All datasets, newest first, without those that were given up before their content had arrived."""
-        listed = Dataset.listed(self._client.transport)
+        listed = Dataset.listed(self._transport)
         return (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
 
     def push(
@@ -73,7 +71,7 @@ class Datasets:
         """
         if public == (account_id is not None):
             raise PackingError("Give an account for private data, or say that it is public; not both.")
-        by_subject = account_id is not None and self._client.account(account_id).unit == "subject"
+        by_subject = account_id is not None and Account.read(self._transport, account_id).unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
         choices = read_choices(**wishes)
         place = Path(path) if isinstance(path, str) else path
@@ -114,7 +112,8 @@ class Datasets:
             f"{package.width} x {package.channels} (height, width, channels); at most {declared} records"
             + (f" of at most {subjects_at_most} subjects." if by_subject else ".")
         )
-        return self._client.declare_dataset(
+        return Dataset.declared(
+            self._transport,
             name=name,
             visibility="public" if account_id is None else "private",
             account_id=account_id,
@@ -147,7 +146,7 @@ class Datasets:
             except RequestError as error:  # it still receives
                 if error.status != 409:
                     return
-                self._client.transport.sleep(seconds)
+                self._transport.sleep(seconds)
             except ObscuraClientError:
                 return
 

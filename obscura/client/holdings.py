@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Self
 
 from obscura.client.html import account_html
 from obscura.client.live import Live
+from obscura.client.transport import Transport
 from obscura.wire import schemas
 from obscura.wire.formats import UploadFormat
 
@@ -25,6 +27,11 @@ class Dataset(Live, schemas.DatasetRecord):
     """A declared set of labelled images."""
 
     PATH = "/v1/datasets"
+
+    @classmethod
+    def declared(cls, transport: Transport, **facts: Any) -> Self:
+        """Declare one; the facts are those of `obscura.wire.schemas.DatasetRequest`."""
+        return cls.bound(transport, transport.request("POST", cls.PATH, json=facts).content)
 
     def push(self, body: Iterable[bytes], *, format: UploadFormat) -> Dataset:
         """Stream the content to the service; it is validated before this returns.

@@ -6,25 +6,23 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from obscura.client.accounts import AccountClient
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.holdings import Account, Dataset
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Arrays, PackingError, Wishes, prepare, read_choices
-
-if TYPE_CHECKING:
-    from obscura.client.client import Client
 
 Pictures = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
 Labels = Sequence[int | str] | np.ndarray[Any, Any] | str | Path | None
 
 
 def push_for(
-    client: Client,
+    client: AccountClient,
     console: Console,
     pictures: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
     labels: Labels,
@@ -65,7 +63,7 @@ def push_for(
         return client.datasets.send(dataset, package, on_bytes)
 
 
-def account_for(client: Client, name: str) -> Account | None:
+def account_for(client: AccountClient, name: str) -> Account | None:
     """Return the account that pays for a dataset where none is named, the first with the dataset's name; or None.
 
     Pictures that were sent before go on costing the account that they belong to, whatever they are called now.
@@ -73,7 +71,7 @@ def account_for(client: Client, name: str) -> Account | None:
     return next((account for account in client.accounts() if account.name == name), None)
 
 
-def open_account(client: Client, name: str, *, epsilon: float, delta: float) -> Account:
+def open_account(client: AccountClient, name: str, *, epsilon: float, delta: float) -> Account:
     """Open an account for the records of one dataset: they are protected one by one, for life, by `epsilon`."""
     return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit="record")
 

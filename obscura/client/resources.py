@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -228,10 +228,22 @@ class Release(Live, job_schemas.ReleaseRecord):
         seed: int = 0,
         format: SampleFormat = "imagefolder",
         classes: list[str] | None = None,
+        proportions: dict[str, float] | Literal["stated"] | None = None,
         idempotency_key: str | None = None,
     ) -> Sample:
-        """Ask for synthetic images. The seed is public: the same request gives the same bytes."""
-        body = {"count": count, "seed": seed, "format": format, "classes": classes}
+        """Ask for synthetic images. The seed is public: the same request gives the same bytes.
+
+        Args:
+            count: Of images.
+            seed: Public.
+            format: How they are packed.
+            classes: Names of those to draw, equally often; all where they are left out.
+            proportions: In place of `classes`, how often each class comes: `{"normal": 2000, "sick": 20}`. Only ratios
+                count, and a class that is not named is not drawn. `"stated"`: as its training was told.
+            idempotency_key: Repeating a request with it asks for nothing new.
+        """
+        body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
+        body |= {} if proportions is None else {"proportions": proportions}
         content = self._transport.create(f"{self.path}/samples", body, idempotency_key)
         return Sample.bound(self._transport, content)
 

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict, Unpack
+from typing import Annotated, Literal, TypedDict, Unpack, cast, get_args
 
 from PIL import ImageColor
 
+from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.errors import PackingError
 
-SIDE_MIN, SIDE_MAX = 8, 128  # of the images that generators are made for
+SIDE_MIN, SIDE_MAX = 8, 256  # of the images that generators are made for
 # Where none is named, whatever the pictures are. Noise is added to every number that is learned: at 32 an epsilon of 1
 # still shows what is in a picture, and two cores train in minutes.
 SIDE_USUAL = 32
@@ -21,6 +22,9 @@ BACKGROUND_USUAL = "white"
 Size = tuple[int, int]  # width, height
 Colour = tuple[int, int, int]
 Fit = Literal["crop", "pad"]
+Frames = Literal["first", "all"]
+Axis = Literal["axial", "coronal", "sagittal"]
+SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
 
 class Wishes(TypedDict, total=False):
@@ -64,6 +68,22 @@ class Wishes(TypedDict, total=False):
     table_encoding: Annotated[str | None, "Of the table's letters, where they are not UTF-8: latin-1, cp1250, ..."]
     zip_encoding: Annotated[str | None, "Of the names in a zip that does not say: cp850, cp936, ..."]
     skip_broken: Annotated[bool, "Leave out pictures that cannot be read."]
+    depth: Annotated[
+        str | int | None, "Of grey pictures: how many bits their device stores, such as 12 in 16-bit files."
+    ]
+    window: Annotated[
+        str | Sequence[float] | None,
+        "Of grey pictures: the number that becomes black and the one that becomes white, such as -160,240; auto: the "
+        "window in each DICOM or NIfTI file.",
+    ]
+    frames: Annotated[str | None, "Of DICOM files with several frames: first (usual), or all."]
+    subject_tag: Annotated[
+        str | None,
+        f"Of DICOM files: the tag that says whose a picture is ({SUBJECT_TAG_USUAL} usually); {NO_TAG}: no tag does.",
+    ]
+    label_tag: Annotated[str | None, "Of DICOM files: the tag whose value is the class, instead of class folders."]
+    slices: Annotated[str | None, "Of NIfTI volumes: the axis along which they are cut, axial, coronal or sagittal."]
+    every: Annotated[int | None, "Of NIfTI volumes: one slice of so many is taken; the middle one if nothing is said."]
 
 
 @dataclass(frozen=True)
@@ -90,6 +110,12 @@ class Choices:
         used_classes: Whether numbers that no picture has are no classes.
         table_encoding: Of the table's letters, where it is not UTF-8.
         zip_encoding: Of the names in a zip that does not say.
+        scale: What black and white are in pictures of more than eight bits.
+        frames: Of files with several frames, the first or all of them.
+        subject_tag: Of DICOM files: the tag that says whose a picture is; NO_TAG where none does.
+        label_tag: Of DICOM files: the tag whose value is the class, instead of class folders.
+        slices: Of NIfTI volumes: the axis of the body along which they are cut.
+        every: Which slices: every so many; None for the middle one.
     """
 
     size: Size | None = None
@@ -110,6 +136,12 @@ class Choices:
     used_classes: bool = False
     table_encoding: str | None = None
     zip_encoding: str | None = None
+    scale: Scale = FORMAT_SCALE
+    frames: Frames = "first"
+    subject_tag: str = SUBJECT_TAG_USUAL
+    label_tag: str | None = None
+    slices: Axis | None = None
+    every: int | None = None
 
     @property
     def touch_every_picture(self) -> bool:
@@ -126,6 +158,13 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
     fit = wishes.get("fit") or "crop"
     if fit not in ("crop", "pad"):
         raise PackingError(f"--fit is crop or pad, not {fit!r}.")
+    frames, slices, every = wishes.get("frames") or "first", wishes.get("slices"), wishes.get("every")
+    if frames not in get_args(Frames):
+        raise PackingError(f"--frames is first or all, not {frames!r}.")
+    if slices is not None and slices not in get_args(Axis):
+        raise PackingError(f"--slices is axial, coronal or sagittal, not {slices!r}.")
+    if every is not None and every < 1:
+        raise PackingError(f"--every is 1 or more, not {every}.")
     size, labels, attribute = wishes.get("size"), wishes.get("labels"), wishes.get("attribute")
     background = wishes.get("background") or BACKGROUND_USUAL
     return Choices(
@@ -147,6 +186,12 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
         used_classes=wishes.get("used_classes", False),
         table_encoding=wishes.get("table_encoding"),
         zip_encoding=wishes.get("zip_encoding"),
+        scale=read_scale(wishes.get("depth"), wishes.get("window")),
+        frames=cast(Frames, frames),
+        subject_tag=wishes.get("subject_tag") or SUBJECT_TAG_USUAL,
+        label_tag=wishes.get("label_tag"),
+        slices=cast(Axis | None, slices),
+        every=every,
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text
-from obscura.preparing.tables import Table
+from obscura.preparing.tables import SEVERAL, Table
 
 # As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
 _FILE = (
@@ -28,7 +28,6 @@ _LABEL = (
 _SUBJECT = ("subject", "subjectid", "patient", "patientid", "person", "personid", "pid")
 _YES, _NO = frozenset({"1", "1.0", "true", "yes"}), frozenset({"0", "0.0", "false", "no"})
 _UNSURE = frozenset({"-1", "-1.0"})  # of CheXpert
-_SEVERAL = "|"
 COMBINATIONS_MAX = 32
 NOT_ONE = "picture with none or several of the attributes"
 
@@ -137,10 +136,10 @@ def _labels(
         return _of_binary(table, choices, taken), None
     if attributes:
         return _of_members(table, column, attributes), classes
-    if not any(_SEVERAL in cell for cell in table.cells(column)):
+    if not any(SEVERAL in cell for cell in table.cells(column)):
         return map(label_text, table.cells(column)), order[1] if order is not None else None
     if choices.combinations:
-        return _bounded(table, [_SEVERAL.join(sorted(_members(cell))) for cell in table.cells(column)]), None
+        return _bounded(table, [SEVERAL.join(sorted(_members(cell))) for cell in table.cells(column)]), None
     names = list(dict.fromkeys(name for cell in table.cells(column) for name in _members(cell)))
     raise _one_of_several(
         f"Pictures of {table.name} have several labels in {column!r}, and a picture of a dataset has one class. There "
@@ -234,7 +233,7 @@ def _chosen(names: tuple[str, ...], has: list[bool]) -> str | None:
 def _combined(table: Table, columns: list[str]) -> list[str]:
     cells = [[cell.casefold() in _YES for cell in table.cells(column)] for column in columns]
     return [
-        _SEVERAL.join(name for name, value in zip(columns, row, strict=True) if value) or "none"
+        SEVERAL.join(name for name, value in zip(columns, row, strict=True) if value) or "none"
         for row in zip(*cells, strict=True)
     ]
 
@@ -249,7 +248,7 @@ def _bounded(table: Table, labels: list[str]) -> list[str]:
 
 
 def _members(cell: str) -> list[str]:
-    return [label_text(part) for part in cell.split(_SEVERAL) if not is_missing(label_text(part))]
+    return [label_text(part) for part in cell.split(SEVERAL) if not is_missing(label_text(part))]
 
 
 def _is_binary(table: Table, column: str) -> bool:

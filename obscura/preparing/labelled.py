@@ -6,6 +6,7 @@ ending. A row means the one picture whose path ends like its own.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,12 +18,13 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
-from obscura.preparing.layouts.parts import choose_part, title_of
+from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
 from obscura.preparing.trees import SubTree, Tree, all_pictures, below, folders, suffix_of
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
+_PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
 UNLISTED = "picture not named in the table"
 
 
@@ -91,12 +93,43 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
         ChoiceNeeded: Something about the table is its owner's to say.
         PackingError: It names no picture, or says two things about one.
     """
+    tree, table, part = _part(tree, table, choices.split, part)
     finder = Finder([*all_pictures(tree, "", Tally())])
     said = read_columns(table, choices, lambda cell: finder.find(cell) is not None, subjects=subjects)
     rows = [replace(row, label="") if _is_unlabelled(row.label, choices) else row for row in said.rows]
     _require_labels(table, rows, choices)
     title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"
     return Source(title, partial(_walk, tree, _resolved(table, rows, finder)), said.classes, owned=said.owned)
+
+
+def _part(tree: Tree, table: Table, split: str | None, part: str) -> tuple[Tree, Table, str]:
+    """Return (the pictures, the rows, what of several parts was taken): those of the part that was asked for, or that
+    the table is called like, as train.csv beside the folders train/ and test/.
+
+    Raises:
+        PackingError: There is no such part.
+    """
+    if part:
+        return tree, table, part
+    tops = {name.casefold(): name for name in folders(tree, "")}
+    called = split or next(
+        (name for name in PARTS if re.search(rf"(^|[^a-z]){name}([^a-z]|$)", table.name.casefold())), ""
+    )
+    if called.casefold() in tops:
+        folder = tops[called.casefold()]
+        return SubTree(tree, folder), table, f"{folder}/"
+    if split is None:
+        return tree, table, ""
+    column = next((name for name in table.columns if name.casefold() in _PART_COLUMNS), None)
+    told = [] if column is None else list(table.cells(column))
+    rows = [row for row, value in zip(table.rows, told, strict=False) if value.casefold() == split.casefold()]
+    if not rows:
+        raise PackingError(
+            f"{table.name} does not come in parts: leave --split out."
+            if not told
+            else f"{table.name} has the parts {', '.join(sorted(set(told)))}: choose one with --split."
+        )
+    return tree, replace(table, rows=rows), split
 
 
 def find_table(tree: Tree, choices: Choices) -> Table:

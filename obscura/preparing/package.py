@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
 
 from obscura.preparing.errors import MoreThanStated
 from obscura.wire.formats import UploadFormat
@@ -65,6 +70,19 @@ def file_stream(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
+
+
+def can_be_folder(name: str) -> bool:
+    """Whether a folder of an upload may be called like a class."""
+    return not {"/", "\\"} & set(name) and name not in (".", "..") and name[1:2] != ":"
+
+
+def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """What stands before the content of an array in a .npy file, in C order."""
+    file = io.BytesIO()
+    descr = npy_format.dtype_to_descr(dtype)
+    npy_format.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
+    return file.getvalue()
 
 
 def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:

@@ -19,22 +19,24 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from obscura.pictures.parts import SCANS_MAX
 from obscura.pictures.types import names_of, open_picture, picture_header, require_few_parts, taken_suffixes
 from obscura.preparing.choices import Colour, Fit, Size
+from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
+from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.sources import Pixels
+from obscura.preparing.sources import PIXELS_MAX, Content
 from obscura.wire.faults import Fault, Refused
 
 FILE_BYTES_MAX = 256 * 2**20
-PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million
 _PLAIN_MODES = frozenset({"1", "L", "P", "RGB", "LA", "PA", "RGBA"})
 _GREY_MODES = frozenset({"1", "L", "LA"})
-_DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
+_DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
 _READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
-_DEEP_WHITE = 2**16 - 1
 _MADE_TO_LAST = {
     Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it anew",
     Fault.IMAGE_PARTS: "it is made of far more parts than its size explains; save it anew, without metadata",
 }
 _ORIENTATION_TAG = 0x0112
+_BITS_TAG, _PHOTOMETRIC_TAG, _SAMPLE_FORMAT_TAG = 258, 262, 339  # TIFF 6.0, sections 4 and 19
+_MIN_IS_WHITE, _SIGNED = 0, 2
 _TURNS = {  # EXIF 2.32, tag 274: what brings each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -59,6 +61,7 @@ class Look:
     printed: bool = False  # CMYK
     deep: bool = False  # more than eight bits a channel
     animated: bool = False
+    depth: Depth | None = None  # of what is deep
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +73,31 @@ class Target:
     channels: int
     fit: Fit
     background: Colour
+    scale: Scale = FORMAT_SCALE
 
 
-def look(content: bytes | Pixels) -> Look:
+def look(content: Content) -> Look:
     """Decode a picture and say what it is.
 
     Raises:
         Unreadable: It cannot be decoded to its end, or is too large.
     """
+    content = _decoded(content)
     if isinstance(content, np.ndarray):
         return Look(content.shape[1], content.shape[0], grey=content.ndim == 2, transparent=False)
+    if isinstance(content, Numbers):
+        height, width = content.values.shape
+        depth = depth_of(content)
+        return Look(width, height, grey=True, transparent=False, deep=depth is not None, depth=depth)
     with _opened(content) as image:
         turn = _orientation(image)
         width, height = reversed(image.size) if turn in _LYING else image.size
-        animated, deep = bool(getattr(image, "is_animated", False)), _is_deep(image, content)
+        animated = bool(getattr(image, "is_animated", False))
         image.draft(image.mode, (1, 1))  # of a JPEG, an eighth is enough to see whether it is whole
         image.load()
-        _check_brightness(image)
+        if image.mode not in _READ_MODES:
+            raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
+        depth = _depth(image, content)
         return Look(
             width,
             height,
@@ -94,19 +105,23 @@ def look(content: bytes | Pixels) -> Look:
             transparent=_is_transparent(image),
             turned=turn in _TURNS,
             printed=image.mode == "CMYK",
-            deep=deep,
+            deep=depth is not None,
             animated=animated,
+            depth=depth,
         )
 
 
-def prepare_picture(content: bytes | Pixels, target: Target) -> tuple[str, bytes]:
+def prepare_picture(content: Content, target: Target) -> tuple[str, bytes]:
     """Return (suffix, content) of a picture file that fits the target: the same bytes where they do, else a PNG.
 
     Raises:
         Unreadable: It cannot be decoded.
     """
+    content = _decoded(content)
     if isinstance(content, np.ndarray):
         return _png(_fitted(Image.fromarray(content), target))
+    if isinstance(content, Numbers):
+        return _png(_fitted(Image.fromarray(eight_bits(content, target.scale)), target))
     with _opened(content) as image:
         turn = _orientation(image)
         if turn not in _TURNS and _is_plain(image, content, target):
@@ -122,6 +137,13 @@ def has_shape(width: int, height: int, size: Size) -> bool:
     """Whether a picture can be brought to `size` by scaling alone, to within a pixel."""
     scale = max(size[0] / width, size[1] / height)
     return (round(width * scale), round(height * scale)) == size
+
+
+def _decoded(content: Content) -> Content:
+    """Read what Pillow does not."""
+    if isinstance(content, bytes) and begins_like_dicom(content):
+        return read_frame(open_dicom(content))
+    return content
 
 
 @contextmanager
@@ -162,23 +184,44 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _check_brightness(image: Image.Image) -> None:
-    """Refuse pixels that are no brightness: measured values, and colour spaces that Pillow does not convert."""
-    if image.mode not in _READ_MODES:
-        raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
-    lowest, highest = image.getextrema() if image.mode in _DEEP_MODES else (0, 0)
-    if not (isinstance(lowest, int | float) and isinstance(highest, int | float)):
-        raise Unreadable("it has several channels of 16 bits")
-    if lowest < 0 or highest > _DEEP_WHITE:
-        raise Unreadable("it holds numbers outside of 16 bits")
+def _depth(image: Image.Image, data: bytes) -> Depth | None:
+    """What the numbers of a loaded picture are, where they have more than eight bits or a sign."""
+    numbers = _numbers(image)
+    if numbers is not None:
+        return depth_of(numbers)
+    if not _is_deep_colour(image, data):
+        return None
+    bands = [image.getchannel(band).getextrema() for band in image.getbands() if band != "A"]
+    highest = max(float(band[1]) for band in bands if isinstance(band[1], int | float))
+    return Depth(COLOUR_LIMITS, 0, highest * 257, integers=False, colour=True)
 
 
-def _is_deep(image: Image.Image, data: bytes) -> bool:
-    if image.format != "PNG":
-        return image.mode in _DEEP_MODES
+def _numbers(image: Image.Image) -> Numbers | None:
+    """The numbers of a grey picture that have more than eight bits, a sign or a point, else None."""
+    tags: Any = getattr(image, "tag_v2", {})  # of a TIFF
+    signed = _SIGNED in np.atleast_1d(tags.get(_SAMPLE_FORMAT_TAG, 1))
+    if image.mode not in _DEEP_MODES and not (signed and image.mode == "L"):
+        return None
+    values: np.ndarray[Any, Any] = np.asarray(image)
+    if image.mode == "L":
+        values = values.view(np.int8)
+    bits = int(np.max(tags.get(_BITS_TAG, 16)))
+    if image.mode == "I" and bits == 32 and not signed:
+        values = values.view(np.uint32)
+    whole = values.dtype.kind in "iu" and not signed
+    limits = (0, 2**bits - 1) if whole else None
+    return Numbers(values, limits, inverted=tags.get(_PHOTOMETRIC_TAG) == _MIN_IS_WHITE, integers=whole)
+
+
+def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
+    """Whether Pillow opened a colour picture of 16 bits as if it had eight: the upper ones."""
+    if image.format == "TIFF":
+        return bool(np.max(image.tag_v2.get(_BITS_TAG, 8)) > 8)  # type: ignore[attr-defined]  # a TIFF has them
+    if image.format != "PNG" or image.mode in _DEEP_MODES:
+        return False
     try:
         picture_header(data)
-    except Refused:  # Pillow opens a colour PNG of 16 bits as if it had eight
+    except Refused:
         return True
     return False
 
@@ -195,8 +238,10 @@ def _has_alpha(image: Image.Image) -> bool:
 
 
 def _is_transparent(image: Image.Image) -> bool:
-    if not _has_alpha(image) or image.mode in _DEEP_MODES:
+    if not _has_alpha(image):
         return False
+    if image.mode in _DEEP_MODES:
+        return bool((np.asarray(image) == image.info["transparency"]).any())
     lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
     return bool(isinstance(lowest, int | float) and lowest < 255)
 
@@ -209,7 +254,7 @@ def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
         or image.mode not in _PLAIN_MODES
     ):
         return False
-    if getattr(image, "is_animated", False) or _is_deep(image, data):
+    if getattr(image, "is_animated", False) or _is_deep_colour(image, data):
         return False
     if target.channels == 1 and image.mode not in ("1", "L"):
         return False
@@ -218,8 +263,9 @@ def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:
     """Return the first frame as L or RGB, eight bits a channel, laid on the background."""
-    if image.mode in _DEEP_MODES:
-        return _shallow(image)
+    numbers = _numbers(image)
+    if numbers is not None:
+        return _shallow(image, eight_bits(numbers, target.scale), target)
     if _is_transparent(image):
         ground = Image.new("RGBA", image.size, (*target.background, 255))
         ground.alpha_composite(image.convert("RGBA"))
@@ -227,10 +273,12 @@ def _flat(image: Image.Image, target: Target) -> Image.Image:
     return image.convert("L" if image.mode in _GREY_MODES else "RGB")
 
 
-def _shallow(image: Image.Image) -> Image.Image:
-    """Scale 16 bits to eight, the same for every picture: 65,535 is white."""
-    values: np.ndarray[Any, Any] = np.asarray(image).astype(np.int64)
-    return Image.fromarray(((values * 255 + _DEEP_WHITE // 2) // _DEEP_WHITE).astype(np.uint8))
+def _shallow(image: Image.Image, bright: np.ndarray[Any, np.dtype[np.uint8]], target: Target) -> Image.Image:
+    """Lay what was brought to eight bits on the background, where one of its numbers means transparent."""
+    if not _is_transparent(image):
+        return Image.fromarray(bright)
+    clear = np.asarray(image) == image.info["transparency"]
+    return Image.fromarray(np.where(clear[..., None], np.array(target.background, np.uint8), bright[..., None]))
 
 
 def _fitted(image: Image.Image, target: Target) -> Image.Image:

@@ -7,9 +7,14 @@ inside their class folder, and so are the folders of subjects, in random order.
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from PIL import Image
 
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
@@ -18,8 +23,8 @@ from obscura.preparing.classes import require_stated, stated_classes
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
 from obscura.preparing.labelled import find_metadata, find_table, labelled_by_table
-from obscura.preparing.layouts import find_layout, parquet
-from obscura.preparing.package import Member, Package, zip_stream
+from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
+from obscura.preparing.package import Member, Package, can_be_folder, npy_header, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.sources import Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
@@ -65,15 +70,17 @@ def prepare(
     tally = Tally()
     found = survey(source, chosen, tally, on_picture)
     names = _names(source, found, chosen)
+    classes = chosen.classes or source.classes or tuple(sorted(found.labels))
+    members = _Members(source, found, chosen, names)
     return Package(
-        "zip",
-        chosen.classes or source.classes or tuple(sorted(found.labels)),
+        "zip" if all(map(can_be_folder, classes)) else "npz",
+        classes,
         found.height,
         found.width,
         found.channels,
         found.records,
         len(found.subjects) if subjects else None,
-        lambda members=_Members(source, found, chosen, names): zip_stream(members),  # type: ignore[misc]
+        lambda: zip_stream(members if all(map(can_be_folder, classes)) else members.as_arrays(classes)),
         summarise(found, chosen, tally, source.title),
     )
 
@@ -93,6 +100,8 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
         raise PackingError(
             f"{path} does not exist. Give the folder or file of the pictures: obscura datasets push FOLDER"
         )
+    if path.name.casefold() == "dicomdir" and path.is_file():
+        path = path.parent
     tree: Tree | None = FolderTree(path) if path.is_dir() else None
     if choices.labels is None:
         source = find_layout(path, choices, subjects=subjects)
@@ -113,18 +122,48 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
     if described is not None:
         part, table, title = described
         return labelled_by_table(part, table, choices, subjects=subjects, part=title)
-    return class_folders(tree, choices, subjects=subjects)
+    if choices.attributes:
+        refuse_attribute()
+    found = (find(tree, "", choices, subjects=subjects) for find in (dicom.find, nifti.find))
+    source = next((source for source in found if source is not None), None)
+    return source or class_folders(tree, choices, subjects=subjects)
 
 
 class _Members:
-    """The files of the zip, made one after the other; the same again each time."""
+    """The files of the upload, made one after the other; the same again each time."""
 
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
-        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background)
+        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background, choices.scale)
         self._numbers = number_subjects(found.subjects)
 
     def __iter__(self) -> Iterator[Member]:
+        """Pictures in folders of classes, and of subjects in these."""
+        for sent, (name, owner, suffix, data) in enumerate(self._made()):
+            folder = name if owner is None else f"{name}/{owner}"
+            yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
+
+    def as_arrays(self, classes: tuple[str, ...]) -> Iterator[Member]:
+        """The arrays of an .npz, for classes that no folder can be called like."""
+        labels, owners = list[int](), list[int]()
+        shape = (self._found.height, self._found.width, *([3] if self._found.channels == 3 else []))
+
+        def images() -> Iterator[bytes]:
+            yield npy_header((self._found.records, *shape), np.dtype(np.uint8))
+            for name, owner, _, data in self._made():
+                labels.append(classes.index(name))
+                owners.extend([] if owner is None else [owner])
+                with Image.open(io.BytesIO(data)) as image:
+                    yield np.asarray(image.convert("L" if len(shape) == 2 else "RGB")).tobytes()
+
+        yield Member("images.npy", self._found.records * math.prod(shape), images())
+        for name, numbers in (("labels", labels), ("subjects", owners)):
+            if numbers:
+                array = np.array(numbers, np.int64)
+                yield Member(f"{name}.npy", array.nbytes, (npy_header(array.shape, array.dtype), array.tobytes()))
+
+    def _made(self) -> Iterator[tuple[str, int | None, str, bytes]]:
+        """Yield class, number of the subject, and ending and content of a picture file."""
         sent = 0
         for record in self._source.walk(Tally()):
             if record.shown in self._found.broken_files:
@@ -133,13 +172,10 @@ class _Members:
                 suffix, data = prepare_picture(record.read(), self._target)
             except Unreadable as error:
                 raise PackingError(f"The pictures changed while they were sent: {record.shown}: {error}.") from None
-            folder = self._names.get(record.label, record.label)
-            if record.subject is not None:
-                number = self._numbers.get(canonical_id(record.subject))
-                if number is None:
-                    raise PackingError("The pictures changed while they were sent: there is one of another subject.")
-                folder = f"{folder}/{number}"
-            yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
+            number = None if record.subject is None else self._numbers.get(canonical_id(record.subject))
+            if record.subject is not None and number is None:
+                raise PackingError("The pictures changed while they were sent: there is one of another subject.")
+            yield self._names.get(record.label, record.label), number, suffix, data
             sent += 1
         if sent != self._found.records:
             raise PackingError(

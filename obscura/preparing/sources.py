@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from obscura.preparing.depth import Numbers
 from obscura.preparing.package import Package
 from obscura.wire.subjects import SubjectId
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (h, w) or (h, w, 3)
+PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million
+Content = bytes | Pixels | Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,13 @@ class Record:
         label: Its class.
         subject: Whose it is, where that is told.
         shown: How its owner knows it. Stays on this machine.
-        read: Returns the bytes of a picture file, or pixels; raises Unreadable.
+        read: Returns the bytes of a picture file, pixels, or numbers that are no pixels yet; raises Unreadable.
     """
 
     label: str
     subject: SubjectId | None
     shown: str
-    read: Callable[[], bytes | Pixels]
+    read: Callable[[], Content]
 
 
 @dataclass
@@ -39,10 +42,12 @@ class Tally:
     Attributes:
         left_out: How many, by what people call them ("1 hidden or system file").
         suffixes: Of the files that are no pictures.
+        notes: How many pictures something is to be said of, by what.
     """
 
     left_out: Counter[str] = field(default_factory=Counter)
     suffixes: set[str] = field(default_factory=set)
+    notes: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ def summarise(survey: Survey, choices: Choices, tally: Tally, title: str) -> str
     done = ", ".join(_done(survey, choices)) or "as they are"
     left_out = _listed(_left_out(survey, tally))
     head = f"{title}: " if title else ""
-    return f"{head}{counted(survey.records, 'picture')}: {done}" + (f"; left out {left_out}" if left_out else "") + "."
+    first = f"{head}{counted(survey.records, 'picture')}: {done}" + (f"; left out {left_out}" if left_out else "") + "."
+    return " ".join([first, *(f"{count:,} {note}." for note, count in tally.notes.items())])
 
 
 def counted(count: int, noun: str) -> str:
@@ -36,7 +37,7 @@ def _done(survey: Survey, choices: Choices) -> Iterator[str]:
         (survey.transparent, f"laid on {choices.background_name}"),
         (survey.turned, "turned upright by their EXIF"),
         (survey.colour if into == "grey" else survey.grey, f"turned to {into}"),
-        (survey.deep, "brought from 16 bits to 8"),
+        (survey.deep, "brought to 8 bits"),
         (survey.printed, "turned from CMYK to RGB"),
         (survey.animated, "cut down to their first frame"),
     )

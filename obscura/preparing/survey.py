@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from obscura.preparing.choices import SIDE_USUAL, Choices, Size, fits
+from obscura.preparing.depth import Depths
 from obscura.preparing.errors import (
     NAMES_SHOWN_MAX,
     BrokenPictures,
@@ -38,6 +39,7 @@ class Survey:
     reshaped: int = 0
     scaled: int = 0
     broken: int = 0
+    depths: Depths = field(default_factory=Depths)
     width: int = 0  # of the images of the dataset
     height: int = 0
     channels: int = 3
@@ -102,6 +104,8 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
     found.turned += seen.turned
     found.printed += seen.printed
     found.deep += seen.deep
+    if seen.depth is not None:
+        found.depths.add(seen.depth)
     found.animated += seen.animated
     _check_label(record.label)
     found.labels[record.label] += 1
@@ -112,10 +116,6 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
 def _check_label(label: str) -> None:
     if not is_name(label):
         raise PackingError(f"{label!r} cannot be the name of a class: {RULE}.")
-    if {"/", "\\"} & set(label):
-        raise PackingError(f"{label!r} cannot be the name of a class, for it holds / or \\.")
-    if label in (".", "..") or label[1:2] == ":":
-        raise PackingError(f"{label!r} cannot be the name of a class, for no folder can have it.")
 
 
 def _require(found: Survey, choices: Choices) -> None:
@@ -125,3 +125,4 @@ def _require(found: Survey, choices: Choices) -> None:
         raise BrokenPictures(why, ["--skip-broken"], found.broken, found.broken_shown)
     if not found.records:
         raise PackingError("There is no picture to send.")
+    found.depths.require(choices.scale, found.records - found.deep)

@@ -13,7 +13,8 @@ from pathlib import Path
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
+SEVERAL = "|"  # between the labels of one picture
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -47,7 +48,7 @@ def read_table(path: Path, encoding: str | None = None) -> Table:
     """Read a table.
 
     Args:
-        path: Of a .csv, .tsv or the like, or of a .jsonl.
+        path: Of a .csv, .tsv or the like, of a .jsonl, or of annotations in COCO's .json.
         encoding: That its owner states, such as "latin-1".
 
     Raises:
@@ -72,7 +73,10 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise PackingError(f"{name} names no picture.")
-    table = _of_json(name, lines) if _is_json(lines[0]) else _of_delimited(name, text, lines)
+    if name.lower().endswith(".json"):
+        table = _of_document(name, text)
+    else:
+        table = _of_json(name, lines) if lines[0].lstrip().startswith("{") else _of_delimited(name, text, lines)
     if not table.rows:
         raise PackingError(f"{name} names no picture.")
     return table
@@ -103,19 +107,41 @@ def _wide(data: bytes) -> str | None:
     return "utf-16-be" if len(head) >= 4 and not any(head[0:40:2]) else None
 
 
-def _is_json(line: str) -> bool:
-    return line.lstrip().startswith("{")
+def _of_document(name: str, text: str) -> Table:
+    """A list of JSON objects; or COCO's `images`, `categories` and `annotations`, which say what is seen in which."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise PackingError(f"{name} is not JSON: {error}.") from None
+    if isinstance(document, list):
+        return _of_objects(name, document)
+    try:
+        called = {each["id"]: str(each["name"]) for each in document["categories"]}
+        seen: dict[object, dict[str, None]] = {each["id"]: {} for each in document["images"]}
+        for each in document["annotations"]:
+            seen[each["image_id"]][called[each["category_id"]]] = None
+        rows = [(str(each["file_name"]), SEVERAL.join(seen[each["id"]])) for each in document["images"]]
+    except (KeyError, TypeError):
+        raise PackingError(
+            f"{name} is neither a list of JSON objects nor annotations as COCO writes them: images, categories and "
+            "annotations."
+        ) from None
+    return Table(name, ("file_name", "label"), list[tuple[str, ...]](rows))
 
 
 def _of_json(name: str, lines: Sequence[str]) -> Table:
     try:
-        found = [json.loads(line) for line in lines]
+        return _of_objects(name, [json.loads(line) for line in lines])
     except ValueError as error:
         raise PackingError(f"{name} is not made of lines of JSON: {error}.") from None
-    if not all(isinstance(each, dict) for each in found):
-        raise PackingError(f"{name} is not made of lines of JSON objects.")
-    columns = tuple(dict.fromkeys(key for each in found for key in each))
-    return Table(name, columns, [tuple(_json_text(each.get(column)) for column in columns) for each in found])
+
+
+def _of_objects(name: str, found: Sequence[object]) -> Table:
+    objects = [each for each in found if isinstance(each, dict)]
+    if len(objects) < len(found):
+        raise PackingError(f"{name} is not made of JSON objects, one for each picture.")
+    columns = tuple(dict.fromkeys(key for each in objects for key in each))
+    return Table(name, columns, [tuple(_json_text(each.get(column)) for column in columns) for each in objects])
 
 
 def _json_text(value: object) -> str:
@@ -123,7 +149,7 @@ def _json_text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
-        return "|".join(map(str, value))
+        return SEVERAL.join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -73,11 +73,20 @@ def all_pictures(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
         yield from all_pictures(tree, below(at, name), tally)
 
 
-def all_files(tree: Tree, at: str = "") -> Iterator[str]:
-    """Paths of all files below a folder but those that systems leave behind."""
-    yield from (below(at, name) for name in _kept(tree.files(at), None))
-    for name in folders(tree, at):
-        yield from all_files(tree, below(at, name))
+def all_files(tree: Tree, at: str = "", tally: Tally | None = None) -> Iterator[str]:
+    """Paths of all files below a folder but those that systems leave behind, which are counted."""
+    yield from (below(at, name) for name in _kept(tree.files(at), tally))
+    for name in folders(tree, at, tally):
+        yield from all_files(tree, below(at, name), tally)
+
+
+def begin(tree: Tree, path: str, count: int) -> bytes:
+    """Return a file's first bytes; none of one that cannot be read."""
+    try:
+        with tree.open(path) as file:
+            return file.read(count)
+    except Exception:  # a damaged or encrypted member fails in many ways
+        return b""
 
 
 def suffix_of(name: str) -> str:

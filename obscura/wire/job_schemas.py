@@ -4,13 +4,16 @@ see `obscura.wire.schemas`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from obscura.wire.class_shares import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
 from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Name, Options, Text
 
+Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
+Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -168,6 +171,13 @@ class PreviewRecord(ApiRecord):
         description="The same CNN's, had it learned the stand-in's own images. Null for a recipe that trains a "
         "classifier, whose own accuracy is given."
     )
+    balanced_accuracy: float | None = Field(
+        default=None,
+        description="Mean over the classes of what is recognised of each: rare classes count as much.",
+    )
+    accuracy_by_class: dict[str, float] | None = Field(
+        default=None, description="What is recognised of each declared class, of what stood in for it."
+    )
     chance: float | None = Field(description="Accuracy of guessing.")
     verdict: str | None = Field(description="The forecast in words, with a warning where the signal drowns.")
     notes: list[str] = Field(description="Of the plan.")
@@ -228,9 +238,17 @@ class TrialFacts(ApiRecord):
     spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
     accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
+    balanced_accuracy: dict[str, float] | None = Field(
+        default=None, description="Likewise, as a mean over the classes: rare classes count as much."
+    )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     release_id: str | None = Field(description="The release.")
     incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
+
+    @property
+    def compared_by(self) -> float | None:
+        """The balanced accuracy of the CNN; its accuracy where it was measured before there was a balanced one."""
+        return (self.balanced_accuracy or self.accuracy or {}).get("cnn")
 
 
 class SweepTotals(ApiRecord):
@@ -257,7 +275,9 @@ class SweepRecord(ApiRecord):
     )
     trials: list[TrialFacts] = Field(description="Its trainings, in the order in which they run.")
     totals: SweepTotals = Field(description="Sums over the trials.")
-    best_job_id: str | None = Field(description="The trial with the highest accuracy of the CNN on public data.")
+    best_job_id: str | None = Field(
+        description="The trial with the highest balanced accuracy of the CNN on public data."
+    )
     created_at: Minute = Field(description="When it was made.")
 
 
@@ -374,6 +394,12 @@ class SampleRequest(ApiRequest):
     classes: list[Text] | None = Field(
         default=None, min_length=1, max_length=1000, description="Names of the classes, in the order of their labels."
     )
+    proportions: Proportions | Literal["stated"] | None = Field(
+        default=None,
+        description="In place of `classes`: how often each class comes, by its name, as numbers of which only ratios "
+        "count. A class that is not named is not drawn. `stated`: as the training's option `class_shares` says. "
+        "Absent: all classes come equally often.",
+    )
     seed: int = Field(ge=0, lt=2**63, description="Public: the same request gives the same result.")
     format: SampleFormat = Field(description="Kind of file.")
 
@@ -387,6 +413,9 @@ class SampleRecord(ApiRecord):
     state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
     count: int = Field(description="Number of images.")
     classes: list[str] | None = Field(description="Names of the classes, in the order of their labels.")
+    proportions: dict[str, float] | None = Field(
+        default=None, description="How often each class was asked to come; null where all came equally often."
+    )
     seed: int = Field(description="Public: the same request gives the same result.")
     format: str = Field(description="Kind of file.")
     sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")

@@ -175,6 +175,10 @@ def _first_release(plan: Plan) -> Mapping[str, int]:
     return {plan.stages[0].name: 1}
 
 
+def _not_known(_plan: Plan, _facts: PublicFacts) -> int | None:
+    return None
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """All that the service knows of a recipe: how it is planned and whom it protects. `workers.recipes` trains it.
@@ -192,6 +196,8 @@ class Recipe:
         together: whether several processes train it faster than one.
         presets: named sets of options; "default" holds where none is named.
         follows: options whose default follows from what was declared and from the budget, with some presets at least.
+        smallest_class: from a plan and what was declared, how many units a class must have to show; None where that is
+            not known, or no number suffices.
         start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.
     """
 
@@ -206,6 +212,7 @@ class Recipe:
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     follows: frozenset[str] = frozenset()
     start: Callable[[Plan], Mapping[str, int]] = _first_release
+    smallest_class: Callable[[Plan, PublicFacts], int | None] = _not_known
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
+from privacy.plans.balance import with_class_balance
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
 NAMES = ("class_histogram", "datalens", "dp_classifier", "dp_diffusion", "dpgan", "moments", "select_public")
@@ -54,7 +55,8 @@ def build_plan(
             "subject with many records could change a release by more than its noise hides. Until it bounds "
             f"contributions it trains on accounts whose unit is the record; here, choose one of {', '.join(able)}",
         )
-    return known.plan(options, privacy_filter, budget_nano, facts)
+    plan = known.plan(options, privacy_filter, budget_nano, facts)
+    return with_class_balance(plan, facts, known.smallest_class)
 
 
 def useful_from_nano(plan: Plan) -> int:

@@ -37,7 +37,6 @@ _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 EXAMPLES: dict[str, Any] = {
     "account_id": _id("acc"),
     "accuracy": {"cnn": 0.78, "mlp": 0.71},
-    "PreviewRecord.accuracy": 0.74,
     "accuracy_by_class": {"cat": 0.81, "dog": 0.75},
     "accuracy_real": 0.9,
     "accuracy_warm_start_only": {"cnn": 0.71},
@@ -64,6 +63,8 @@ EXAMPLES: dict[str, Any] = {
     "charged_epsilon": 0.4,
     "charged_nano": 9_000_000,
     "classes": ["benign", "malignant"],
+    "SampleRecord.classes": None,
+    "SampleRequest.classes": None,  # in the place of proportions
     "code": "worker_lost",
     "Problem.code": "insufficient_budget",
     "config": {"teachers": 4000},
@@ -205,6 +206,7 @@ EXAMPLES: dict[str, Any] = {
 }
 for _kind in KINDS.values():
     if _kind.reading is not None:
+        EXAMPLES |= {f"{_kind.record.__name__}.{name}": example for name, example in _kind.reading.examples.items()}
         EXAMPLES.setdefault(f"{_kind.noun}_id", _id(_kind.reading.prefix))
         PARAMETERS.setdefault(f"{_kind.noun}_id", f"The {_kind.noun}.")
 

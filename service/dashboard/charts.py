@@ -92,9 +92,9 @@ class SweepChart:
 def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
     """Draw what was measured of each trial; None before there is anything, or for one class."""
     measured = [
-        (trial.epsilon, trial.accuracy["cnn"], trial.job_id == sweep.best_job_id)
+        (trial.epsilon, figure, trial.job_id == sweep.best_job_id)
         for trial in sweep.trials
-        if trial.accuracy and "cnn" in trial.accuracy
+        if (figure := trial.compared_by) is not None
     ]
     if not measured:
         return None

@@ -10,13 +10,15 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 
 from obscura.wire import formats
+from obscura.wire.class_shares import AS_STATED, read_class_shares
 from service import jobs, reports, weights
-from service.access import Principal
+from service.access import Principal, find
 from service.api.ordering import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.filters import Filters
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
@@ -133,6 +135,8 @@ def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> R
     """Draw images from a release. It costs nothing, however often."""
     fields: dict[str, Any] = {"release_id": release_id, "classes": None, "format": form.get("format", "")}
     fields |= {name: _whole(form, name) for name in ("count", "seed")}
+    if form.get("proportions", "").strip():
+        fields["proportions"] = _proportions(dashboard, release_id, form["proportions"])
     return _ordered(dashboard, trainer, form, "sample", fields)
 
 
@@ -171,6 +175,23 @@ def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
     except NotFound:
         return False
     return True
+
+
+def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, float] | str:
+    """Read in which proportions the classes of a release are drawn.
+
+    Raises:
+        InvalidInput: The text says something else.
+        NotFound: There is no such release.
+    """
+    if text.strip() == AS_STATED:
+        return AS_STATED
+    with transaction(dashboard.factory, read_only=True) as session:
+        classes = find(session, Dataset, jobs.get_release(session, release_id).dataset_id).classes
+    try:
+        return read_class_shares(text, classes, every=False)
+    except ValueError as error:
+        raise InvalidInput(f"These proportions cannot be read: {error}.") from None
 
 
 def _whole(form: dict[str, str], field: str) -> int:

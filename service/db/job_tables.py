@@ -144,6 +144,7 @@ class Sample(Base):
     release_id: Mapped[Id] = mapped_column(ForeignKey("releases.id"), index=True)
     count: Mapped[int]
     classes: Mapped[list[str] | None]
+    proportions: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     seed: Mapped[int] = mapped_column(BigInteger)
     format: Mapped[SampleFormat] = mapped_column(values_of(SampleFormat, "format"))
     path: Mapped[str | None]

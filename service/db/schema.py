@@ -14,10 +14,6 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]  # of a checkout: the migrati
 _INSTALLED = "share/obscura/alembic/env.py"  # in the environment that a wheel was installed in
 
 
-class SchemaUnknown(Exception):
-    """The database was written by a version whose schema this one does not know. Nothing was changed."""
-
-
 def migration_config(url: str) -> Config:
     """Return alembic's configuration for one database.
 
@@ -53,8 +49,5 @@ def upgrade_schema(url: str) -> None:
 
     Args:
         url: of the database, as in the settings.
-
-    Raises:
-        SchemaUnknown: it is of a later version, or of before November 2026.
     """
     command.upgrade(migration_config(url), "head")

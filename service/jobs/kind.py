@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -49,6 +49,7 @@ class Reading:
         prefix: of its ids.
         picture: the column that holds a PNG picture of it, which has its name below that.
         picture_description: of that picture.
+        examples: of fields of the record that mean something else than those of the same name in others.
     """
 
     path: str
@@ -57,6 +58,7 @@ class Reading:
     description: str
     picture: str = ""
     picture_description: str = ""
+    examples: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

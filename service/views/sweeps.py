@@ -138,7 +138,7 @@ def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]]
 
 def _record(row: Sweep, trials: list[TrialFacts], epsilon_of: Callable[[int], float], measuring: bool) -> SweepRecord:
     held_nano, spent_nano = sum(trial.held_nano for trial in trials), sum(trial.spent_nano for trial in trials)
-    measured = {trial.job_id: trial.accuracy["cnn"] for trial in trials if trial.accuracy and "cnn" in trial.accuracy}
+    measured = {trial.job_id: figure for trial in trials if (figure := trial.compared_by) is not None}
     ended = all(trial.state in FINAL_STATES for trial in trials) and not measuring
     return SweepRecord(
         id=row.id,
@@ -164,7 +164,7 @@ def _record(row: Sweep, trials: list[TrialFacts], epsilon_of: Callable[[int], fl
 def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFacts:
     if row.hold_id is None or row.epsilon is None:
         raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=row.id)
-    hold = paid.holds[row.hold_id]
+    hold, figures = paid.holds[row.hold_id], {} if row.summary is None else with_figures(row.summary, newest)
     return TrialFacts(
         job_id=row.id,
         state=row.state.value,
@@ -174,7 +174,8 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
         charged_nano=hold.charged_nano,
         spent_nano=hold.captured_nano,
         spent_epsilon=paid.epsilon_of(row.account_id)(hold.captured_nano),
-        accuracy=None if row.summary is None else with_figures(row.summary, newest).get("accuracy"),
+        accuracy=figures.get("accuracy"),
+        balanced_accuracy=figures.get("balanced_accuracy"),
         failure=failure_of(row),
         release_id=row.release_id,
         incomplete=row.incomplete is not None,

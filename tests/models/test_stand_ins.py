@@ -33,6 +33,27 @@ def test_a_stand_in_has_the_declared_count_classes_and_shape(shape, made_of):
     assert len(made.classes) == 3
 
 
+@pytest.mark.parametrize("made_of", ["patterns", "characters", "public"])
+def test_classes_come_in_the_stated_shares_and_all_are_tested(made_of):
+    wanted: dict[str, Any] = {"count": 200, "shape": (1, 10, 10), "shares": (0.9, 0.02, 0.08)}
+    if made_of == "public":
+        made = from_public(*public(count=300, classes=3), ("a", "b", "c"), name="public", classes=3, **wanted)
+    elif made_of == "patterns":
+        made = from_patterns(classes=3, **wanted)
+    else:
+        made = from_characters(("a", "b", "c"), **wanted)
+    assert np.bincount(made.labels).tolist() == [180, 4, 16]
+    assert len(made.images) == 200
+    assert set(made.test_labels.tolist()) == {0, 1, 2}
+    assert len(set(made.labels[:20])) > 1, "mixed"
+
+
+def test_a_class_that_is_too_rare_to_come_at_all_is_still_tested():
+    made = from_patterns(count=10, classes=2, shape=(1, 8, 8), shares=(0.999, 0.001))
+    assert np.bincount(made.labels, minlength=2).tolist() == [10, 0]
+    assert set(made.test_labels.tolist()) == {0, 1}
+
+
 def test_tested_images_took_no_part():
     images, labels = public(count=200, classes=2)
     made = from_public(images, labels, ("a", "b"), name="public", count=500, classes=2, shape=(1, 10, 10))

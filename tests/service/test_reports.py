@@ -43,6 +43,12 @@ def test_the_latest_on_each_dataset_is_shown_whole_and_the_others_are_listed():
     )
 
 
+def test_the_balanced_accuracy_of_earlier_evaluations_is_listed_too():
+    older = {**EVALUATION, "id": "evl_z", "accuracy": {"cnn": 0.99}, "balanced_accuracy": {"cnn": 0.505}}
+    page = _page(OLD, [EVALUATION, older], ["a", "b"]).decode()
+    assert page.index("Earlier evaluations") < page.rindex("50.5%") < page.rindex("99%")
+
+
 def test_the_data_carry_all_of_them():
     assert b'"evaluations": [' in _data(b'{"usefulness": null}', [EVALUATION], [])
 

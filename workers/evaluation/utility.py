@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import nn
@@ -50,6 +51,12 @@ class Utility:
 
     accuracy: float
     confusion: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, confusion: torch.Tensor) -> Self:
+        """Return what a confusion (classes, classes) says."""
+        accuracy = float(confusion.diagonal().sum()) / int(confusion.sum())
+        return cls(accuracy, tuple(tuple(int(v) for v in row) for row in confusion))
 
     @property
     def balanced_accuracy(self) -> float:
@@ -118,12 +125,13 @@ def train_and_test(
         steps = TRAINING[kind].steps(len(train_images), epochs)
         with between_layers(model.modules(), lambda: look(steps, steps)):
             predicted = logits_in_batches(model, _unit_interval(test_images.to(device))).argmax(dim=1).cpu()
-    confusion = torch.zeros(classes, classes, dtype=torch.int64)
-    confusion.index_put_(
-        (test_labels.cpu().long(), predicted), torch.ones(len(predicted), dtype=torch.int64), accumulate=True
-    )
-    accuracy = float(confusion.diagonal().sum()) / len(predicted)
-    return Utility(accuracy, tuple(tuple(int(v) for v in row) for row in confusion))
+    return Utility.of(confusion_of(test_labels.cpu(), predicted, classes))
+
+
+def confusion_of(labels: torch.Tensor, predicted: torch.Tensor, classes: int) -> torch.Tensor:
+    """Return how many images of each true class were taken for each class, (classes, classes) int64."""
+    places = labels.long() * classes + predicted.long()
+    return torch.bincount(places, minlength=classes**2).reshape(classes, classes)
 
 
 def fit(

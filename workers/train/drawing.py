@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models.portable.drawing import batches, to_pixels
+from models.portable.drawing import batches, to_pixels, turns
 from models.released import ReleasedGenerator
 from models.watching import between_layers
 from privacy.plans.plan import Plan, PublicFacts
@@ -24,15 +25,18 @@ class SampleRequest:
     """Which images to draw. Everything in it is public.
 
     Args:
-        count: number of images, at least 1; classes take turns, so that class counts differ by at most one.
+        count: number of images, at least 1; without proportions classes take turns, so that class counts differ by at
+            most one.
         seed: public seed, 0 <= seed < 2**63.
         chosen: labels to draw, a non-empty subset of `range(len(names))` without repetition; None means all.
+        proportions: a number above 0 for each label that is drawn: how often they come; None means equally often.
     """
 
     count: int
     seed: int
     names: tuple[str, ...]
     chosen: tuple[int, ...] | None = None
+    proportions: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -42,11 +46,21 @@ class SampleRequest:
         wrong = [label for label in self.labels_drawn if not 0 <= label < len(self.names)]
         if wrong or not self.labels_drawn or len(set(self.labels_drawn)) != len(self.labels_drawn):
             raise ValueError(f"chosen must be distinct labels below {len(self.names)}, not {self.chosen}")
+        weights = self.proportions
+        if weights is not None and (
+            len(weights) != len(self.labels_drawn) or not all(0 < w < math.inf for w in weights)
+        ):
+            raise ValueError(f"proportions must be a number above 0 for each drawn label, not {weights}")
 
     @property
     def labels_drawn(self) -> tuple[int, ...]:
         """The labels that take turns."""
         return tuple(range(len(self.names))) if self.chosen is None else self.chosen
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """The label of each image, (count,), in their order."""
+        return turns(self.count, self.labels_drawn, self.proportions).numpy()
 
 
 def draw(
@@ -63,7 +77,7 @@ def draw(
     """
     generator.eval()
     drawn, device = 0, device_of(generator)
-    for labels, stream in batches(request.count, request.seed, request.labels_drawn):
+    for labels, stream in batches(request.count, request.seed, request.labels_drawn, request.proportions):
         with torch.inference_mode(), between_layers(generator.modules(), partial(on_drawn, drawn)):
             values = generator.sample(labels.to(device), stream)  # (b, c, h, w) in [0, 1]
         yield to_pixels(values).numpy(), labels.numpy()

@@ -97,7 +97,7 @@ def _write_imagefolder(archive: ZipArchive, request: SampleRequest, drawn: _Draw
 
 
 def _write_arrays(archive: ZipArchive, request: SampleRequest, drawn: _Drawn) -> None:
-    drawn_labels = np.resize(np.asarray(request.labels_drawn, dtype=np.int64), request.count)
+    drawn_labels = request.labels
     first, _ = next(drawn)
     squeeze = first.shape[-1] == 1  # grey images travel as (n, h, w)
     shape = (request.count, *(first.shape[1:-1] if squeeze else first.shape[1:]))
@@ -166,14 +166,22 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
         "",
         f"Public seed {request.seed}. {PACKINGS[file.format.value].contents}",
         "",
+        *_proportions_in_words(request),
         "| label | class | images |",
         "|---|---|---|",
     ]
-    labels = request.labels_drawn
-    for position, label in enumerate(labels):
-        images = request.count // len(labels) + (position < request.count % len(labels))
-        lines.append(f"| {label} | {one_line(request.names[label])} | {images} |")
+    images = np.bincount(request.labels, minlength=len(request.names))
+    lines += [f"| {label} | {one_line(request.names[label])} | {images[label]} |" for label in request.labels_drawn]
     return write_card(front, file.title, lines)
+
+
+def _proportions_in_words(request: SampleRequest) -> list[str]:
+    """Return what a sample's card says of proportions that were asked for; nothing where there were none."""
+    if request.proportions is None:
+        return []
+    stated = zip(request.labels_drawn, request.proportions, strict=True)
+    named = ", ".join(f"{one_line(request.names[label])} {weight:g}" for label, weight in stated)
+    return [f"Classes were drawn in proportions that were asked for, not found in the data: {named}.", ""]
 
 
 def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:

@@ -75,6 +75,13 @@ def _same_stem(place: Path, rng: np.random.Generator) -> None:
     (place / "labels.csv").write_text("file,label\n000,normal\n")
 
 
+def _kaggle(place: Path, rng: np.random.Generator) -> None:
+    """Pictures of two parts under the same names, and the labels of one of them."""
+    put(place, rng, *numbered("train", COUNT), *numbered("test", COUNT))
+    lines = [f"{n:03d},{n % 2}" for n in range(COUNT)]
+    (place / "train.csv").write_text("\n".join(["image,label", *lines]))
+
+
 def _dead(place: Path, rng: np.random.Generator) -> None:
     table("file,label", "{file},{label}")(place, rng)
     (place / "003.png").unlink()
@@ -94,6 +101,19 @@ BARS = table(
 )
 
 INPUTS = (
+    given("kaggle_layout_stated", _kaggle, Read(("0", "1"), COUNT, said="train/, labels from train.csv"), "train.csv"),
+    given(
+        "csv_split_column",
+        table("file,label,split", "{file},{label},part{other}"),
+        Read(WORDS, 4, said="part1, labels"),
+        options={"split": "part1"},
+    ),
+    given(
+        "csv_without_parts",
+        table("file,label", "{file},{label}"),
+        Refused("leave --split out"),
+        options={"split": "test"},
+    ),
     given("csv_plain", table("file,label", "{file},{label}"), BOTH),
     given("csv_semicolon", table("file;label", "{file};{label}"), BOTH),
     given("csv_tabs", table("file\tlabel", "{file}\t{label}", file="labels.tsv"), BOTH, "labels.tsv"),

@@ -27,8 +27,18 @@ def find_layout(path: Path, choices: Choices, *, subjects: bool) -> Source | Non
     else:
         attempts = (find(path, choices, subjects) for find in _OF_FILES)
     found = next((source for source in attempts if source is not None), None)
-    if choices.attributes and (found is None or not found.title.startswith(("CelebA", "Arrays", "Hugging Face"))):
-        raise PackingError(
-            "--attribute is for CelebA, which is a folder with list_attr_celeba.txt, and for labels in several columns."
-        )
+    if choices.attributes and found is not None and not found.title.startswith(("CelebA", "Arrays", "Hugging Face")):
+        refuse_attribute()
     return found
+
+
+def refuse_attribute() -> None:
+    """Refuse an attribute where pictures have one label each.
+
+    Raises:
+        PackingError: Always.
+    """
+    raise PackingError(
+        "--attribute is for CelebA, which is a folder with list_attr_celeba.txt, and for tables and arrays with "
+        "several labels of a picture."
+    )

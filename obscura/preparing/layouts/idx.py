@@ -20,8 +20,7 @@ from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import class_numbers
 from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_member, zip_stream
-from obscura.preparing.pictures import PIXELS_MAX
-from obscura.preparing.sources import Pixels, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally
 from obscura.preparing.subjects import number_subjects
 from obscura.wire.formats import UPLOAD_RECORDS_MAX
 from obscura.wire.subjects import SubjectId

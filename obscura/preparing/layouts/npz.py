@@ -25,8 +25,7 @@ from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import class_numbers, label_text, read_labels
 from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_stream
-from obscura.preparing.pictures import PIXELS_MAX
-from obscura.preparing.sources import Pixels, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally
 from obscura.preparing.subjects import number_subjects
 from obscura.preparing.tables import Table
 from obscura.wire.subjects import SubjectId

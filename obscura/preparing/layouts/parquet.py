@@ -20,13 +20,13 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.columns import known_labels, known_subjects, read_columns
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.labels import class_numbers, label_text, read_labels
-from obscura.preparing.layouts.parts import choose_part, title_of
+from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.tables import Table
 from obscura.preparing.trees import FolderTree, Tree, all_files, suffix_of
 
 _SUFFIXES = (".parquet", ".arrow")
-_PART = re.compile(r"(train|test|validation|valid|val|dev)(?=[-._/]|$)", re.IGNORECASE)
+_PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._/]|$)", re.IGNORECASE)
 _ROWS_AT_ONCE = 64
 _FILE_BYTES_MAX = 2**32
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from obscura.preparing.errors import PackingError
 
+PARTS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")  # as they are called
+
 
 def choose_part(name: str, parts: Sequence[str], wanted: str | None) -> str:
     """Return the part to take: the one that was asked for, else the only one, else train.

@@ -20,14 +20,14 @@ from obscura.preparing.archives import TAR, TarTree
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import class_numbers, label_text
-from obscura.preparing.layouts.parts import choose_part, title_of
+from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.trees import all_files
 from obscura.wire.subjects import SubjectId
 
 _CLASSES = "__classes.json__"
 _TEXTS = (".cls", ".cls.txt", ".label", ".label.txt")
-_PART = re.compile(r"(train|test|validation|valid|val|dev)(?=[-._])", re.IGNORECASE)
+_PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._])", re.IGNORECASE)
 _LABEL_KEYS, _SUBJECT_KEYS = ("label", "class", "cls"), ("subject", "subject_id", "patient", "patient_id")
 
 

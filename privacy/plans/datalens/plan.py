@@ -21,6 +21,7 @@ from privacy.plans.moments.plan import (
     unit_notes,
     with_share_above_noise,
 )
+from privacy.plans.moments.plan import smallest_class as moments_smallest
 from privacy.plans.moments.plan import start_releases as moments_needed
 from privacy.plans.moments.warm_start import warm_start_noise, warm_start_stages
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
@@ -187,6 +188,11 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int, stddev: floa
     return (*notes, *LAST_NOTES)
 
 
+def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
+    """As of moments, where there is a warm start; else it is not known."""
+    return moments_smallest(plan, facts) if plan.config_of(DataLensConfig).warm_start else None
+
+
 RECIPE = Recipe(
     name="datalens",
     title="DataLens",
@@ -198,4 +204,5 @@ RECIPE = Recipe(
     presets=PRESETS,
     follows=FOLLOWING_OPTIONS,
     start=start_releases,
+    smallest_class=smallest_class,
 )

@@ -6,6 +6,7 @@ left out. Nothing here looks at a private record.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ _COMPONENTS = (80, 120)  # at most, in grey, and in colour
 _WITH_TEXTURE = 160  # components that carry coefficients and texture together
 _WAVES_EACH = 7.0  # of texture, times the root of q
 _WAVES = (16, 400)  # at least and at most
+_UNITS_MAX = 2**40  # of a class: far beyond any
 TEXTURE_FROM = 150.0  # below, the noise of a texture's numbers costs what they bring
 _CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # classes get covariances of their own; and more of the budget
 _OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
@@ -149,7 +151,9 @@ def signal(facts: PublicFacts, mu: float) -> float:
     return facts.units_declared * mu / len(facts.classes)
 
 
-def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> float:
+def share_above_noise(
+    config: MomentsConfig, facts: PublicFacts, stddev: float, per_class: float | None = None
+) -> float:
     """Return how much of what sets the classes' means apart survives, by the public prior, in [0, 1].
 
     The prior says how strong a wave is; what is left of it after the best linear shrinkage against the known noise is
@@ -159,18 +163,33 @@ def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) 
         config: of the warm start.
         facts: what the owner declared.
         stddev: of the noise in a class's sum, in units of one clipped record.
+        per_class: units of the class; None: those declared, evenly.
     """
     shape = noise_shape(power_of(config, facts), config.noise_shape)
     seen = coefficients_of(config, facts)
     may_differ = _with_a_mean(seen, config)
     shape, power = shape[may_differ], seen.power[may_differ]
-    per_class = facts.units_declared / len(facts.classes)
+    per_class = facts.units_declared / len(facts.classes) if per_class is None else per_class
     clip = config.mean_clip * math.sqrt(facts.size)
     noise = (stddev * clip / per_class * shape) ** 2
     apart = (1.0 - WITHIN) * power
     every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
     whole = float(every.power[_with_a_mean(every, config)].sum())
     return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole))
+
+
+def smallest_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float, share: float) -> int | None:
+    """Return the smallest number of units of a class of which such a share survives; None where none has it.
+
+    It grows with the number, which is therefore found by bisection.
+    """
+
+    def suffice(units: int) -> bool:
+        return share_above_noise(config, facts, stddev, units) >= share
+
+    if not suffice(_UNITS_MAX):
+        return None
+    return bisect.bisect_left(range(_UNITS_MAX), True, lo=1, key=suffice)
 
 
 def _with_a_mean(seen: Coefficients, config: MomentsConfig) -> npt.NDArray[np.int64]:

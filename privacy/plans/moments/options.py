@@ -10,14 +10,14 @@ from pydantic import Field
 
 from models.sizes import TEXTURE_CELL, texture_size
 from privacy.errors import InvalidParameter
-from privacy.plans.options import RecipeConfig
+from privacy.plans.balance import SharesConfig
 from privacy.plans.plan import PublicFacts
 
 TEXTURE_MAX = 1024  # numbers: their covariances have half the square of that, and larger pictures get specks
 EVALUATION_SAMPLES_MAX = 200_000
 
 
-class MomentsConfig(RecipeConfig):
+class MomentsConfig(SharesConfig):
     """Public parameters of one Gaussian per class, or a few, fitted to released moments of its images."""
 
     symmetry: Literal["none", "mirror", "square"] = Field(

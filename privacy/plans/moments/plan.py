@@ -18,7 +18,7 @@ from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
 from privacy.plans.moments.appearance import SEEN, what_people_see
 from privacy.plans.moments.defaults import FOLLOWING_OPTIONS, config_that_follows
-from privacy.plans.moments.detail import share_above_noise, signal
+from privacy.plans.moments.detail import share_above_noise, signal, smallest_above_noise
 from privacy.plans.moments.options import PRESETS, TEXTURE_MAX, MomentsConfig, suits_texture
 from privacy.plans.moments.warm_start import (
     MEANS,
@@ -146,6 +146,16 @@ def with_share_above_noise(
     return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
 
 
+def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
+    """Return how many units a class must have for noise not to drown it; None where no number suffices.
+
+    A class of n units has a mean whose noise is that of the sum over n, so what survives of it grows with n alone, and
+    the number is where `share_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has what was measured.
+    """
+    config, stddev = plan.config_of(MomentsConfig), plan.noise_stddev[MEANS] / QUANTISATION
+    return smallest_above_noise(config, facts, stddev, VISIBLE)
+
+
 def _drowned(
     config_at: Callable[[float, PublicFacts], MomentsConfig], plan: Plan, privacy_filter: Filter, facts: PublicFacts
 ) -> str:
@@ -203,4 +213,5 @@ RECIPE = Recipe(
     presets=PRESETS,
     follows=FOLLOWING_OPTIONS,
     start=start_releases,
+    smallest_class=smallest_class,
 )

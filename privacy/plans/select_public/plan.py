@@ -19,7 +19,7 @@ from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.options import RecipeConfig
+from privacy.plans.balance import SharesConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"
@@ -30,7 +30,7 @@ _VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/sele
 _EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
 
 
-class SelectPublicConfig(RecipeConfig):
+class SelectPublicConfig(SharesConfig):
     """Public parameters of one selection."""
 
     public_dataset_id: str = Field(

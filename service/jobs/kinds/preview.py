@@ -28,6 +28,7 @@ from service.jobs.planning import plan_on, require_anchors_ready, require_ready,
 from service.jobs.submission import planned_job, queue_job
 
 STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records: bytes of memory
+_NAMED = 3  # classes that are recognised least
 _STATIC, _FAINT = 0.25, 0.6  # parts of what real images would teach, beyond guessing
 
 
@@ -103,7 +104,16 @@ def _require_stand_in(session: Session, dataset_id: str, declared: Dataset) -> N
     require_ready(session, dataset, "stand-in")
 
 
-def forecast_sentence(accuracy: float, real: float | None, chance: float, stand_in: str) -> str:
+def forecast_sentence(
+    accuracy: float,
+    real: float | None,
+    chance: float,
+    stand_in: str,
+    balanced: float | None = None,
+    real_balanced: float | None = None,
+    by_class: Mapping[str, float] | None = None,
+    stated: bool = False,
+) -> str:
     """Say what a preview found, and warn where there is little to see.
 
     Args:
@@ -111,10 +121,19 @@ def forecast_sentence(accuracy: float, real: float | None, chance: float, stand_
         real: of the same that learned the stand-in's own images; None where a classifier itself was previewed.
         chance: of guessing.
         stand_in: what stood in for the private images.
+        balanced: mean over the classes of what is recognised of each; likewise `real_balanced`.
+        by_class: what is recognised of each class.
+        stated: whether the stand-in has a stated balance: then means over the classes are told, and rare classes'.
     """
+    of = stand_in
+    if stated and balanced is not None:
+        accuracy, real, of = balanced, real_balanced, f"a class of {stand_in}, on average over the classes"
     what = "A classifier that learns such images is" if real is not None else "Such a classifier is"
-    sentence = f"{what} right on {show_percent(accuracy)} of {stand_in} (guessing: {show_percent(chance)}"
+    sentence = f"{what} right on {show_percent(accuracy)} of {of} (guessing: {show_percent(chance)}"
     sentence += ")." if real is None else f"; learning the real ones: {show_percent(real)})."
+    if stated and by_class:
+        fewest = sorted(by_class, key=lambda name: by_class[name])[:_NAMED]
+        sentence += f" Least: {', '.join(f'{name} {show_percent(by_class[name])}' for name in fewest)}."
     kept = (accuracy - chance) / max((1.0 if real is None else real) - chance, 1e-9)
     if kept < _STATIC:
         sentence += (
@@ -145,6 +164,8 @@ def show(made: Preview, job: Job) -> PreviewRecord:
         stand_in=found.get("stand_in"),
         accuracy=found.get("accuracy"),
         real_accuracy=found.get("real"),
+        balanced_accuracy=found.get("balanced"),
+        accuracy_by_class=found.get("by_class"),
         chance=found.get("chance"),
         verdict=" ".join([forecast_sentence(**found), *_seen(job)]) if found else None,
         notes=list(job.plan.get("notes", [])),
@@ -178,6 +199,7 @@ KIND = Kind(
         description="Read a preview: its state, and its forecast once it has ended.",
         picture="grid",
         picture_description="Read a picture of what the generator drew of the stand-in, a class in each row.",
+        examples={"accuracy": 0.74, "balanced_accuracy": 0.71},
     ),
     planned=True,
     gives_way=True,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.class_shares import AS_STATED, checked_class_shares, read_class_shares
 from obscura.wire.job_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import FailureCode, ReleaseKind, SampleFormat
 from service import ledger
 from service.db.base import new_id
-from service.db.job_tables import Job, Sample
+from service.db.job_tables import Job, Release, Sample
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made, require_sha256
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
@@ -23,7 +24,15 @@ from service.ledger.commitments import columns_of, keyed_digest, sample_digest
 
 
 def accept(
-    session: Session, ask: Ask, *, release_id: str, count: int, classes: Sequence[str] | None, seed: int, format: str
+    session: Session,
+    ask: Ask,
+    *,
+    release_id: str,
+    count: int,
+    classes: Sequence[str] | None,
+    seed: int,
+    format: str,
+    proportions: Mapping[str, float] | str | None = None,
 ) -> Job:
     """Accept the drawing of synthetic images from a release.
 
@@ -46,7 +55,15 @@ def accept(
     known = get_dataset(session, release.dataset_id).classes
     if classes is not None and (not classes or len(set(classes)) != len(classes) or not set(classes) <= set(known)):
         raise InvalidInput(f"classes must be different names out of: {', '.join(known)}.")
-    drawn = {"count": count, "classes": None if classes is None else list(classes), "seed": seed, "format": format}
+    if proportions is not None:
+        proportions = _checked(session, release, proportions, classes, known)
+    drawn: dict[str, Any] = {
+        "count": count,
+        "classes": None if classes is None else list(classes),
+        "seed": seed,
+        "format": format,
+    }
+    drawn |= {} if proportions is None else {"proportions": proportions}
     job = new_job(
         ask,
         KIND.name,
@@ -62,6 +79,33 @@ def accept(
         job,
         Sample(id=new_id("smp"), job_id=job.id, release_id=release.id, created_at=ask.now, **drawn),
     )
+
+
+def _checked(
+    session: Session,
+    release: Release,
+    proportions: Mapping[str, float] | str,
+    classes: Sequence[str] | None,
+    known: Sequence[str],
+) -> Mapping[str, float]:
+    """Return proportions in label order, if images can be drawn in them.
+
+    Raises:
+        InvalidInput: they do not fit the classes, classes were given as well, or the release states none.
+    """
+    if classes is not None:
+        raise InvalidInput("Give classes or proportions, not both: proportions name the classes that are drawn.")
+    try:
+        if isinstance(proportions, str):
+            stated = get_job(session, release.job_id).plan.get("config", {}).get("class_shares")
+            if proportions != AS_STATED or not stated:
+                raise InvalidInput(
+                    f"Release *{release.name}* states no balance of its classes: name how often each is to come."
+                )
+            return read_class_shares(stated, known)
+        return checked_class_shares(proportions, known, every=False)
+    except ValueError as error:
+        raise InvalidInput(f"These proportions cannot be drawn: {error}.") from None
 
 
 def finish(

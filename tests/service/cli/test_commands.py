@@ -153,6 +153,11 @@ def test_from_training_to_download(shell, account, dataset, make_images, tmp_pat
     assert again.read_bytes() == out.read_bytes()
     arrays = shell("sample", job["release_id"], "-n", "10", "-f", "npz", "--wait", "--json").json
     assert arrays["state"] == "succeeded"
+    first, second = shell("datasets", "show", dataset, "--json").json["classes"][:2]
+    uneven = ("download", job["release_id"], "-n", "8", "--unpack", "--out", str(tmp_path / "uneven"), "--json")
+    said = shell(*uneven, "--proportions", f"{first}=3,{second}=1").json["proportions"]
+    assert said == {first: 3.0, second: 1.0}
+    assert [len(list((tmp_path / "uneven" / name).glob("*.png"))) for name in (first, second)] == [6, 2]
     tables = ("download", job["release_id"], "-n", "10", "-f", "parquet", "--unpack", "--out", str(tmp_path / "tables"))
     shell(*tables)
     assert [path.name for path in (tmp_path / "tables" / "data").iterdir()] == ["train-00000-of-00001.parquet"]

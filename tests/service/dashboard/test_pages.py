@@ -339,6 +339,20 @@ def test_images_are_drawn_from_a_form_at_no_cost(site, stock):
     assert "Free: it draws from a release" in client.get(f"/jobs/{job.id}").text
 
 
+def test_images_are_drawn_from_a_form_in_proportions(site, stock):
+    client = site.signed_in("train", "read")
+    (dataset,) = site.rows(Dataset, Dataset.id == site.rows(Release, Release.id == stock.release)[0].dataset_id)
+    rare, usual = dataset.classes[1], dataset.classes[0]
+    answer = draw(site, client, stock.release, proportions=f"{rare}=1, {usual}=99")
+    job = site.job(answer.headers["location"].removeprefix("/jobs/"))
+    (sample,) = site.rows(Sample, Sample.job_id == job.id)
+    assert list(sample.proportions.items()) == [(usual, 99.0), (rare, 1.0)]
+    assert f"{usual} 99, {rare} 1" in client.get(f"/jobs/{job.id}").text
+    assert f"{usual} 99, {rare} 1" in client.get(f"/releases/{stock.release}").text
+    refused = draw(site, client, stock.release, proportions="unicorn=1")
+    assert (refused.status_code, "unicorn=1" in refused.text) == (422, True)
+
+
 COUNTS = [{"count": "0"}, {"count": "-5"}, {"count": "x"}, {"count": ""}, {"count": "9" * 30}]
 
 

@@ -1,4 +1,4 @@
-"""A database of November 2026, brought up to date: what was there keeps its meaning, on the safe side."""
+"""A database of an earlier version, brought up to date: what was there keeps its meaning, on the safe side."""
 
 import json
 from collections.abc import Iterator
@@ -9,23 +9,28 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from alembic import command
-from obscura.wire.words import DecisionAction
-from service.db.access_tables import Decision
+from obscura.wire.words import DecisionAction, EntryKind
+from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
+from privacy.accounting.filter import open_filter
+from service import auth, ledger
+from service.audit.verify import verify
+from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.base import new_id
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
-from service.errors import Forbidden
-from service.ledger.chain import GENESIS_HASH
+from service.errors import Forbidden, InvalidInput
+from service.ledger.chain import GENESIS_HASH, Entry, canonical_json
 from tests.conftest import NOW
 from tests.service.people import approve_raise
 
-BEFORE = "0012"
+BEFORE = "0001"
 AT = NOW.replace(tzinfo=None).isoformat(" ")
 STORED_AT = NOW.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
 def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database as it was when requests stood in two tables."""
+    """A database as it was before admins were people."""
     url = f"sqlite:///{tmp_path}/old.db"
     if request.param == "postgresql":
         url = request.getfixturevalue("empty_postgres")
@@ -45,39 +50,57 @@ def insert(connection: Connection, table: str, **row: Any) -> None:
     connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
 
 
+def open_account_of_before(engine: Engine, filter_name: str = "gdp", name: str = "people") -> str:
+    """An account of a time when accounts had a filter each."""
+    terms = {"name": name, "owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
+    terms |= {"adjacency": "add_remove", "filter": filter_name, "filter_order": None}
+    capacity_nano = open_filter(2.0, 1e-5, 0.0).capacity_nano
+    balances = {"capacity_nano": capacity_nano, "spent_nano": 0, "held_nano": 0}
+    facts = {"account_id": new_id("acc"), "sequence": 1, "amount_nano": capacity_nano, "previous_hash": GENESIS_HASH}
+    of_nothing = {"hold_id": None, "job_id": None}
+    opening = Entry(**facts, **balances, **of_nothing, kind=EntryKind.OPEN, details=terms, created_at=NOW).hashed()
+    head = {"frozen": False, "head_sequence": 1, "head_hash": opening.hash, "created_at": STORED_AT}
+    entry = {"kind": "open", "details": canonical_json(terms).decode(), "hash": opening.hash, "created_at": STORED_AT}
+    with engine.begin() as connection:
+        insert(connection, "accounts", id=opening.account_id, **terms, **balances, **head)
+        insert(connection, "entries", **facts, **balances, **entry)
+    return opening.account_id
+
+
 @pytest.fixture
 def filled(database: Engine) -> Engine:
-    """Admins, keys, one admin having two, a reader's, an account, a raise that was approved and one that waits."""
-    admins = {"key_alice": "adm_alice", "key_spare": "adm_alice", "key_bob": "adm_bob", "key_reader": None}
-    account = {"id": "acc_people", "name": "people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
-    account |= {"adjacency": "add_remove", "rate": 0.0, "base": 0.0, "frozen": False, "created_at": STORED_AT}
-    balances = {"capacity_nano": 1, "spent_nano": 0, "held_nano": 0}
-    entry = {"account_id": "acc_people", "sequence": 1, "kind": "open", "amount_nano": 1, "details": "{}"}
-    entry |= {"previous_hash": GENESIS_HASH, "hash": "0" * 64, "created_at": STORED_AT}
-    raised = {"account_id": "acc_people", "epsilon_before": 2.0, "epsilon": 3.0, "reason": "more"}
-    raised |= {"requested_by": "key_alice", "requested_by_admin": "adm_alice", "requested_at": AT}
-    decided = {"decided_by": "key_bob", "decided_at": AT}  # by whom was not written down in the beginning
+    """Three admins' keys, one reader's, an account, a raise that was approved and one that waits."""
+    scopes = {"alice": "admin", "bob": "admin", "gone": "admin", "reader": "read"}
+    account_id = open_account_of_before(database)
+    raised = {"account_id": account_id, "epsilon_before": 2.0, "epsilon": 3.0, "reason": "more"}
+    raised |= {"requested_by": "key_alice", "requested_at": AT}
+    decided = {"decided_by": "key_bob", "decided_at": AT}
     with database.begin() as connection:
-        for name in ("alice", "bob", "carol"):
-            alone = {"id": f"adm_{name}", "name": name, "admission": "machine", "admitted_at": AT}
-            insert(connection, "admins", **alone)
-        for key_id, admin_id in admins.items():
-            key = {"id": key_id, "name": key_id, "hash": key_id, "created_at": AT, "admin_id": admin_id}
-            insert(connection, "api_keys", **key, scopes=json.dumps(["admin" if admin_id else "read"]))
-        insert(connection, "accounts", **account, **balances, head_sequence=1, head_hash="0" * 64)
-        insert(connection, "entries", **entry, **balances)
+        for name, scope in scopes.items():
+            key = {"id": f"key_{name}", "name": name, "scopes": json.dumps([scope]), "hash": name, "created_at": AT}
+            insert(connection, "api_keys", **key)
+        connection.execute(text("UPDATE api_keys SET revoked_at = created_at WHERE id = 'key_gone'"))
         insert(connection, "limit_requests", id="lim_old", state="approved", **raised, **decided)
         insert(connection, "limit_requests", id="lim_waiting", state="pending", **raised)
     return database
 
 
-def test_a_request_of_before_is_approved_by_somebody_else(filled, old_url):
+def test_admin_keys_of_before_are_one_person(filled, old_url):
     upgrade_schema(old_url)
     with transaction(make_session_factory(filled)) as session:
+        (first,) = session.query(Admin).all()
+        assert (first.name, first.admission.value) == ("first admin", "machine")
+        owners = {key.id: key.admin_id for key in session.query(ApiKey)}
+        assert owners == {"key_alice": first.id, "key_bob": first.id, "key_gone": first.id, "key_reader": None}
         requests = {row.id: (row.asked_by, row.decided_by) for row in session.query(Decision)}
-        assert requests == {"lim_old": ("adm_alice", None), "lim_waiting": ("adm_alice", None)}
+        assert requests == {"lim_old": (first.id, None), "lim_waiting": (first.id, None)}
         with pytest.raises(Forbidden, match="two people"):
-            approve_raise(session, "lim_waiting", "key_spare", NOW)
+            approve_raise(session, "lim_waiting", "key_bob", NOW)
+        with pytest.raises(InvalidInput, match="belongs to a person"):
+            auth.create_key(session, name="nobody's", scopes=["admin"], now=NOW)
+        account_id = session.query(Decision).first().account_id
+        ledger.record_fact(session, account_id=account_id, fact={"table": "x"}, now=NOW)
+        assert ledger.entries(session, account_id, 0, 10)[-1].kind is EntryKind.FACT
 
 
 def test_entries_stay_append_only_and_the_way_back_works(filled, old_url):
@@ -96,6 +119,50 @@ def test_entries_stay_append_only_and_the_way_back_works(filled, old_url):
     assert_append_only("DELETE FROM entries")
 
 
+def test_an_account_with_the_gdp_filter_goes_on_as_one_with_rate_0(database, old_url):
+    """Its log verifies, its Gaussian jobs cost what they did, and its capacity is the same, also under other limits."""
+    account_id = open_account_of_before(database)
+    upgrade_schema(old_url)
+    factory, votes = make_session_factory(database), GaussianEvent(1.0, 100.0, 10)
+    with transaction(factory) as session:
+        account = ledger.get_account(session, account_id)
+        assert (account.rate, account.base, ledger.filter_of(account).capacity_nano) == (0, 0, account.capacity_nano)
+        price_nano = ledger.filter_of(account).price_nano(votes)
+        assert price_nano == 10 * 100_000
+        stages = [{"name": "votes", "event": votes.to_json(), "price_nano": price_nano}]
+        facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": price_nano, "now": NOW}
+        before = ledger.filter_of(account)
+        held = ledger.hold(session, **facts, priced_by=before, details={"stages": stages})
+        lowered = ledger.lower_limit(session, account_id=account_id, epsilon=1.0, reason="less", now=NOW)
+        assert ledger.filter_of_hold(session, held.id) == before != ledger.filter_of(lowered)
+        sampled = PoissonGaussianEvent(0.01, 2.0, 4)
+        assert ledger.filter_of(account).price_nano(sampled) >= 4 / 4 * 10**9
+    with transaction(factory, read_only=True, snapshot=True) as session:
+        findings = verify(session, trusted={}).findings
+        assert [finding.code for finding in findings if finding.account_id] == []
+    database.dispose()
+    command.downgrade(migration_config(old_url), BEFORE)
+    upgrade_schema(old_url)
+
+
+def test_a_database_with_accounts_of_the_other_filter_is_left_as_it_is(database, old_url):
+    open_account_of_before(database, "rdp")
+    with pytest.raises(RuntimeError, match="1 accounts have the rdp filter"):
+        upgrade_schema(old_url)
+    with database.connect() as connection:
+        assert connection.scalar(text("SELECT filter FROM accounts")) == "rdp"
+
+
+def test_there_is_no_way_back_from_an_account_with_a_rate(database, old_url):
+    upgrade_schema(old_url)
+    with transaction(make_session_factory(database)) as session:
+        facts = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+        ledger.open_account(session, name="new", **facts, now=NOW)
+    database.dispose()
+    with pytest.raises(RuntimeError, match="1 accounts were opened since"):
+        command.downgrade(migration_config(old_url), BEFORE)
+
+
 LIMIT_ROWS = "SELECT * FROM limit_requests ORDER BY id"
 ADMIN_ROWS = "SELECT * FROM admin_requests ORDER BY id"
 
@@ -104,7 +171,12 @@ def test_requests_of_two_tables_are_decisions_and_go_back_as_they_were(filled, o
     """Every state and action, with what only raises and only requests about admins say."""
     command.upgrade(migration_config(old_url), "0013")
     with filled.begin() as connection:
-        first, account_id = "adm_alice", "acc_people"
+        first = connection.scalar(text("SELECT id FROM admins"))
+        for name in ("bob", "carol"):
+            alone = {"id": f"adm_{name}", "name": name, "admission": "machine", "admitted_at": AT}
+            insert(connection, "admins", **alone)
+        connection.execute(text("UPDATE api_keys SET admin_id = 'adm_bob' WHERE id = 'key_bob'"))
+        account_id = connection.scalar(text("SELECT id FROM accounts"))
         raised = {"account_id": account_id, "epsilon_before": 3.0, "epsilon": 4.0, "reason": "more", "requested_at": AT}
         raised |= {"requested_by": "key_alice", "requested_by_admin": first}
         by_bob = {"decided_by": "key_bob", "decided_by_admin": "adm_bob", "decided_at": STORED_AT}
@@ -121,13 +193,7 @@ def test_requests_of_two_tables_are_decisions_and_go_back_as_they_were(filled, o
             (
                 "adr_key",
                 "approved",
-                {
-                    "action": "revoke",
-                    "name": "carol",
-                    "admin_id": "adm_carol",
-                    "key_id": "key_spare",
-                    "keys_revoked": 1,
-                }
+                {"action": "revoke", "name": "carol", "admin_id": "adm_carol", "key_id": "key_gone", "keys_revoked": 1}
                 | decided,
             ),
         ):

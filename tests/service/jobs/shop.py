@@ -128,9 +128,9 @@ class Shop:
     def publish(self, claim: jobs.Claim, *, release_id: str, sha: str = SHA, **more: Any) -> Release:
         return self.tell(jobs.publish, claim, **self.facts_of(release_id, sha), **more)
 
-    def released(self) -> str:
+    def released(self, **changes: Any) -> str:
         """Train and publish."""
-        self.train()
+        self.train(**changes)
         return self.publish(self.charged(), release_id=new_id("rel")).id
 
     def heartbeat(self, claim: jobs.Claim) -> bool:

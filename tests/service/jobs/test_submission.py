@@ -22,6 +22,7 @@ from service.errors import (
     StaleAttempt,
 )
 from service.jobs.kinds.train import PRICINGS_MAX, at_the_present_rate
+from service.jobs.lookup import get_dataset
 from tests.service.jobs.shop import RECIPE, UNREADY
 from tests.together import at_once
 
@@ -214,6 +215,37 @@ def test_a_sample_job_has_no_hold_and_costs_nothing(shop):
     assert shop.read(lambda session: session.scalars(select(Release.id)).all()) == [release_id]
     assert (sample.count, sample.classes, sample.seed, sample.format.value) == (10, ["coat", "boot"], 7, "npz")
     assert (sample.path, sample.sha256, sample.bytes) == (None, None, None)
+
+
+def test_a_sample_in_proportions_keeps_them_in_label_order(shop):
+    release_id = shop.released()
+    names = shop.read(get_dataset, shop.dataset_id).classes
+    sample = shop.read(jobs.made_by, Sample, shop.sample(release_id, proportions={names[1]: 1, names[0]: 0.5}))
+    assert sample.classes is None
+    assert list(sample.proportions.items()) == [(names[0], 0.5), (names[1], 1.0)]
+    assert shop.read(jobs.made_by, Sample, shop.sample(release_id)).proportions is None
+
+
+def test_a_sample_may_come_in_the_balance_that_its_training_was_told(shop):
+    stated = shop.released(options={"class_shares": "boot=1,coat=3,shirt=2"})
+    sample = shop.read(jobs.made_by, Sample, shop.sample(stated, proportions="stated"))
+    assert sample.proportions == {"coat": 3.0, "boot": 1.0, "shirt": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"proportions": {"coat": 1.0}, "classes": ["coat"]}, "not both"),
+        ({"proportions": {"unicorn": 1.0}}, "there is no class unicorn"),
+        ({"proportions": {"coat": 0.0}}, "coat=0 is not a number"),
+        ({"proportions": {"coat": float("inf")}}, "coat=inf is not a number"),
+        ({"proportions": {}}, "no number"),
+        ({"proportions": "stated"}, "states no balance"),
+    ],
+)
+def test_proportions_that_cannot_be_drawn_are_refused(shop, changes, says):
+    with pytest.raises(InvalidInput, match=says):
+        shop.sample(shop.released(), **changes)
 
 
 def test_a_sample_that_cannot_be_drawn_is_refused(shop):

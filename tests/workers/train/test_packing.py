@@ -98,6 +98,57 @@ def test_classes_take_turns(generator):
     assert labels.tolist() == [2, 0, 2, 0, 2, 0, 2]
 
 
+PROPORTIONS = [(2000.0, 20.0, 5.0), (0.1, 0.2, 0.7), (1.0, 1.0, 1.0), (1e-9, 1e12, 1.0), (1 / 3, 1 / 7, 1e-3)]
+
+
+@pytest.mark.parametrize("proportions", PROPORTIONS)
+@pytest.mark.parametrize("count", [1, 2, 7, 300, 2023])
+def test_every_beginning_of_a_drawing_has_the_proportions(proportions, count):
+    labels = SampleRequest(count, 0, NAMES, proportions=proportions).labels
+    assert len(labels) == count
+    exact = np.arange(1, count + 1)[:, None] * np.array(proportions) / sum(proportions)
+    drawn = np.stack([np.cumsum(labels == label) for label in range(3)], axis=1)
+    assert np.abs(drawn - exact).max() < 1.5, "by less than two images off, whatever the count"
+    fewer = SampleRequest(max(1, count - 1), 0, NAMES, proportions=proportions).labels
+    assert np.array_equal(labels[: len(fewer)], fewer)
+
+
+def test_the_order_of_a_drawing_in_proportions_never_changes():
+    labels = SampleRequest(24, 0, NAMES, proportions=(0.5, 0.3, 0.2)).labels
+    assert "".join(map(str, labels)) == "012001021001200102100120"
+
+
+def test_equal_proportions_are_turns(generator):
+    assert write_same(generator, proportions=(7.0, 7.0, 7.0)) == write_same(generator)
+
+
+def write_same(generator: Generator, **changes: Any) -> list[Any]:
+    images, labels = draw_arrays(generator, SampleRequest(**{"count": 300, "seed": 5, "names": NAMES, **changes}))
+    return [images.tolist(), labels.tolist()]
+
+
+@pytest.mark.parametrize("sample_format", list(SampleFormat))
+def test_a_drawing_in_proportions_is_byte_for_byte_repeatable_and_says_them(tmp_path, generator, sample_format):
+    asked = {"sample_format": sample_format, "chosen": (2, 0), "proportions": (3.0, 1.0)}
+    first = write(tmp_path / "a", generator, **asked)
+    assert write(tmp_path / "b", generator, **asked) == first
+    if sample_format is SampleFormat.WEBDATASET:
+        return
+    with zipfile.ZipFile(tmp_path / "a") as archive:
+        readme = archive.read("README.md").decode()
+        assert "Ankle boot 3, T-shirt/top 1" in readme
+        assert "| 2 | Ankle boot | 225 |" in readme
+        if sample_format is SampleFormat.NPZ:
+            labels = np.load(io.BytesIO(archive.read("labels.npy")))
+            assert np.bincount(labels).tolist() == [75, 0, 225]
+
+
+def test_a_drawing_without_proportions_says_nothing_of_them(tmp_path, generator):
+    write(tmp_path / "a", generator)
+    with zipfile.ZipFile(tmp_path / "a") as archive:
+        assert "proportions" not in archive.read("README.md").decode()
+
+
 def test_an_image_folder_holds_what_it_says(tmp_path, generator):
     write(tmp_path / "sample.zip", generator, count=10)
     with zipfile.ZipFile(tmp_path / "sample.zip") as archive:

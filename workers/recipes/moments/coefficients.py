@@ -9,6 +9,7 @@ logarithms, which libraries round as they like, come from one table.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -19,13 +20,14 @@ from torch import Tensor
 
 from models.portable.textured import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLOOR, ORIENTATIONS, SCALE, filters
 from models.sizes import TEXTURE_CELL, texture_size
-from privacy.plans.moments.detail import LUMA_CHROMA, coefficients_of, texture_waves
+from privacy.plans.moments.detail import LUMA_CHROMA, action_of, coefficients_of, power_of, texture_waves
 from privacy.plans.moments.options import MomentsConfig
+from privacy.plans.moments.symmetry import Action
 from privacy.plans.plan import PublicFacts
 from workers.recipes.blocks import computed_alike
 
 Array = npt.NDArray[np.float64]
-_BLOCK = 512  # records whose products are formed at once
+_BLOCK, _BLOCK_NUMBERS = 512, 2**23  # records whose products are formed at once, fewer where they are large
 _ROW_BITS = 24  # to which records are rounded before a product
 TEXTURE_LARGEST = 4.0  # beyond any number of a texture
 _GRID = 2**12  # steps of a modulus from 0 to full brightness
@@ -38,6 +40,43 @@ def cosine_basis(length: int, frequencies: int) -> Array:
     waves = np.cos(np.arange(frequencies)[:, None] * positions[None, :])
     basis: Array = waves / np.linalg.norm(waves, axis=1, keepdims=True)
     return basis
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers by which a record is seen: coefficients of its pixels, then of its texture.
+
+    Attributes:
+        basis: (coefficients, pixels), orthonormal rows.
+        texture: (waves, numbers of a texture), likewise; (0, 0) where none is seen.
+        centre: brightness around which pixels are seen.
+        power: mean square (f,) that the public prior expects of each number.
+        action: how the declared symmetries act on them.
+    """
+
+    basis: Array
+    texture: Array
+    centre: float
+    power: Array
+    action: Action
+
+    def of(self, private_images: npt.NDArray[np.uint8]) -> Array:
+        """Return the numbers (n, f) of images (n, h, w[, c]) uint8. Private."""
+        found = coefficients(private_images, self.basis, self.centre)
+        if not len(self.texture):
+            return found
+        return np.concatenate([found, texture_coefficients(private_images, self.texture)], axis=1)
+
+    def drawn(self, rows: Array) -> Array:
+        """Turn deviations (n, f) into those of the pixels and, where it is seen, of the texture's numbers."""
+        of_pixels = len(self.basis)
+        return np.concatenate([rows[:, :of_pixels] @ self.basis, rows[:, of_pixels:] @ self.texture], axis=1)
+
+
+def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
+    """Return the numbers by which a configuration has records seen."""
+    bases = image_basis(config, facts), texture_basis(config, facts)
+    return Numbers(*bases, config.centre, power_of(config, facts), action_of(config, facts))
 
 
 def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -63,8 +102,13 @@ def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: fl
         flat = (np.moveaxis(images, 3, 1) if images.ndim == 4 else images).reshape(len(images), basis.shape[1])
         return torch.from_numpy(exact_product(flat / 255.0 - centre, basis.T, largest=1.0))
 
-    found: Array = computed_alike(private_images, compute, _BLOCK).numpy()
+    found: Array = computed_alike(private_images, compute, _records(basis.shape[1])).numpy()
     return found
+
+
+def _records(numbers: int) -> int:
+    """How many records, of so many numbers each, go through one product."""
+    return max(1, min(_BLOCK, _BLOCK_NUMBERS // numbers))
 
 
 def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:

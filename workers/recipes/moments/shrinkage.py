@@ -15,13 +15,14 @@ _GROUP = 8  # neighbouring coefficients whose classes are set apart alike
 _SPREAD = 0.7  # by which a coefficient's variance may differ from the prior's, as a part of it
 _LEAST = 0.05
 _NARROWEST = 0.1  # of the pooled variance: what a class has at least in any direction
-_COUNT_LEAST = 0.1  # of the mean count: a class is not believed to be rarer, or its noisy mean would be anything
+_COUNT_LEAST = 0.1  # of the mean count: no class is believed to be rarer where the noise of counts is above that
+_ROUNDS = 4  # in which the weights of classes follow from how far apart they are, and that from the weights
 
 
 def shrink_counts(counts: Array, noise_stddev: float) -> Array:
-    """Pull counts (classes,) to their mean, and keep them away from zero."""
+    """Pull counts (classes,) to their mean, and keep them away from zero: from what their noise lets one know."""
     middle = max(1.0, float(counts.mean()))
-    lifted = np.maximum(counts, _COUNT_LEAST * middle)
+    lifted = np.maximum(counts, max(1.0, min(_COUNT_LEAST * middle, noise_stddev)))
     middle = float(lifted.mean())
     variance = float(lifted.var()) * len(lifted) / max(1, len(lifted) - 1)
     found: Array = middle + _weight(variance, noise_stddev**2) * (lifted - middle)
@@ -29,7 +30,12 @@ def shrink_counts(counts: Array, noise_stddev: float) -> Array:
 
 
 def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) -> Array:
-    """Return means (classes, f): pulled to the pooled mean, and that to mid-grey.
+    """Return means (classes, f): pulled to their middle, each as far as its own noise asks for, and that to mid-grey.
+
+    The model is that of random effects: class means vary around a middle by v, alike in neighbouring coefficients, and
+    bear noise that is known. Middle and v are found by weights 1 / (v + noise) in turn (Paule and Mandel 1982, by
+    DerSimonian and Laird's moments in each round), and a mean keeps v / (v + noise) of what sets it apart. Where all
+    classes have the same noise this is the rule above. A rare class then costs the others nothing.
 
     Args:
         sums: (classes, f), with noise of that stddev in each.
@@ -37,26 +43,35 @@ def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) 
         prior: (f,) mean squares that the public prior expects.
         noise_stddev: of a sum's entry.
     """
-    classes, total = len(sums), float(counts.sum())
-    pooled = sums.sum(axis=0) / total
-    pooled = pooled * prior / (prior + classes * (noise_stddev / total) ** 2)
-    own = sums / counts[:, None] - pooled
-    shrink_apart(own, float(np.mean((noise_stddev / counts) ** 2)), freedom=max(1, classes - 1) / classes)
-    means: Array = pooled + own
+    means: Array = sums / counts[:, None]
+    noise = np.maximum((noise_stddev / counts) ** 2, 1e-30)
+    for start in range(0, means.shape[1], _GROUP):
+        group, expected = means[:, start : start + _GROUP], prior[start : start + _GROUP]  # a view, and (g,)
+        middle, weights, apart = group.mean(axis=0), noise, 0.0
+        for _ in range(_ROUNDS):
+            weights = 1.0 / (apart + noise)
+            whole = weights.sum()
+            middle = weights @ group / whole
+            if len(means) > 1:
+                found = float(weights @ ((group - middle) ** 2).mean(axis=1)) - weights @ noise
+                found += (weights**2 @ noise) / whole
+                apart = max(0.0, found / (whole - (weights**2).sum() / whole))
+        of_middle = (weights**2 @ noise) / weights.sum() ** 2  # its noise
+        middle = middle * expected / (expected + of_middle)
+        group[:] = middle + (apart / (apart + noise))[:, None] * (group - middle)
     return means
 
 
-def shrink_apart(deviations: Array, noise_variance: float, freedom: float = 1.0) -> None:
+def shrink_apart(deviations: Array, noise_variance: float) -> None:
     """Pull deviations (rows, f) from their middle towards zero, in place, neighbouring coefficients alike.
 
     Args:
         deviations: with noise of that variance in each.
         noise_variance: of an entry.
-        freedom: share of the rows that may vary, given their middle.
     """
     for start in range(0, deviations.shape[1], _GROUP):
         group = deviations[:, start : start + _GROUP]  # a view
-        group *= _weight(float((group**2).mean()) / freedom, noise_variance)
+        group *= _weight(float((group**2).mean()), noise_variance)
 
 
 def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array:

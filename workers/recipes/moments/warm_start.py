@@ -26,7 +26,7 @@ import torch
 from models.portable.generator import Generator
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.moments.detail import WITHIN, action_of, coefficients_of, noise_shape, power_of
+from privacy.plans.moments.detail import WITHIN, coefficients_of, noise_shape
 from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.symmetry import Places
 from privacy.plans.moments.warm_start import (
@@ -43,13 +43,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Run
 from workers.recipes.moments.blocks import block_by_block, principal_components
 from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, release_clusters
-from workers.recipes.moments.coefficients import (
-    coefficients,
-    exact_product,
-    image_basis,
-    texture_basis,
-    texture_coefficients,
-)
+from workers.recipes.moments.coefficients import exact_product, image_basis, numbers_of
 from workers.recipes.moments.released_sums import Kept, Noise, release_means, release_scatter
 from workers.recipes.moments.shrinkage import (
     at_least,
@@ -128,17 +122,12 @@ def warm_start(
         BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping).
             Where that is so for the classes' own covariances, the pooled one stands in for them.
     """
-    basis, classes, size = image_basis(config, facts), len(facts.classes), _size(facts)
-    power = power_of(config, facts)
-    shape = noise_shape(power, config.noise_shape)  # (f,)
-    expected = power / shape**2
-    private = coefficients(private_images, basis, config.centre)
-    of_texture = texture_basis(config, facts)
-    if config.texture:
-        private = np.concatenate([private, texture_coefficients(private_images, of_texture)], axis=1)
+    seen, classes, size = numbers_of(config, facts), len(facts.classes), _size(facts)
+    shape = noise_shape(seen.power, config.noise_shape)  # (f,)
+    expected = seen.power / shape**2
+    private = seen.of(private_images)
     private /= shape
-    action = action_of(config, facts)
-    blocks = action.blocks()
+    blocks = seen.action.blocks()
     may_differ = blocks[0][0]  # means of all other numbers are zero, as a declared symmetry says
 
     def counts_and_means(drawn: Noise) -> Array:
@@ -174,9 +163,9 @@ def warm_start(
         return part if kept else shrink_pooled(part, expected[places], noise_stddev)
 
     covariance = block_by_block(covariance, blocks, noise_stddev, fit_pooled) * np.outer(shape, shape)
-    found = principal_components(covariance, action, config.class_size(facts), config.latent_size(facts))
+    found = principal_components(covariance, seen.action, config.class_size(facts), config.latent_size(facts))
     components, pooled = found.vectors, np.maximum(found.variances, _FLOOR)  # (f, d) and (d,)
-    factor, clusters = _drawn(components.T, basis, of_texture).T, None
+    factor, clusters = seen.drawn(components.T).T, None
     roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
     if scales.by_class is not None:
         leading = found.leading
@@ -203,14 +192,9 @@ def warm_start(
             root[:leading, :leading] = block_by_block(covariance, own_blocks, noise_stddev, fit_own)
         if clusters is not None:
             clusters = in_latents(clusters, own_shape, roots)
-    mean = _drawn(means * shape, basis, of_texture)
+    mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
     return ClassGaussians(mean, np.stack([factor @ root for root in roots]), clusters)
-
-
-def _drawn(rows: Array, basis: Array, of_texture: Array) -> Array:
-    """Turn the coefficients in rows (n, f) into pixels, and those of the texture that follow into its numbers."""
-    return np.concatenate([rows[:, : len(basis)] @ basis, rows[:, len(basis) :] @ of_texture], axis=1)
 
 
 def _own(

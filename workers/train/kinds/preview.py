@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from models.public_images import fashion_mnist
 from models.released import load_released
 from models.stand_ins import StandIn, are_characters, from_characters, from_patterns, from_public
 from models.watching import between_layers
+from privacy.plans.balance import stated_shares
 from privacy.plans.budget import PlanBudget
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
@@ -29,7 +30,7 @@ from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
 from service.jobs.planning import facts_of
 from workers.evaluation.grid import write_grid
-from workers.evaluation.utility import train_and_test
+from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
@@ -41,6 +42,7 @@ MEASURED, REFERENCE = "measure_preview", "measure_stand_in"  # stages of reports
 SAMPLES, SAMPLES_LARGE, LARGE_PIXELS = 8_000, 2_500, 64 * 64  # synthetic images that the CNN learns: few large ones
 EPOCHS = 10
 GRID_CLASSES_MAX, GRID_COLUMNS = 12, 10
+LISTED_MAX = 100  # classes of which a forecast says how each is recognised
 _CNN_SECONDS = 30.0
 _SEED = 0
 
@@ -54,6 +56,9 @@ class Forecast:
             stand-in that took no part.
         real: the same CNN's, trained on the stand-in's own images; None of a classifier.
         chance: of guessing.
+        balanced: mean over the classes of what is recognised of each; `real_balanced` is that of the CNN of `real`.
+        by_class: what is recognised of each declared class that was tested; empty where classes are too many to list.
+        stated: whether the stand-in has the balance that the plan states.
         stand_in: what stood in, in words.
         grid: PNG picture, a class in each row; None of a classifier.
     """
@@ -62,6 +67,10 @@ class Forecast:
     real: float | None
     chance: float
     stand_in: str
+    balanced: float
+    real_balanced: float | None
+    by_class: dict[str, float]
+    stated: bool
     grid: bytes | None = field(repr=False)
 
 
@@ -82,31 +91,41 @@ def run(context: Context) -> None:
         anchors = anchors_of(session, plan)
     parts = public_parts(settings, plan, anchors)
     if named is None:
-        stand_in = find_stand_in(facts, context.alive)
+        stand_in = find_stand_in(facts, context.alive, shares_of(plan, facts))
     else:
-        stand_in = cut(*open_dataset(settings, named.id), tuple(named.classes), named.name, facts)
+        public = open_dataset(settings, named.id)
+        stand_in = cut(*public, tuple(named.classes), named.name, facts, shares_of(plan, facts))
     progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
     found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
     results = asdict(found)
     context.end(preview.finish, grid=results.pop("grid"), results=results)
 
 
-def find_stand_in(facts: PublicFacts, look: Callable[[], None] = lambda: None) -> StandIn:
+def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
+    """Return the balance that a plan states, in label order; None where it states none."""
+    stated = stated_shares(plan, facts.classes)
+    return None if stated is None else tuple(stated.values())
+
+
+def find_stand_in(
+    facts: PublicFacts, look: Callable[[], None] = lambda: None, shares: Sequence[float] | None = None
+) -> StandIn:
     """Return a stand-in for what was declared: written characters, where classes are named by one letter or digit each;
     Fashion-MNIST for other grey images of up to ten classes, where this machine has it; else generated patterns.
 
-    What takes long calls `look` in between.
+    What takes long calls `look` in between. Classes come in the shares that were stated, if any were.
     """
     shape = (facts.channels, facts.height, facts.width)
     if are_characters(facts.classes):
-        return from_characters(facts.classes, count=facts.records_declared, shape=shape, look=look)
+        return from_characters(facts.classes, count=facts.records_declared, shape=shape, shares=shares, look=look)
     if facts.channels == 1 and len(facts.classes) <= 10:
         try:
             images, labels, names = fashion_mnist("train")
-            return cut(images, labels, names, "Fashion-MNIST", facts)
+            return cut(images, labels, names, "Fashion-MNIST", facts, shares)
         except FileNotFoundError:
             pass
-    return from_patterns(count=facts.records_declared, classes=len(facts.classes), shape=shape, look=look)
+    count = facts.records_declared
+    return from_patterns(count=count, classes=len(facts.classes), shape=shape, shares=shares, look=look)
 
 
 def preview_work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
@@ -149,7 +168,7 @@ def forecast(
 ) -> Forecast:
     """Train on a stand-in what a plan announces, and measure it."""
     plan, facts, stand_in = rehearsal.plan, rehearsal.facts, rehearsal.stand_in
-    device, chance = device or torch.device("cpu"), 1 / len(facts.classes)
+    device = device or torch.device("cpu")
     trained = trainer(
         Run(
             plan=plan,
@@ -170,10 +189,11 @@ def forecast(
     if isinstance(trained, PrivateClassifier):
         with between_layers(trained.modules(), partial(_look, progress, MEASURED, 0, 1)):
             predicted = trained.predict(stand_in.test_images)
-        return Forecast(float((predicted == stand_in.test_labels).double().mean()), None, chance, stand_in.name, None)
+        confusion = confusion_of(stand_in.test_labels, predicted, len(facts.classes))
+        return _forecast(rehearsal, Utility.of(confusion), None, None)
     drawn = _draw(trained, facts, device, progress)
     own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
-    accuracy = {
+    found = {
         stage: train_and_test(
             "cnn",
             seen.images,
@@ -187,10 +207,27 @@ def forecast(
             * samples_for(facts)
             // len(seen.labels),  # few real images are seen as often as many drawn ones
             look=partial(_look, progress, stage),
-        ).accuracy
+        )
         for stage, seen in ((MEASURED, drawn), (REFERENCE, own))
     }
-    return Forecast(accuracy[MEASURED], accuracy[REFERENCE], chance, stand_in.name, _grid(drawn, stand_in.classes))
+    return _forecast(rehearsal, found[MEASURED], found[REFERENCE], _grid(drawn, stand_in.classes))
+
+
+def _forecast(rehearsal: Rehearsal, found: Utility, real: Utility | None, grid: bytes | None) -> Forecast:
+    """Return what was measured: of what was drawn, and of the stand-in's own images."""
+    classes = rehearsal.facts.classes
+    each = zip(classes, accuracy_by_class(found.confusion), strict=True)
+    return Forecast(
+        accuracy=found.accuracy,
+        real=None if real is None else real.accuracy,
+        chance=1 / len(classes),
+        stand_in=rehearsal.stand_in.name,
+        balanced=found.balanced_accuracy,
+        real_balanced=None if real is None else real.balanced_accuracy,
+        by_class={name: share for name, share in each if share is not None} if len(classes) <= LISTED_MAX else {},
+        stated=shares_of(rehearsal.plan, rehearsal.facts) is not None,
+        grid=grid,
+    )
 
 
 def cut(
@@ -199,6 +236,7 @@ def cut(
     names: tuple[str, ...],
     name: str,
     facts: PublicFacts,
+    shares: Sequence[float] | None = None,
 ) -> StandIn:
     """Return a stand-in of what was declared, made of a public set with these class names.
 
@@ -213,6 +251,7 @@ def cut(
         count=facts.records_declared,
         classes=len(facts.classes),
         shape=(facts.channels, facts.height, facts.width),
+        shares=shares,
     )
 
 

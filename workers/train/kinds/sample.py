@@ -1,8 +1,9 @@
 """One attempt at a sample job: images of a released generator as a file, in the format that was asked for.
 
 Post-processing of a release: costs nothing, any number of times, and is byte for byte repeatable. The same release,
-seed, classes and count give the same bytes, on one kind of processor and with the same versions of what draws and packs
-them: every batch has its own random stream derived from the public seed, and the order of the images is fixed.
+seed, classes, proportions and count give the same bytes, on one kind of processor and with the same versions of what
+draws and packs them: every batch has its own random stream derived from the public seed, and the order of the images is
+fixed.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ def run(context: Context) -> None:
 
 def _request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:
     chosen = None if sample.classes is None else tuple(names.index(name) for name in sample.classes)
-    return SampleRequest(count=sample.count, seed=sample.seed, names=names, chosen=chosen)
+    weights = None
+    if sample.proportions is not None:
+        chosen = tuple(label for label, name in enumerate(names) if name in sample.proportions)
+        weights = tuple(float(sample.proportions[names[label]]) for label in chosen)
+    return SampleRequest(count=sample.count, seed=sample.seed, names=names, chosen=chosen, proportions=weights)
 
 
 def _load(storage: Storage, release: Release) -> ReleasedGenerator:

@@ -185,8 +185,8 @@ def test_a_bad_option_is_refused_by_name(options: dict[str, Any], named: str) ->
 
 def test_every_option_refuses_another_type() -> None:
     for name, field in DataLensConfig.model_fields.items():
-        switch = isinstance(field.default, bool)
-        for value in (math.nan, "7", [7], 1 if switch else True):
+        switch, text = isinstance(field.default, bool), isinstance(field.default, str)
+        for value in (math.nan, 7 if text else "7", [7], 1 if switch else True):
             with pytest.raises(InvalidParameter) as refusal:
                 config_from_options({name: value})
             assert refusal.value.name == name

@@ -283,6 +283,9 @@ def test_a_finished_sweep_names_the_best_on_public_data(served, dataset, client)
     trained = [trial["job_id"] for trial in sweep["trials"]]
     releases = [served.publish(job_id, served.claim(job_id), charge_nano=500) for job_id in trained[:2]]
     with transaction(served.factory) as session:
+        # The other recognises more images, and fewer of the rare classes.
+        uneven = {"accuracy": {"cnn": 0.95}, "balanced_accuracy": {"cnn": 0.5}}
+        session.get_one(Release, releases[0]).summary = uneven
         session.get_one(Release, releases[1]).summary = {"accuracy": {"cnn": 0.9, "mlp": 0.8}}
     found = client.sweep(sweep["id"])
     assert (found.state, found.finished) == ("open", False)
@@ -291,7 +294,8 @@ def test_a_finished_sweep_names_the_best_on_public_data(served, dataset, client)
     ended = found.wait()
     assert seen == ["ended"]
     assert [trial.state for trial in ended.trials] == ["succeeded", "succeeded", "cancelled"]
-    assert [(trial.accuracy or {}).get("cnn") for trial in ended.trials] == [0.7, 0.9, None]
+    assert [(trial.accuracy or {}).get("cnn") for trial in ended.trials] == [0.95, 0.9, None]
+    assert [trial.compared_by for trial in ended.trials] == [0.5, 0.9, None]
     assert (ended.best_job_id, ended.best().id) == (trained[1], releases[1])
     totals = ended.totals
     assert (totals.spent_nano, totals.held_nano) == (1000, 0)

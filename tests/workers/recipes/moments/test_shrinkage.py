@@ -26,7 +26,7 @@ def same_noise() -> None:
 def test_counts_that_differ_by_noise_become_equal_and_others_stay() -> None:
     assert np.ptp(shrink_counts(100 + RNG.normal(0, 1, 10), 30.0)) == 0
     clear = np.array([10.0, 500.0, 1000.0])
-    np.testing.assert_allclose(shrink_counts(clear, 1.0), [50.3, 503.3, 1000.0], rtol=0.08)
+    np.testing.assert_allclose(shrink_counts(clear, 1.0), [10.0, 500.0, 1000.0], rtol=0.08)
 
 
 @pytest.mark.parametrize("counts", [[-50.0, -3.0], [0.0, 0.0], [-1e9, 4.0], [5.0]])
@@ -47,6 +47,34 @@ def test_shrunk_means_are_closer_to_the_truth() -> None:
     sums = truth * 100 + RNG.normal(0, 80, truth.shape)
     error = np.square(sums / 100 - truth).sum()
     assert np.square(shrink_means(sums, np.full(10, 100.0), np.ones(32), 80.0) - truth).sum() < 0.5 * error
+
+
+def test_where_all_have_the_same_noise_means_are_shrunk_by_james_and_steins_rule() -> None:
+    counts, prior, sums = np.full(5, 50.0), np.full(8, 1e9), RNG.normal(0, 80, (5, 8))
+    own = sums / 50 - sums.sum(axis=0) / 250
+    weight = max(0.0, 1 - (40.0 / 50) ** 2 / (np.square(own).mean() / 0.8))
+    assert 0 < weight < 1
+    np.testing.assert_allclose(
+        shrink_means(sums, counts, prior, 40.0), own * weight + sums.sum(axis=0) / 250, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("counts", [[300.0] * 9 + [10.0], [2000.0, 20.0], [5000.0, 1000.0, 200.0, 40.0]])
+def test_a_rare_class_is_pulled_far_and_leaves_the_others_where_they_are(counts: list[float]) -> None:
+    each, errors = np.array(counts), []
+    for _ in range(50):
+        truth = RNG.normal(0, 0.5, (len(each), 24)) + RNG.normal(0, 1, 24)
+        sums = truth * each[:, None] + RNG.normal(0, 60, truth.shape)
+        found = shrink_means(sums, each, np.full(24, 1e9), 60.0)
+        errors.append([np.square(means - truth).mean(axis=1) for means in (found, sums / each[:, None])])
+    shrunk, plain = np.mean(errors, axis=0)
+    assert shrunk[-1] < 0.6 * plain[-1], "of the rare class"
+    assert shrunk[0] < 1.1 * plain[0], "of the frequent one"
+
+
+def test_a_class_is_believed_to_be_as_rare_as_its_count_tells() -> None:
+    assert shrink_counts(np.array([2000.0, 20.0]), 5.0)[1] == pytest.approx(20.0, rel=0.1)
+    assert shrink_counts(np.array([2000.0, -20.0]), 5.0)[1] == pytest.approx(5.0, rel=0.1)
 
 
 def noisy(truth: np.ndarray, stddev: float) -> np.ndarray:

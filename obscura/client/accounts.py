@@ -1,4 +1,4 @@
-"""The connection of a client, and what admins do with it: keys, and decisions about each other."""
+"""The connection of a client, and what comes before jobs: admins and keys, accounts, and datasets that they protect."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from obscura.client.datasets import Datasets, only_one
+from obscura.client.holdings import Account, Dataset
 from obscura.client.transport import Record, Transport
 from obscura.errors import ApiError, ConnectionFailed
 from obscura.wire import admin_schemas, schemas
+from obscura.wire.budgets import Unit
 
 
-class AdminClient:
+class AccountClient:
     """A connection that answers to a `with` block.
 
     Args:
@@ -21,6 +24,7 @@ class AdminClient:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        self.datasets = Datasets(transport)
 
     def __enter__(self) -> Self:
         return self
@@ -102,6 +106,118 @@ class AdminClient:
         """Ask for another admin's key to be revoked, with all that it has made."""
         return self._post(admin_schemas.AdminRequestRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
 
+    # --- accounts ---
+
+    def create_account(
+        self,
+        *,
+        name: str,
+        owner: str,
+        epsilon: float,
+        delta: float,
+        unit: Unit,
+        adjacency: str = "add_remove",
+    ) -> Account:
+        """Open an account with a lifetime budget."""
+        body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
+        return self._account(self._post(Account, "/v1/accounts", {**body, "adjacency": adjacency}))
+
+    def find_account(self, name_or_id: str) -> Account:
+        """Return the account with this id, or else the only one with this name.
+
+        Raises:
+            NoSuchName: Nothing has this id or name, or several have the name.
+        """
+        return only_one(self.accounts(), name_or_id, "account")
+
+    def account(self, account_id: str) -> Account:
+        """Read an account with its balance."""
+        return Account.read(self.transport, account_id)
+
+    def accounts(self) -> Iterator[Account]:
+        """All accounts."""
+        return Account.listed(self.transport)
+
+    def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
+        """The ledger of an account, oldest first."""
+        return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
+
+    def pay_for_count(self, account_id: str, *, idempotency_key: str | None = None) -> schemas.CountRecord:
+        """Pay for one noisy count of records. Draw its noise afterwards, once (`propose_bound`).
+
+        Raises:
+            BudgetError: The account cannot pay.
+        """
+        path = f"/v1/accounts/{account_id}/counts"
+        return schemas.CountRecord.model_validate_json(self.transport.create(path, {}, idempotency_key))
+
+    def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
+        """Lower the lifetime limit at once; below what is spent and held the account freezes."""
+        body = {"epsilon": epsilon, "reason": reason}
+        return self._account(self._post(Account, f"/v1/accounts/{account_id}/lower-limit", body))
+
+    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> schemas.LimitRequestRecord:
+        """Ask for a higher limit. Another admin must approve it."""
+        body = {"epsilon": epsilon, "reason": reason}
+        return self._post(schemas.LimitRequestRecord, f"/v1/accounts/{account_id}/limit-requests", body)
+
+    def limit_requests(self) -> Iterator[schemas.LimitRequestRecord]:
+        """All requests to raise a limit, newest first."""
+        return self.transport.pages(schemas.LimitRequestRecord, "/v1/limit-requests")
+
+    def approve_raise(self, request_id: str) -> schemas.LimitRequestRecord:
+        """Raise a limit as another admin has asked for.
+
+        Raises:
+            AuthError: You asked for it yourself.
+        """
+        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/approve")
+
+    def decline_raise(self, request_id: str) -> schemas.LimitRequestRecord:
+        """Leave a limit as it is; also withdraws one's own request."""
+        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/decline")
+
+    def freeze(self, account_id: str, *, reason: str) -> Account:
+        """Take no new jobs and let no waiting one open its data."""
+        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}))
+
+    def unfreeze(self, account_id: str, *, reason: str) -> Account:
+        """Open a frozen account again."""
+        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}))
+
+    # --- datasets ---
+
+    def declare_dataset(
+        self,
+        *,
+        name: str,
+        visibility: schemas.Visibility,
+        classes: list[str],
+        height: int,
+        width: int,
+        channels: int,
+        records_declared: int,
+        subjects_declared: int | None = None,
+        account_id: str | None = None,
+    ) -> Dataset:
+        """Declare a dataset; every argument becomes public. Then `push` its content. `datasets.push` does both."""
+        return Dataset.declared(
+            self.transport,
+            name=name,
+            visibility=visibility,
+            classes=classes,
+            height=height,
+            width=width,
+            channels=channels,
+            records_declared=records_declared,
+            subjects_declared=subjects_declared,
+            account_id=account_id,
+        )
+
+    def dataset(self, dataset_id: str) -> Dataset:
+        """Read a dataset's declaration and state."""
+        return Dataset.read(self.transport, dataset_id)
+
     def _get(self, record: type[Record], path: str) -> Record:
         return record.model_validate_json(self.transport.request("GET", path).content)
 
@@ -112,3 +228,7 @@ class AdminClient:
         """POST what changes nothing the second time, and may therefore be tried again."""
         answer = self.transport.request("POST", path, json=body, repeatable=True)
         return record.model_validate_json(answer.content)
+
+    def _account(self, account: Account) -> Account:
+        account._transport = self.transport
+        return account

@@ -1,6 +1,6 @@
-"""Create every table as it was in November 2026, and the triggers that make entries and checkpoints append-only.
+"""Create every table, and the triggers that make the ledger's entries and checkpoints append-only.
 
-Revision: 0012, the first: databases from before then are brought to it by the versions of then.
+Revision: 0001, the first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from service.db.revisions import (
     reference,
 )  # fmt: skip
 
-revision = "0012"
+revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -35,19 +35,12 @@ depends_on = None
 FAILURE_CODES = (
     "training_failed", "evaluation_failed", "sampling_failed", "dataset_unavailable", "release_unavailable",
     "hold_exhausted", "out_of_memory", "out_of_disk", "time_limit", "worker_lost", "ledger_unavailable", "internal",
-    "preview_failed",
-)  # fmt: skip
-EARLY_ENDS = (
-    "cancelled", "discarded", "time_limit", "worker_lost", "training_failed", "out_of_memory", "out_of_disk",
 )  # fmt: skip
 TABLES = (
-    "installation", "accounts", "admins", "api_keys", "sign_ins", "idempotency", "outbox", "datasets", "fingerprints",
-    "entries", "holds", "checkpoints", "arming_stops", "verifications", "limit_requests", "admin_requests", "sweeps",
-    "jobs", "releases", "samples", "evaluations", "previews",
+    "accounts", "api_keys", "idempotency", "outbox", "datasets", "fingerprints", "entries", "holds", "checkpoints",
+    "arming_stops", "verifications", "limit_requests", "sweeps", "jobs", "releases", "samples",
 )  # fmt: skip
-DECIDED = "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)"
 
-REASON = sa.String(500)
 APPEND_ONLY = {
     "entries": "account_id = NEW.account_id AND sequence = NEW.sequence",
     "checkpoints": "sequence = NEW.sequence",
@@ -80,14 +73,6 @@ def append_only_postgresql(table: str) -> tuple[str, ...]:
 
 def upgrade() -> None:
     create(
-        "installation",
-        sa.Column("number", INTEGER, autoincrement=False, nullable=False),
-        *needed(ID, "id"),
-        *needed(MOMENT, "made_at"),
-        key=("number",),
-        only_one="number = 1",
-    )
-    create(
         "accounts",
         *needed(ID, "id"),
         sa.Column("name", NAME, nullable=False, unique=True),
@@ -95,7 +80,8 @@ def upgrade() -> None:
         *needed(REAL, "epsilon", "delta"),
         choice("unit", "record", "subject"),
         choice("adjacency", "add_remove"),
-        *needed(REAL, "rate", "base"),
+        choice("filter", "gdp", "rdp"),
+        *optional(REAL, "filter_order"),
         *needed(BIG, "capacity_nano", "spent_nano", "held_nano"),
         *needed(FLAG, "frozen"),
         *needed(BIG, "head_sequence"),
@@ -110,37 +96,14 @@ def upgrade() -> None:
         spent_not_negative="spent_nano >= 0",
     )
     create(
-        "admins",
-        *needed(ID, "id"),
-        sa.Column("name", NAME, nullable=False, unique=True),
-        choice("admission", "machine", "alone", "approved"),
-        reference("asked_by", "admins", nullable=True),
-        reference("approved_by", "admins", nullable=True),
-        *needed(MOMENT, "admitted_at"),
-        *optional(MOMENT, "removed_at"),
-        asked_by_somebody="(admission = 'machine') = (asked_by IS NULL)",
-        approved_by_somebody="(admission = 'approved') = (approved_by IS NOT NULL)",
-        two_people="approved_by IS NULL OR approved_by != asked_by",
-    )
-    index_where("uq_admins_alone", "admins", "admission", "admission = 'alone'", unique=True)
-    create(
         "api_keys",
         *needed(ID, "id"),
         *needed(NAME, "name"),
         *needed(HASH, "hash"),
         *needed(JSON, "scopes"),
-        reference("created_by", "api_keys", nullable=True, index=True),
-        reference("admin_id", "admins", nullable=True, index=True),
+        reference("created_by", "api_keys", nullable=True),
         *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "revoked_at", "expires_at", "last_used_at"),
-        admin_is_somebody="(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)",
-    )
-    create(
-        "sign_ins",
-        *needed(HASH, "token_sha256"),
-        sa.Column("key_id", ID, nullable=False, index=True),
-        *needed(MOMENT, "created_at", "expires_at"),
-        key=("token_sha256",),
+        *optional(MOMENT, "revoked_at"),
     )
     create(
         "idempotency",
@@ -162,7 +125,7 @@ def upgrade() -> None:
     create(
         "datasets",
         *needed(ID, "id"),
-        reference("account_id", "accounts", nullable=True),
+        reference("account_id", "accounts", nullable=True, index=True),
         *needed(NAME, "name"),
         choice("visibility", "private", "public"),
         *needed(JSON, "classes"),
@@ -175,10 +138,7 @@ def upgrade() -> None:
         *optional(BIG, "content_bytes"),
         *optional(WORD, "failure_code"),
         sa.Column("created_at", MOMENT, nullable=False, index=True),
-        *optional(MOMENT, "ready_at", "upload_lease_until"),
-        sa.Column("upload_attempt", INTEGER, nullable=False, server_default=sa.text("0")),
-        sa.Column("unchecked", FLAG, nullable=False, server_default=sa.false()),
-        *optional(HASH, "vault_key_id"),
+        *optional(MOMENT, "ready_at"),
         private_has_account="(visibility = 'private') = (account_id IS NOT NULL)",
         ready_is_complete="state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)",
         image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
@@ -186,23 +146,18 @@ def upgrade() -> None:
         subjects_within_records="subjects_declared IS NULL "
         "OR (subjects_declared > 0 AND subjects_declared <= records_declared)",
     )
-    for column in ("state", "account_id"):
-        op.create_index(f"ix_datasets_{column}_created_at", "datasets", [column, "created_at"])
     create(
         "fingerprints",
         *needed(sa.LargeBinary(16), "digest"),
-        reference("dataset_id", "datasets", index=True),
-        sa.Column("upload_attempt", INTEGER, autoincrement=False, nullable=False),
-        key=("digest", "dataset_id", "upload_attempt"),
+        reference("account_id", "accounts"),
+        key=("digest", "account_id"),
         digest_length="length(digest) = 16",
     )
     create(
         "entries",
         reference("account_id", "accounts"),
         sa.Column("sequence", BIG, autoincrement=False, nullable=False),
-        choice(
-            "kind", "open", "hold", "arm", "charge", "capture", "release", "sample", "limit", "freeze", "fact", "count"
-        ),
+        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "sample", "limit", "freeze"),
         *optional(ID, "hold_id"),
         sa.Column("job_id", ID, nullable=True, index=True),
         *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
@@ -232,10 +187,6 @@ def upgrade() -> None:
         last_sequence_after_opening="last_sequence >= 2",
         captured_within_hold="captured_nano >= 0 AND captured_nano <= amount_nano",
         charged_within_hold="charged_nano >= 0 AND charged_nano <= amount_nano",
-    )
-    opened = sa.text("state IN ('held', 'armed')")
-    op.create_index(
-        "ix_holds_open", "holds", ["account_id", "created_at"], sqlite_where=opened, postgresql_where=opened
     )
     create(
         "checkpoints",
@@ -268,38 +219,16 @@ def upgrade() -> None:
         *needed(ID, "id"),
         reference("account_id", "accounts", index=True),
         *needed(REAL, "epsilon_before", "epsilon"),
-        *needed(REASON, "reason"),
+        *needed(sa.String(500), "reason"),
         choice("state", "pending", "approved", "declined"),
         reference("requested_by", "api_keys"),
         *needed(MOMENT, "requested_at"),
         reference("decided_by", "api_keys", nullable=True),
         *optional(MOMENT, "decided_at"),
-        reference("requested_by_admin", "admins"),
-        reference("decided_by_admin", "admins", nullable=True),
         epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
-        decided_by_somebody=DECIDED,
+        decided_by_somebody="(state = 'pending') = (decided_by IS NULL) "
+        "AND (decided_by IS NULL) = (decided_at IS NULL)",
         two_keys="state != 'approved' OR decided_by != requested_by",
-        two_people="state != 'approved' OR decided_by_admin IS NULL OR decided_by_admin != requested_by_admin",
-    )
-    create(
-        "admin_requests",
-        *needed(ID, "id"),
-        choice("action", "admit", "remove", "revoke"),
-        *needed(NAME, "name"),
-        reference("admin_id", "admins", nullable=True),
-        *optional(ID, "key_id"),
-        *optional(HASH, "key_hash"),
-        *needed(REASON, "reason"),
-        choice("state", "pending", "approved", "declined"),
-        reference("asked_by", "admins"),
-        *needed(MOMENT, "asked_at"),
-        reference("decided_by", "admins", nullable=True),
-        *optional(MOMENT, "decided_at"),
-        *optional(INTEGER, "keys_revoked"),
-        names_key="(action = 'admit') = (key_hash IS NOT NULL) AND (action = 'remove') = (key_id IS NULL)",
-        concerns_one="action = 'admit' OR admin_id IS NOT NULL",
-        decided_by_somebody=DECIDED,
-        two_people="state != 'approved' OR decided_by != asked_by",
     )
     create(
         "sweeps",
@@ -315,10 +244,10 @@ def upgrade() -> None:
     create(
         "jobs",
         *needed(ID, "id"),
-        choice("kind", "train", "sample", "evaluate", "preview"),
-        reference("account_id", "accounts", nullable=True),
+        choice("kind", "train", "sample"),
+        reference("account_id", "accounts", nullable=True, index=True),
         reference("dataset_id", "datasets", nullable=True, index=True),
-        reference("evaluation_dataset_id", "datasets", nullable=True, index=True),
+        reference("evaluation_dataset_id", "datasets", nullable=True),
         sa.Column("release_id", ID, nullable=True, index=True),
         *needed(WORD, "recipe"),
         *optional(REAL, "epsilon"),
@@ -336,8 +265,6 @@ def upgrade() -> None:
         *needed(HASH, "secret"),
         sa.Column("created_at", MOMENT, nullable=False, index=True),
         *optional(MOMENT, "started_at", "finished_at"),
-        choice("ended_early", *EARLY_ENDS, nullable=True),
-        *optional(INTEGER, "salvage_attempt"),
         training_has_hold="(kind = 'train') = (hold_id IS NOT NULL)",
         failed_has_code="(state = 'failed') = (failure_code IS NOT NULL)",
         running_has_lease="(state = 'running') = (lease_until IS NOT NULL)",
@@ -345,27 +272,21 @@ def upgrade() -> None:
         attempt_not_negative="attempt >= 0",
         lost_were_attempts="attempts_lost >= 0 AND attempts_lost <= attempt",
         epsilon_positive="epsilon IS NULL OR epsilon > 0",
-        training_ends_early="ended_early IS NULL OR kind = 'train'",
-        salvage_ended_early="salvage_attempt IS NULL OR ended_early IS NOT NULL",
     )
-    for column in ("account_id", "state", "recipe"):
-        op.create_index(f"ix_jobs_{column}_created_at", "jobs", [column, "created_at"])
     index_where("ix_jobs_open", "jobs", "created_at", "state IN ('queued', 'running')")
     create(
         "releases",
         *needed(ID, "id"),
         reference("job_id", "jobs", unique=True),
-        reference("account_id", "accounts"),
+        reference("account_id", "accounts", index=True),
         reference("dataset_id", "datasets", index=True),
         *needed(NAME, "name"),
         choice("kind", "generator", "histogram", "classifier"),
         *needed(HASH, "artifact_sha256"),
         *needed(sa.String(), "artifact_dir"),
         *needed(JSON, "card", "summary", "receipt"),
-        *optional(JSON, "incomplete"),
         sa.Column("created_at", MOMENT, nullable=False, index=True),
     )
-    op.create_index("ix_releases_account_id_created_at", "releases", ["account_id", "created_at"])
     create(
         "samples",
         *needed(ID, "id"),
@@ -374,39 +295,13 @@ def upgrade() -> None:
         *needed(INTEGER, "count"),
         *optional(JSON, "classes"),
         *needed(BIG, "seed"),
-        choice("format", "imagefolder", "npz", "parquet", "webdataset"),
+        choice("format", "imagefolder", "npz"),
         *optional(sa.String(), "path"),
         *optional(HASH, "sha256"),
         *optional(BIG, "bytes"),
         sa.Column("created_at", MOMENT, nullable=False, index=True),
         count_positive="count > 0",
         seed_not_negative="seed >= 0",
-    )
-    create(
-        "evaluations",
-        *needed(ID, "id"),
-        reference("job_id", "jobs", unique=True),
-        reference("release_id", "releases", index=True),
-        reference("dataset_id", "datasets", index=True),
-        *optional(INTEGER, "samples"),
-        *needed(BIG, "seed"),
-        *optional(JSON, "results", "confusion"),
-        sa.Column("created_at", MOMENT, nullable=False, index=True),
-        *optional(MOMENT, "finished_at"),
-        samples_positive="samples IS NULL OR samples > 0",
-        seed_not_negative="seed >= 0",
-        results_have_time="(results IS NULL) = (finished_at IS NULL)",
-    )
-    job = sa.ForeignKey("jobs.id", name=op.f("fk_previews_job_id_jobs"))
-    create(
-        "previews",
-        *needed(ID, "id"),
-        sa.Column("job_id", ID, job, nullable=False, unique=True),
-        *optional(JSON, "results"),
-        *optional(sa.LargeBinary(), "grid"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "finished_at"),
-        results_have_time="(results IS NULL) = (finished_at IS NULL)",
     )
 
     on_sqlite = op.get_bind().dialect.name == "sqlite"

@@ -1,0 +1,221 @@
+"""DICOM files: what is in the pixels of a frame, as a viewer shows it, and nothing of what is in the tags.
+
+Rescale or modality LUT, then VOI LUT or window (PS3.3, C.11.1 and C.11.2), palettes, and the inversion of MONOCHROME1.
+Enhanced files keep rescale and window of each frame in functional groups (PS3.3, C.7.6.16).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from obscura.extras import extras
+from obscura.preparing.choices import NO_TAG
+from obscura.preparing.depth import Numbers, Window
+from obscura.preparing.errors import PackingError, Unreadable
+from obscura.preparing.sources import PIXELS_MAX, Pixels
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset
+    from pydicom.tag import BaseTag
+
+HEAD_BYTES = 132
+_WHAT = "Reading DICOM files"
+_PIXEL_WORDS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
+_GREY, _COLOUR = ("MONOCHROME1", "MONOCHROME2"), ("RGB", "YBR_")
+# Which sequences of a functional group hold what stands at the top of a plain file.
+_OF_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
+
+
+def begins_like_dicom(head: bytes) -> bool:
+    """Whether a file's first 132 bytes are those of a DICOM file."""
+    return head[HEAD_BYTES - 4 : HEAD_BYTES] == b"DICM"
+
+
+def require_reader(*tags: str | None) -> None:
+    """Let pass where DICOM can be read and each of these tags is one.
+
+    Raises:
+        MissingExtra: What reads it is not installed.
+        PackingError: There is no such tag.
+    """
+    with extras(_WHAT):
+        from pydicom.datadict import dictionary_has_tag
+    for tag in tags:
+        if tag is None or tag == NO_TAG:
+            continue
+        number = _tag(tag)
+        if number is None or not (dictionary_has_tag(number) or number.is_private):
+            raise PackingError(f"{tag!r} is no tag of DICOM: write PatientID or 0010,0020.")
+
+
+def _tag(text: str) -> BaseTag | None:
+    """The tag of a keyword, or of eight digits of base sixteen; None where there is none."""
+    from pydicom.datadict import tag_for_keyword
+    from pydicom.tag import Tag
+
+    digits = re.sub(r"[(),\s]", "", text)
+    if not digits:
+        return None
+    number = int(digits, 16) if re.fullmatch(r"[0-9A-Fa-f]{8}", digits) else tag_for_keyword(digits)
+    return None if number is None else Tag(number)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Let no warning through: they quote values of tags."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def open_dicom(data: bytes) -> Dataset:
+    """Read a DICOM file, also one without its 128 bytes of preamble.
+
+    Raises:
+        MissingExtra: What reads it is not installed.
+        Unreadable: It is no DICOM file.
+    """
+    with extras(_WHAT):
+        from pydicom import dcmread
+        from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+    try:
+        with _quietly():
+            dataset = dcmread(io.BytesIO(data), force=True)
+            known = "SOPClassUID" in dataset or "Rows" in dataset or begins_like_dicom(data)
+            if "TransferSyntaxUID" not in dataset.file_meta:  # found out from how its first tag is written
+                explicit = ExplicitVRLittleEndian if dataset.original_encoding[1] else ExplicitVRBigEndian
+                syntax = ImplicitVRLittleEndian if dataset.original_encoding[0] else explicit
+                dataset.file_meta.TransferSyntaxUID = syntax
+    except Exception as error:  # damaged files fail in many ways
+        raise Unreadable(f"it is damaged ({type(error).__name__})") from None
+    if not known:
+        raise Unreadable("it is not a DICOM file")
+    return cast("Dataset", dataset)
+
+
+def has_picture(dataset: Dataset) -> bool:
+    """Whether a file holds pixels at all: reports, plans and presentation states do not."""
+    return any(word in dataset for word in _PIXEL_WORDS)
+
+
+def frames_of(dataset: Dataset) -> int:
+    """How many frames a file says that it has, 1 or more."""
+    try:
+        return max(1, int(dataset.get("NumberOfFrames") or 1))
+    except (TypeError, ValueError):
+        return 1
+
+
+def tag_text(dataset: Dataset, tag: str) -> str:
+    """The value of a tag, by its keyword or number, as text; empty where it is not there."""
+    with _quietly():
+        number = _tag(tag)
+        element = None if number is None else dataset.get(number)
+        value = getattr(element, "value", element)
+        parts = [value] if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else list(value)
+        return "\\".join(str(part).strip() for part in parts if part is not None)
+
+
+def read_frame(dataset: Dataset, number: int = 0) -> Pixels | Numbers:
+    """Return the pixels of a frame, counted from 0: grey numbers, or (h, w, 3) of eight bits.
+
+    Raises:
+        Unreadable: It has none, or they are damaged, too many, or stored in a way that is not read here.
+    """
+    if not has_picture(dataset):
+        raise Unreadable("it is a DICOM file without a picture")
+    try:
+        with _quietly():
+            rows, columns = int(dataset.Rows), int(dataset.Columns)
+            if rows * columns > PIXELS_MAX:
+                raise Unreadable(f"it has {columns:,} x {rows:,} pixels, more than {PIXELS_MAX:,}")
+            return _frame(dataset, number)
+    except Unreadable:
+        raise
+    except MemoryError:
+        raise Unreadable(f"it has more than {PIXELS_MAX:,} pixels") from None
+    except Exception as error:  # decoders and damaged tags fail in many ways
+        raise Unreadable(_why(dataset, error)) from None
+
+
+def _why(dataset: Dataset, error: Exception) -> str:
+    syntax = getattr(dataset, "file_meta", {}).get("TransferSyntaxUID")
+    if syntax is not None and syntax.is_compressed and isinstance(error, (NotImplementedError, RuntimeError)):
+        return f"its pixels are damaged, or compressed in a way that is not read here ({syntax.name})"
+    return f"it is damaged ({type(error).__name__})"
+
+
+def _frame(dataset: Dataset, number: int) -> Pixels | Numbers:
+    from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
+    from pydicom.pixels.utils import pixel_array
+
+    kind = str(dataset.get("PhotometricInterpretation", ""))
+    stored = pixel_array(dataset, index=number)
+    if kind == "PALETTE COLOR":
+        colours = apply_color_lut(stored, dataset)
+        return _colour(colours, 8 * colours.dtype.itemsize)
+    if kind.startswith(_COLOUR) and stored.ndim == 3:
+        return _colour(stored, int(dataset.BitsStored))
+    if kind not in _GREY or stored.ndim != 2:
+        raise Unreadable(f"its pixels are of a kind that is not taken ({kind or 'no PhotometricInterpretation'})")
+    settings = _settings(dataset, number)
+    values = apply_modality_lut(stored, settings)
+    ends = None if stored.dtype.kind == "f" else _ends(settings)
+    limits = None if ends is None else (min(ends), max(ends))
+    inverted = kind == "MONOCHROME1"
+    integers = limits is not None and limits[0] == 0 and values.dtype.kind in "iu"
+    return Numbers(values, limits, _own(values, settings, ends), inverted, integers)
+
+
+def _colour(pixels: np.ndarray[Any, Any], bits: int) -> Pixels:
+    if bits != 8:
+        pixels = np.rint(pixels.astype(np.float64) * 255 / (2**bits - 1))
+    return np.ascontiguousarray(pixels[..., :3], np.uint8)
+
+
+def _settings(dataset: Dataset, number: int) -> Dataset:
+    """What rescales and windows a frame, the groups of an enhanced file laid over what stands at its top."""
+    from pydicom.dataset import Dataset
+
+    shared = list(dataset.get("SharedFunctionalGroupsSequence") or ())[:1]
+    own = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())[number : number + 1]
+    found = Dataset()
+    found.update({tag: dataset[tag] for tag in dataset.keys() if tag.group == 0x28})  # noqa: SIM118  # its values differ
+    for group in (*shared, *own):
+        for word in _OF_FRAMES:
+            for item in list(group.get(word) or ())[:1]:
+                found.update(item)
+    return found
+
+
+def _ends(settings: Dataset) -> Window:
+    """What the least and the greatest of the numbers that the stored bits can be are, once rescaled."""
+    if settings.get("ModalityLUTSequence"):
+        return 0, 2 ** int(settings.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
+    bits = int(settings.BitsStored)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if settings.PixelRepresentation else (0, 2**bits - 1)
+    slope, intercept = settings.get("RescaleSlope"), settings.get("RescaleIntercept")
+    if slope is None or intercept is None:
+        return low, high
+    return float(slope) * low + float(intercept), float(slope) * high + float(intercept)
+
+
+def _own(values: np.ndarray[Any, Any], settings: Dataset, ends: Window | None) -> Numbers | None:
+    """The picture as the file's own VOI LUT or window shows it, the first where it has several."""
+    from pydicom.pixels.processing import apply_voi, apply_windowing
+
+    tables = settings.get("VOILUTSequence")
+    if tables and None not in [tables[0].get(word) for word in ("LUTDescriptor", "LUTData")]:
+        return Numbers(apply_voi(values, settings, 0), (0, 2 ** int(tables[0].LUTDescriptor[2]) - 1))
+    if ends is None or None in [settings.get(word) for word in ("WindowCenter", "WindowWidth")]:
+        return None
+    return Numbers(
+        apply_windowing(values, settings, 0), ends
+    )  # from one end to the other, also where the slope is negative

@@ -1,0 +1,129 @@
+"""Folders and zips with NIfTI volumes in class folders: slices of each, along an axis that their owner names.
+
+All slices of a file are one person's. Two files are of one person where their paths say so: by a folder inside the
+class folder, or as BIDS does (`sub-01`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NoReturn
+
+from obscura.pictures.types import picture_suffixes
+from obscura.preparing.choices import Axis, Choices
+from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
+from obscura.preparing.folders import LOOSE
+from obscura.preparing.nifti import SUFFIXES, Volume, open_volume, require_reader
+from obscura.preparing.sources import Content, Record, Source, Tally
+from obscura.preparing.trees import OTHER, Tree, all_files, suffix_of
+
+FIRST_VOLUMES = "are of the first volume of a file that has several"
+BY_FILE = (
+    "are of a file that counts as a subject of its own, for its path names no person (sub-01, or a folder for each)"
+)
+_BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
+
+
+def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source | None:
+    """Recognise a folder in which there is at least one NIfTI file.
+
+    Raises:
+        MissingExtra: What reads NIfTI is not installed.
+        ChoiceNeeded: No axis was named.
+        PackingError: Several slices of one person are wanted, and the account protects single records; or slices of
+            what holds no volume.
+    """
+    if not any(_is_nifti(path) for path in all_files(tree, base)):
+        if choices.slices is not None or choices.every is not None:
+            raise PackingError(f"--slices and --every are for NIfTI volumes, and {tree.name} has none.")
+        return None
+    require_reader()
+    if choices.slices is None:
+        raise ChoiceNeeded(
+            f"{tree.name} holds volumes, and pictures are flat: name the axis along which they are cut, axial, coronal "
+            "or sagittal. One slice of each is taken, the middle one, or with --every 5 every fifth.",
+            ["--slices axial"],
+        )
+    if choices.every is not None and not subjects:
+        raise PackingError(
+            "--every takes several slices of one person, and the account protects single records: leave it out, which "
+            "takes the middle one, or use an account whose unit is the subject."
+        )
+    walk = partial(_walk, tree, base, choices.slices, choices.every, subjects)
+    return Source(f"NIfTI, {choices.slices} slices", walk)
+
+
+@dataclass
+class _Owners:
+    """Whose files there have been, of an account that protects single records."""
+
+    seen: set[str] = field(default_factory=set)
+
+    def require_new(self, owner: str) -> None:
+        if owner in self.seen:
+            raise PackingError(
+                "Several volumes are of one person by their paths, and the account protects single records. Use an "
+                "account whose unit is the subject."
+            )
+        self.seen.add(owner)
+
+
+def _walk(tree: Tree, base: str, axis: Axis, every: int | None, subjects: bool, tally: Tally) -> Iterator[Record]:
+    owners = _Owners()
+    for path in all_files(tree, base, tally):
+        folder, _, inside = path.removeprefix(f"{base}/" if base else "").partition("/")
+        if suffix_of(path) in picture_suffixes():
+            raise PackingError(f"{tree.name} holds volumes and other pictures ({path}): push them as two datasets.")
+        if not _is_nifti(path):
+            tally.left_out[OTHER] += 1
+            tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
+            continue
+        if not inside:
+            tally.left_out[LOOSE] += 1
+            continue
+        label, owner = unicodedata.normalize("NFC", folder), _owner(inside)
+        if not subjects:
+            owners.require_new(owner or path)
+        try:
+            volume = open_volume(tree.read(path))
+        except Unreadable as error:
+            yield Record(label, None, path, partial(_fail, error))
+            continue
+        numbers = _numbers(volume.count(axis), every)
+        tally.notes[FIRST_VOLUMES] += len(numbers) * (volume.volumes > 1)
+        tally.notes[BY_FILE] += len(numbers) * (subjects and owner is None)
+        for number in numbers:
+            shown = f"{path} slice {number + 1}"
+            yield Record(label, (owner or path) if subjects else None, shown, _slice(volume, axis, number))
+
+
+def _numbers(count: int, every: int | None) -> range:
+    """Which slices are taken: the middle one, or every so many, as far from one end as from the other."""
+    if every is None:
+        return range(count // 2, count // 2 + 1)
+    first = (count - 1) % every // 2
+    return range(first, count, every)
+
+
+def _owner(inside: str) -> str | None:
+    """The person that a path inside a class folder names."""
+    named = _BIDS.search(inside)
+    if named is not None:
+        return named[1]
+    return inside.partition("/")[0] if "/" in inside else None
+
+
+def _is_nifti(path: str) -> bool:
+    return path.lower().endswith(SUFFIXES)
+
+
+def _slice(volume: Volume, axis: Axis, number: int) -> Callable[[], Content]:
+    return lambda: volume.slice(axis, number)
+
+
+def _fail(error: Unreadable) -> NoReturn:
+    raise error

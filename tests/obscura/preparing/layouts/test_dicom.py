@@ -1,0 +1,142 @@
+"""Folders of DICOM files: whose they are and of which class, and nothing else of what their tags say."""
+
+import logging
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from obscura.extras import MissingExtra
+from obscura.preparing import BrokenPictures, ChoiceNeeded, Package, PackingError, prepare
+from obscura.preparing.choices import Choices
+from tests.obscura.preparing.dicom_files import CANARIES, dicom_file
+
+RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
+
+
+def write(root: Path, files: dict[str, dict[str, Any]]) -> Path:
+    """Write files by path, each with these tags besides the usual ones."""
+    for name, tags in files.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        values = tags.pop("values", RAMP)
+        place.write_bytes(dicom_file(values, **({"BitsStored": 12, "BurnedInAnnotation": "NO"} | tags)))
+    return root
+
+
+def two_by_two(root: Path, name: str = "{kind}/{patient}/IM{number}", **tags: Any) -> Path:
+    files = {}
+    for number, (kind, patient) in enumerate([("normal", "P1"), ("normal", "P2"), ("sick", "P3"), ("sick", "P3")]):
+        path = name.format(kind=kind, patient=patient, number=number)
+        files[path] = {"PatientID": patient, "StudyDescription": kind, **tags}
+    return write(root, files)
+
+
+def names(package: Package, target: Path) -> list[str]:
+    target.write_bytes(b"".join(package.open()))
+    with zipfile.ZipFile(target) as archive:
+        return sorted(archive.namelist())
+
+
+@pytest.mark.parametrize(
+    "name", ["{kind}/IM{number}.dcm", "{kind}/{patient}/IM{number}", "{kind}/a/b/{number}.1.2.840"]
+)
+def test_patients_are_the_subjects_and_folders_the_classes(tmp_path, name):
+    package = prepare(two_by_two(tmp_path / "in", name), subjects=True)
+    assert (package.private_records, package.private_subjects, package.classes) == (4, 3, ("normal", "sick"))
+    assert {path.rsplit("/", 1)[0].split("/")[0] for path in names(package, tmp_path / "out.zip")} == {"normal", "sick"}
+
+
+def test_zips_and_directories_are_read_alike(tmp_path):
+    root = two_by_two(tmp_path / "in")
+    (root / "DICOMDIR").write_bytes(b"\0" * 128 + b"DICM")
+    archive = tmp_path / "in.zip"
+    with zipfile.ZipFile(archive, "w") as out:
+        for path in sorted(root.rglob("*")):
+            out.write(path, path.relative_to(root))
+    for path in (root, root / "DICOMDIR", archive):
+        package = prepare(path, subjects=True)
+        assert (package.private_records, package.private_subjects) == (4, 3)
+
+
+def test_another_tag_is_the_subject_and_a_tag_the_class(tmp_path):
+    root = two_by_two(tmp_path, "{patient}/{number}.dcm", StudyInstanceUID="1.2.3")
+    chosen = Choices(label_tag="StudyDescription", subject_tag="StudyInstanceUID")
+    package = prepare(root, chosen, subjects=True)
+    assert (package.private_subjects, package.classes) == (1, ("normal", "sick"))
+
+
+def test_a_record_account_takes_one_picture_of_a_person(tmp_path):
+    root = two_by_two(tmp_path)
+    with pytest.raises(PackingError, match="unit is the subject"):
+        prepare(root)
+    (root / "sick/P3/IM3").unlink()
+    assert prepare(root).private_records == 3
+    assert prepare(two_by_two(tmp_path), Choices(subject_tag="none")).private_records == 4
+
+
+def test_pictures_and_dicom_lie_in_one_class_folder(tmp_path):
+    root = two_by_two(tmp_path, PatientID="")
+    Image.fromarray((RAMP // 16).astype(np.uint8)).save(root / "sick" / "x.png")
+    with pytest.raises(ChoiceNeeded, match="more bits than others"):
+        prepare(root)
+    root = two_by_two(tmp_path, PatientID="", WindowCenter=2000, WindowWidth=4000)
+    assert prepare(root).private_records == 5
+    with pytest.raises(PackingError, match="nothing says whose"):
+        prepare(root, subjects=True)
+
+
+def test_what_has_no_subject_or_class_is_named(tmp_path):
+    root = two_by_two(tmp_path)
+    write(root, {"sick/no one.dcm": {}})
+    with pytest.raises(BrokenPictures, match=r"no one\.dcm \(it has no PatientID\)"):
+        prepare(root, subjects=True)
+    assert prepare(root, Choices(skip_broken=True), subjects=True).private_records == 4
+
+
+def test_frames_are_one_subject_together(tmp_path):
+    root = write(tmp_path, {f"{kind}/{kind}.dcm": {"PatientID": kind, "values": np.stack([RAMP] * 5)} for kind in "ab"})
+    first = prepare(root, subjects=True)
+    assert (first.private_records, first.private_subjects) == (2, 2)
+    assert "2 are the first frame" in first.summary
+    every = prepare(root, Choices(frames="all"), subjects=True)
+    assert (every.private_records, every.private_subjects) == (10, 2)
+    with pytest.raises(PackingError, match="show one person"):
+        prepare(root, Choices(frames="all"))
+
+
+@pytest.mark.parametrize(("value", "warned"), [("NO", False), ("YES", True), (None, True)])
+def test_burnt_in_text_is_warned_of(tmp_path, value, warned):
+    package = prepare(two_by_two(tmp_path, BurnedInAnnotation=value), subjects=True)
+    assert ("4 may show text" in package.summary) == warned
+
+
+def test_files_without_a_picture_are_counted(tmp_path):
+    root = two_by_two(tmp_path)
+    content = dicom_file(RAMP)
+    (root / "sick" / "report.dcm").write_bytes(content[: content.index(b"\xe0\x7f\x10\x00")])
+    assert "1 DICOM file without a picture" in prepare(root, subjects=True).summary
+
+
+def test_nothing_but_the_named_tags_is_in_what_is_sent(tmp_path, caplog, capfd):
+    canaries = {"PatientID": "CANARYPATIENT"}
+    with caplog.at_level(logging.DEBUG):
+        package = prepare(two_by_two(tmp_path / "in", **canaries), subjects=True)
+        sent = b"".join(package.open())
+    said = sent + (package.summary + caplog.text + "".join(capfd.readouterr())).encode()
+    for value in [*CANARIES.values(), *canaries.values()]:
+        assert value.encode() not in said
+    assert str(tmp_path).encode() not in sent
+
+
+def test_without_the_extra_its_command_is_named(tmp_path, monkeypatch):
+    root = two_by_two(tmp_path)
+    for module in [name for name in sys.modules if name.split(".")[0] == "pydicom"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'obscura\[dicom\]'"):
+        prepare(root, subjects=True)

@@ -1,0 +1,117 @@
+"""Volumes become slices that stand as radiologists see them, and all slices of a person stay together."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from obscura.preparing import BrokenPictures, ChoiceNeeded, PackingError, prepare
+from obscura.preparing.choices import Choices
+from obscura.preparing.depth import FORMAT_SCALE, Scale, eight_bits
+from obscura.preparing.errors import Unreadable
+from obscura.preparing.nifti import open_volume
+
+RAS = np.diag([1.0, 1.0, 1.0, 1.0])
+LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+def nifti(values: np.ndarray, affine: np.ndarray = RAS, window: tuple[float, float] | None = None) -> bytes:
+    image = nibabel.Nifti1Image(values, affine)
+    if window is not None:
+        image.header["cal_min"], image.header["cal_max"] = window
+    return bytes(image.to_bytes())
+
+
+def body(kind: type = np.uint8) -> np.ndarray:
+    """(right, front, head): one bright voxel at the patient's right, front and head."""
+    values = np.zeros((10, 12, 14), kind)
+    values[9, 11, 13] = 255
+    return values
+
+
+def fill(root: Path, *names: str, content: bytes | None = None) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content or nifti(body()))
+    return root
+
+
+@pytest.mark.parametrize("affine", [RAS, LPS])
+@pytest.mark.parametrize(
+    ("axis", "number", "shape"), [("axial", 13, (12, 10)), ("coronal", 11, (14, 10)), ("sagittal", 9, (14, 12))]
+)
+def test_right_is_on_the_left_and_front_or_head_above(axis, number, shape, affine):
+    values = body() if affine is RAS else body()[::-1, ::-1].copy()
+    volume = open_volume(nifti(values, affine))
+    assert volume.count(axis) == number + 1
+    shown = eight_bits(volume.slice(axis, number), FORMAT_SCALE)
+    assert shown.shape == shape
+    assert np.argwhere(shown == 255).tolist() == [[0, 0]]
+
+
+def test_units_are_windowed_as_stated_or_as_the_header_says():
+    values = np.linspace(-1000, 1000, 10 * 12 * 14).reshape(10, 12, 14).astype(np.int16)
+    plain = open_volume(nifti(values)).slice("axial", 7)
+    with pytest.raises(Unreadable, match="nothing says which"):
+        eight_bits(plain, FORMAT_SCALE)
+    own = open_volume(nifti(values, window=(-100, 300))).slice("axial", 7)
+    assert (eight_bits(own, FORMAT_SCALE) == eight_bits(plain, Scale(window=(-100, 300)))).all()
+    assert len(np.unique(eight_bits(own, FORMAT_SCALE))) > 2
+
+
+def test_the_middle_or_every_so_many_slices_are_one_subject(tmp_path):
+    root = fill(tmp_path, "sick/a.nii", "normal/b.nii.gz", "normal/c.nii")
+    (root / "normal/b.nii.gz").write_bytes(__import__("gzip").compress(nifti(body())))
+    middle = prepare(root, Choices(slices="axial"), subjects=True)
+    assert (middle.private_records, middle.private_subjects, middle.classes) == (3, 3, ("normal", "sick"))
+    every = prepare(root, Choices(slices="axial", every=5), subjects=True)
+    assert (every.private_records, every.private_subjects) == (9, 3)
+    assert "counts as a subject of its own" in every.summary
+    with zipfile.ZipFile(io.BytesIO(b"".join(every.open()))) as archive:
+        assert len(archive.namelist()) == 9
+    assert prepare(root, Choices(slices="axial")).private_records == 3
+
+
+def test_paths_say_whose_they_are(tmp_path):
+    root = fill(
+        tmp_path,
+        "sick/sub-01_ses-1_T1w.nii",
+        "sick/sub-01/anat/sub-01_T2w.nii",
+        "ok/7/a.nii",
+        "ok/7/b.nii",
+        "ok/8/a.nii",
+    )
+    package = prepare(root, Choices(slices="coronal"), subjects=True)
+    assert (package.private_records, package.private_subjects) == (5, 3)
+    with pytest.raises(PackingError, match="unit is the subject"):
+        prepare(root, Choices(slices="coronal"))
+
+
+def test_what_is_asked_and_what_is_refused(tmp_path):
+    root = fill(tmp_path, "sick/a.nii", "ok/b.nii")
+    with pytest.raises(ChoiceNeeded) as needed:
+        prepare(root)
+    assert needed.value.flags == ("--slices axial",)
+    with pytest.raises(PackingError, match="--every"):
+        prepare(root, Choices(slices="axial", every=2))
+    fill(root, "ok/c.nii", content=nifti(body(np.int16)))
+    with pytest.raises(ChoiceNeeded) as needed:
+        prepare(root, Choices(slices="axial"))
+    assert needed.value.flags == ("--window LOW,HIGH",)
+    (root / "ok/c.nii").write_bytes(nifti(body())[:900])
+    with pytest.raises(BrokenPictures, match=r"c\.nii"):
+        prepare(root, Choices(slices="axial"))
+    Image.new("L", (9, 9)).save(root / "ok" / "d.png")
+    with pytest.raises(PackingError, match="two datasets"):
+        prepare(root, Choices(slices="axial"))
+
+
+def test_of_several_volumes_the_first_is_taken():
+    values = np.stack([body(), 255 - body()], axis=3)
+    volume = open_volume(nifti(values))
+    assert volume.volumes == 2
+    assert (volume.values == body()).all()

@@ -1,0 +1,115 @@
+"""Archives as trees: names, what is refused, and that large packed tars are not taken into memory."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from obscura.preparing import PackingError, archives
+from obscura.preparing.archives import open_archive
+from obscura.preparing.errors import Unreadable
+from obscura.preparing.trees import FolderTree, SubTree, Tree, all_files
+
+FILES = {"a/1.png": b"one", "a/b/2.png": b"two", "3.txt": b"three"}
+
+
+def packed(folder: Path, name: str, files: dict[str, bytes] | None = None) -> Path:
+    path = folder / name
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, data in (files or FILES).items():
+                archive.writestr(member, data)
+        return path
+    with tarfile.open(path, "w:gz" if name.endswith("gz") else "w") as tar:
+        for member, data in (files or FILES).items():
+            info = tarfile.TarInfo(member)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def tree_of(folder: Path, name: str) -> Tree:
+    if name != "folder":
+        tree = open_archive(packed(folder, name))
+        assert tree is not None
+        return tree
+    for path, data in FILES.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return FolderTree(folder)
+
+
+@pytest.mark.parametrize("name", ["folder", "x.zip", "x.tar", "x.tar.gz", "x.tgz"])
+def test_an_archive_is_a_folder(tmp_path: Path, name: str) -> None:
+    tree = tree_of(tmp_path, name)
+    assert (tree.folders(""), tree.files(""), tree.folders("a"), tree.files("a/b")) == (
+        ["a"],
+        ["3.txt"],
+        ["b"],
+        ["2.png"],
+    )
+    assert sorted(all_files(tree)) == ["3.txt", "a/1.png", "a/b/2.png"]
+    assert tree.read("a/b/2.png") == b"two"
+    inner = SubTree(tree, "a")
+    assert (inner.folders(""), inner.files(""), inner.files("b"), inner.read("b/2.png")) == (
+        ["b"],
+        ["1.png"],
+        ["2.png"],
+        b"two",
+    )
+    with tree.open("a/1.png") as file:
+        assert (file.seek(1), file.read()) == (1, b"ne")
+    with pytest.raises(Unreadable):
+        tree.read("a/none.png")
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.tar.gz"])
+def test_a_folder_of_the_archives_own_name_is_passed_through(tmp_path: Path, name: str) -> None:
+    tree = open_archive(packed(tmp_path, name, {"x/a/1.png": b"one"}))
+    assert tree is not None
+    assert (tree.folders(""), tree.read("a/1.png")) == (["a"], b"one")
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar"])
+@pytest.mark.parametrize("member", ["/etc/1.png", "a/../../1.png", "C:/1.png"])
+def test_names_that_lead_out_are_refused(tmp_path: Path, name: str, member: str) -> None:
+    with pytest.raises(PackingError, match="outside of itself"):
+        open_archive(packed(tmp_path, name, {member: b"one"}))
+
+
+def test_a_tar_that_names_a_file_twice_is_refused(tmp_path: Path) -> None:
+    path = packed(tmp_path, "x.tar")
+    with tarfile.open(path, "a") as tar:
+        tar.addfile(tarfile.TarInfo("a/1.png"))
+    with pytest.raises(PackingError, match=r"more than one file called a/1\.png"):
+        open_archive(path)
+
+
+def test_links_in_a_tar_are_no_files(tmp_path: Path) -> None:
+    path = packed(tmp_path, "x.tar")
+    with tarfile.open(path, "a") as tar:
+        link = tarfile.TarInfo("a/passwd.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    tree = open_archive(path)
+    assert tree is not None
+    assert tree.files("a") == ["1.png"]
+
+
+def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "UNPACKED_BYTES_MAX", 1000)
+    with pytest.raises(PackingError, match="unpack it"):
+        open_archive(packed(tmp_path, "x.tar.gz", {"a.png": bytes(2000)}))
+    assert open_archive(packed(tmp_path, "x.tar", {"a.png": bytes(2000)})) is not None
+
+
+def test_what_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    assert open_archive(tmp_path / "a.png") is None
+    (tmp_path / "a.tar").write_bytes(b"no tar")
+    with pytest.raises(PackingError, match="cannot be read as a tar"):
+        open_archive(tmp_path / "a.tar")

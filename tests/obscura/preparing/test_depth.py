@@ -1,0 +1,190 @@
+"""More than eight bits: white is what is stated, the same for all pictures, and nobody reads it off them."""
+
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from obscura.pictures.parts import PNG_MAGIC
+from obscura.preparing import ChoiceNeeded, PackingError, prepare
+from obscura.preparing.choices import Choices, read_choices
+from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
+from obscura.preparing.pictures import Target, look, prepare_picture
+from tests.obscura.preparing.conftest import deep_png
+
+SIDE = 16
+RAMP = np.arange(SIDE * SIDE, dtype=np.uint16).reshape(SIDE, SIDE) * 16  # 0 to 4,080
+
+
+def saved(values: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, kind, **options)
+    return file.getvalue()
+
+
+def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1, bits: int | None = None) -> bytes:
+    """A TIFF of one strip, in Intel order, as devices write them. values: (h, w)."""
+    data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    height, width = values.shape
+    entries = [
+        (256, 4, width), (257, 4, height), (258, 3, bits or 8 * values.dtype.itemsize), (259, 3, 1),
+        (262, 3, photometric), (273, 4, 8), (277, 3, 1), (278, 4, height), (279, 4, len(data)), (339, 3, sample_format),
+    ]  # fmt: skip
+    directory = struct.pack("<H", len(entries))
+    directory += b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries)
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + directory + struct.pack("<I", 0)
+
+
+def shown(content: bytes, scale: Scale = FORMAT_SCALE, side: int = SIDE) -> np.ndarray:
+    _, png = prepare_picture(content, Target(side, side, 1, "crop", (255, 255, 255), scale))
+    return np.asarray(Image.open(io.BytesIO(png)))
+
+
+def folder(root: Path, *files: bytes) -> Path:
+    for place, content in enumerate(files):
+        kind = root / "ab"[place % 2]
+        kind.mkdir(parents=True, exist_ok=True)
+        suffix = ".png" if content.startswith(PNG_MAGIC) else ".tif"
+        (kind / f"{place}{suffix}").write_bytes(content)
+    return root
+
+
+def asked(root: Path, **choices: Any) -> tuple[str, ...]:
+    with pytest.raises(ChoiceNeeded) as needed:
+        prepare(root, Choices(**choices))
+    return needed.value.flags
+
+
+TWELVE, SIXTEEN, EIGHT = saved(RAMP), saved(RAMP * 16), saved((RAMP // 16).astype(np.uint8))
+SIGNED, MEASURED = tiff(RAMP.astype(np.int16) - 1024, sample_format=2), tiff((RAMP / 4080).astype("f4"), 1, 3)
+
+
+def test_a_stated_depth_or_window_is_what_becomes_white():
+    assert np.abs(shown(TWELVE, Scale(depth=12)) - RAMP / 4095 * 255).max() <= 0.5
+    assert (shown(TWELVE, Scale(window=(0, 4095))) == shown(TWELVE, Scale(depth=12))).all()
+    assert np.abs(shown(SIXTEEN) - RAMP * 16 / 257).max() <= 0.5
+    windowed = shown(TWELVE, Scale(window=(1000, 2000))).astype(int)
+    assert (windowed[RAMP <= 1000] == 0).all()
+    assert (windowed[RAMP >= 2000] == 255).all()
+    assert len(np.unique(windowed)) > 50
+
+
+@pytest.mark.parametrize("kind", ["i2", "i4", "f4", "i1"])
+def test_signed_and_measured_values_take_the_stated_window(kind):
+    values = np.linspace(-100, 100, SIDE * SIDE).reshape(SIDE, SIDE).astype(kind)
+    content = tiff(values, sample_format=3 if kind == "f4" else 2)
+    assert np.abs(shown(content, Scale(window=(-50, 50))) - (values.clip(-50, 50) + 50.0) * 2.55).max() <= 0.51
+
+
+@pytest.mark.parametrize("kind", ["u2", "u1"])
+def test_pictures_whose_white_is_zero_are_inverted_at_every_depth(kind):
+    most = np.iinfo(kind).max
+    values = (np.linspace(0, 1, SIDE * SIDE).reshape(SIDE, SIDE) * most).astype(kind)
+    assert np.abs(shown(tiff(values, photometric=0)) - (255 - values / most * 255)).max() <= 1
+    assert np.abs(shown(tiff(values)) - values / most * 255).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("files", "flags"),
+    [
+        ([TWELVE, TWELVE], ("--depth 12",)),
+        ([saved(RAMP // 4), saved(RAMP)], ("--depth 12",)),
+        ([SIXTEEN, TWELVE], ("--depth 12",)),
+        ([SIXTEEN, EIGHT], ("--depth 12",)),
+        ([deep_png(np.dstack([RAMP] * 3))] * 2, ("--depth 16",)),
+        ([SIGNED, SIGNED], ("--window LOW,HIGH",)),
+        ([MEASURED, MEASURED], ("--window LOW,HIGH",)),
+        ([SIXTEEN, MEASURED], ("--window LOW,HIGH",)),
+        ([tiff(RAMP.astype("u4"))] * 2, ("--depth 12",)),
+    ],
+)
+def test_where_a_guess_would_destroy_pictures_their_owner_is_asked(tmp_path, files, flags):
+    assert asked(folder(tmp_path, *files)) == flags
+
+
+@pytest.mark.parametrize(
+    ("files", "scale"),
+    [
+        ([SIXTEEN, SIXTEEN], FORMAT_SCALE),
+        ([EIGHT, EIGHT], FORMAT_SCALE),
+        ([deep_png(np.dstack([RAMP * 16] * 3)), EIGHT], FORMAT_SCALE),
+        ([TWELVE, TWELVE], Scale(depth=12)),
+        ([TWELVE, TWELVE], Scale(depth=16)),
+        ([TWELVE, EIGHT], Scale(depth=12)),
+        ([SIGNED, MEASURED], Scale(window=(-1024, 3071))),
+        ([TWELVE, SIGNED], Scale(window=(0, 3071))),
+        ([saved(np.zeros((SIDE, SIDE), np.uint16)), SIXTEEN], FORMAT_SCALE),
+    ],
+)
+def test_what_is_known_or_stated_passes(tmp_path, files, scale):
+    assert prepare(folder(tmp_path, *files), Choices(scale=scale)).private_records == 2
+
+
+def test_the_question_names_no_number_of_the_pictures(tmp_path):
+    with pytest.raises(ChoiceNeeded) as needed:
+        prepare(folder(tmp_path, TWELVE, TWELVE))
+    assert not {"4080", "4,080"} & set(str(needed.value).split())
+
+
+@pytest.mark.parametrize(
+    ("files", "scale", "says"),
+    [
+        ([SIXTEEN, SIXTEEN], Scale(depth=12), "above those of 12 bits"),
+        ([EIGHT, EIGHT], Scale(depth=12), "there is none"),
+        ([EIGHT, EIGHT], Scale(window=(0, 100)), "none of these has more"),
+        ([SIGNED, SIGNED], Scale(depth=12), "--window LOW,HIGH"),
+        ([TWELVE, TWELVE], Scale(window="auto"), "would change with one of them"),
+        ([deep_png(np.dstack([RAMP] * 3))] * 2, Scale(depth=12), "eight bits a channel first"),
+        ([tiff(np.full((SIDE, SIDE), np.nan, "f4"), 1, 3)] * 2, Scale(window=(0, 1)), "no numbers"),
+    ],
+)
+def test_what_does_not_go_with_the_pictures_is_refused(tmp_path, files, scale, says):
+    with pytest.raises(PackingError, match=says):
+        prepare(folder(tmp_path, *files), Choices(scale=scale))
+
+
+@pytest.mark.parametrize("window", ["", "5", "5,4", "3,3", "a,b", "0,inf", "1,2,3", "nan,3", (4, 1)])
+def test_windows_that_are_none(window):
+    with pytest.raises(PackingError, match="--window"):
+        read_scale(None, window)
+
+
+@pytest.mark.parametrize("depth", [0, 8, 33, "twelve", "", -12])
+def test_depths_that_are_none(depth):
+    with pytest.raises(PackingError, match="--depth"):
+        read_scale(depth, None)
+
+
+def test_what_is_stated_is_read():
+    assert read_scale("12", None) == read_scale(12, None) == Scale(depth=12)
+    assert read_scale(None, " -160, 240 ") == read_scale(None, (-160, 240)) == Scale(window=(-160, 240))
+    assert read_scale(None, "auto").window == "auto"
+    with pytest.raises(PackingError, match="--depth or --window"):
+        read_scale(12, "0,5")
+
+
+def test_a_transparent_number_of_sixteen_bits_is_laid_on_the_background():
+    values = RAMP * 16
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG", transparency=int(values[3, 3]))
+    seen = look(file.getvalue())
+    assert (seen.transparent, seen.deep) == (True, True)
+    _, png = prepare_picture(file.getvalue(), Target(SIDE, SIDE, 3, "crop", (9, 200, 9)))
+    pixels = np.asarray(Image.open(io.BytesIO(png)))
+    assert tuple(pixels[3, 3]) == (9, 200, 9)
+    assert tuple(pixels[3, 4]) == (round(values[3, 4] / 257),) * 3
+
+
+def test_the_words_of_the_command_line_reach_the_pictures(tmp_path):
+    assert prepare(folder(tmp_path, TWELVE, TWELVE), read_choices(depth="12")).private_records == 2
+    assert read_choices(window="-1,2").scale == Scale(window=(-1, 2))
+    for wrong in ({"frames": "some"}, {"slices": "top"}, {"every": 0}, {"depth": "1.5"}, {"window": "best"}):
+        with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
+            read_choices(**wrong)  # type: ignore[arg-type]
+    for other in ({"label_tag": "Modality"}, {"subject_tag": "none"}, {"frames": "all"}, {"slices": "axial"}):
+        with pytest.raises(PackingError, match=r"DICOM|NIfTI"):
+            prepare(folder(tmp_path, TWELVE, TWELVE), read_choices(**other))  # type: ignore[arg-type]

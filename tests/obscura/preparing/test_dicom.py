@@ -1,0 +1,168 @@
+"""DICOM files: the pixels that pydicom's own functions give, for every file that pydicom ships, or a sentence."""
+
+import io
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pydicom.data
+import pytest
+from PIL import Image
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut
+
+from obscura.preparing.depth import FORMAT_SCALE, Numbers, Scale, eight_bits
+from obscura.preparing.dicom import frames_of, has_picture, open_dicom, read_frame, require_reader, tag_text
+from obscura.preparing.errors import PackingError, Unreadable
+from obscura.preparing.pictures import Target, look, prepare_picture
+from tests.obscura.preparing.dicom_files import dicom_file
+
+SHIPPED = sorted(
+    path
+    for path in (Path(pydicom.data.__file__).parent / "test_files").rglob("*")
+    if path.is_file() and (path.suffix == ".dcm" or path.read_bytes()[128:132] == b"DICM")
+)
+RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
+
+
+def shown(content: bytes, number: int = 0, scale: Scale = FORMAT_SCALE) -> np.ndarray:
+    pixels = read_frame(open_dicom(content), number)
+    return eight_bits(pixels, scale) if isinstance(pixels, Numbers) else pixels
+
+
+def as_pydicom_shows_it(file: Dataset) -> np.ndarray:
+    """The first frame by pydicom's functions alone, from what the stored bits can be to 0 to 255."""
+    stored = file.pixel_array
+    stored = stored[0] if frames_of(file) > 1 else stored
+    if file.PhotometricInterpretation == "PALETTE COLOR":
+        colours = apply_color_lut(stored, file)
+        return colours if colours.itemsize == 1 else np.rint(colours / 257)
+    if stored.ndim == 3:
+        return np.rint(stored * (255 / (2.0**file.BitsStored - 1)))
+    values = apply_voi_lut(apply_modality_lut(stored, file), file)
+    low, high = (0, 2**file.BitsStored - 1)
+    if file.PixelRepresentation:
+        low, high = -(2 ** (file.BitsStored - 1)), 2 ** (file.BitsStored - 1) - 1
+    low, high = (
+        end * float(file.get("RescaleSlope", 1)) + float(file.get("RescaleIntercept", 0)) for end in (low, high)
+    )
+    if "ModalityLUTSequence" in file:
+        low, high = 0, 2 ** file.ModalityLUTSequence[0].LUTDescriptor[2] - 1
+    if "VOILUTSequence" in file:
+        low, high = 0, 2 ** file.VOILUTSequence[0].LUTDescriptor[2] - 1
+    bright = np.clip((values - low) / (high - low), 0, 1) * 255
+    return np.rint(255 - bright if file.PhotometricInterpretation == "MONOCHROME1" else bright)
+
+
+@pytest.mark.filterwarnings("ignore")  # of pydicom, about its damaged files
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_every_file_that_pydicom_ships_is_read_as_pydicom_does_or_refused_by_a_sentence(path):
+    content, got = path.read_bytes(), None
+    with suppress(Unreadable):  # and no other error
+        got = shown(content)
+    if got is None:
+        return
+    expected = as_pydicom_shows_it(dcmread(io.BytesIO(content), force=True))
+    assert np.abs(got.astype(int) - expected).max() <= 1
+
+
+def test_most_of_them_are_read():
+    """Among the rest are reports, plans, directories and what was damaged on purpose."""
+    read = 0
+    for path in SHIPPED:
+        with suppress(Unreadable):
+            read += shown(path.read_bytes()).size > 0
+    assert read >= 80
+
+
+def test_what_is_white_follows_the_tags():
+    plain = shown(dicom_file(RAMP, BitsStored=12))
+    assert np.abs(plain - RAMP / 4095 * 255).max() <= 0.5
+    assert (shown(dicom_file(RAMP, BitsStored=12, PhotometricInterpretation="MONOCHROME1")) == 255 - plain).all()
+    windowed = shown(dicom_file(RAMP, BitsStored=12, WindowCenter=2000, WindowWidth=1000)).astype(int)
+    assert (windowed[RAMP <= 1500] == 0).all()
+    assert (windowed[RAMP >= 2500] == 255).all()
+    rescaled = dicom_file(RAMP, BitsStored=12, RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=0, WindowWidth=1000)
+    assert np.abs(shown(rescaled)[RAMP == 512] - 128).max() <= 1
+    assert (shown(rescaled, scale=Scale(window=(0, 1))) == np.where(RAMP > 512, 255, 0)).all()
+
+
+def test_a_negative_slope_turns_the_picture_around():
+    content = dicom_file(RAMP, BitsStored=12, RescaleSlope=-1, RescaleIntercept=0)
+    assert np.abs(shown(content) - (255 - RAMP / 4095 * 255)).max() <= 1
+    windowed = dicom_file(
+        RAMP, BitsStored=12, RescaleSlope=-1, RescaleIntercept=0, WindowCenter=-2048, WindowWidth=4095
+    )
+    assert np.abs(shown(windowed).astype(int) - shown(content)).max() <= 1
+
+
+def test_enhanced_files_window_each_frame_by_its_own_group():
+    def group(centre: float, intercept: float) -> Dataset:
+        own, window, rescale = Dataset(), Dataset(), Dataset()
+        window.WindowCenter, window.WindowWidth = centre, 100
+        rescale.RescaleSlope, rescale.RescaleIntercept = 1, intercept
+        own.FrameVOILUTSequence, own.PixelValueTransformationSequence = [window], [rescale]
+        return own
+
+    content = dicom_file(
+        np.stack([RAMP, RAMP]), BitsStored=12, PerFrameFunctionalGroupsSequence=[group(1000, 0), group(1000, -1000)]
+    )
+    first, second = shown(content, 0), shown(content, 1)
+    assert (first[RAMP > 1050] == 255).all()
+    assert (second[RAMP < 1950] == 0).all()
+    assert (second[RAMP > 2050] == 255).all()
+
+
+def test_colours_planes_and_files_without_a_preamble():
+    colours = np.random.default_rng(5).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+    rgb = dicom_file(colours, PhotometricInterpretation="RGB")
+    assert (shown(rgb) == colours).all()
+    planes = dicom_file(np.moveaxis(colours, 2, 0).copy().reshape(9, 7, 3), PhotometricInterpretation="RGB")
+    file = dcmread(io.BytesIO(planes))
+    file.PlanarConfiguration = 1
+    target = io.BytesIO()
+    file.save_as(target)
+    assert (shown(target.getvalue()) == colours).all()
+    assert (shown(dicom_file(RAMP, preamble=False, BitsStored=12)) == shown(dicom_file(RAMP, BitsStored=12))).all()
+
+
+def test_a_file_is_a_picture_like_any_other():
+    content = dicom_file(RAMP, BitsStored=12)
+    seen = look(content)
+    assert (seen.width, seen.height, seen.grey, seen.deep) == (16, 16, True, True)
+    suffix, png = prepare_picture(content, Target(16, 16, 1, "crop", (0, 0, 0)))
+    assert suffix == ".png"
+    assert (np.asarray(Image.open(io.BytesIO(png))) == shown(content)).all()
+    assert b"CANARY" not in png
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no dicom at all",
+        dicom_file(RAMP)[:200],
+        dicom_file(RAMP)[:-40],
+        dicom_file(RAMP, Rows=60_000, Columns=60_000),
+    ],
+)
+def test_damaged_files_are_named_with_a_reason_and_quote_no_tag(content, caplog, capfd):
+    with caplog.at_level(logging.DEBUG), pytest.raises(Unreadable) as refused:
+        read_frame(open_dicom(content))
+    said = str(refused.value) + caplog.text + "".join(capfd.readouterr())
+    assert "CANARY" not in said
+    assert "19010203" not in said
+
+
+def test_tags_are_named_by_keyword_or_number():
+    dataset = open_dicom(dicom_file(RAMP, PatientID=" P7 ", ImageType=["ORIGINAL", "PRIMARY"]))
+    assert tag_text(dataset, "PatientID") == tag_text(dataset, "(0010,0020)") == tag_text(dataset, "00100020") == "P7"
+    assert tag_text(dataset, "ImageType") == "ORIGINAL\\PRIMARY"
+    assert tag_text(dataset, "StudyID") == ""
+    assert has_picture(dataset)
+    require_reader("PatientID", "0010,0020", None, "none")
+    for none in ("PatientIdentity", "", "0010", "zzzz,0020"):
+        with pytest.raises(PackingError, match="no tag of DICOM"):
+            require_reader(none)
