@@ -86,6 +86,11 @@ def tells_classes(table: Table, choices: Choices) -> bool:
     return bool(_known(table.columns, _FILE)) and bool(stated or _known(table.columns, _LABEL))
 
 
+def tells_subjects(table: Table) -> bool:
+    """Whether a column has a name that those of subjects have."""
+    return bool(_known(table.columns, _SUBJECT))
+
+
 def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]) -> str:
     if stated is not None:
         return _column(table, stated, "--file-column")

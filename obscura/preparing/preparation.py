@@ -20,6 +20,7 @@ from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
 from obscura.preparing.classes import require_stated, stated_classes
+from obscura.preparing.columns import tells_subjects
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
 from obscura.preparing.labelled import find_metadata, find_table, labelled_by_table
@@ -30,6 +31,7 @@ from obscura.preparing.sources import Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
 from obscura.preparing.summary import counted, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
+from obscura.preparing.tables import Table
 from obscura.preparing.trees import FolderTree, Tree
 
 
@@ -114,19 +116,28 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
             "files."
         )
     if choices.labels is not None:
-        return labelled_by_table(tree, find_table(tree, choices), choices, subjects=subjects)
+        return _labelled(tree, find_table(tree, choices), choices, subjects=subjects)
     source = parquet.find_tree(tree, choices, subjects)
     if source is not None:
         return source
     described = find_metadata(tree, choices)
     if described is not None:
         part, table, title = described
-        return labelled_by_table(part, table, choices, subjects=subjects, part=title)
+        return _labelled(part, table, choices, subjects=subjects, part=title)
     if choices.attributes:
         refuse_attribute()
-    found = (find(tree, "", choices, subjects=subjects) for find in (dicom.find, nifti.find))
-    source = next((source for source in found if source is not None), None)
-    return source or class_folders(tree, choices, subjects=subjects)
+    scans, volumes = (find(tree, "", choices, subjects=subjects) for find in (dicom.find, nifti.find))
+    if scans and volumes:
+        raise PackingError(f"{tree.name} holds DICOM files and NIfTI volumes: push them as two datasets.")
+    return scans or volumes or class_folders(tree, choices, subjects=subjects)
+
+
+def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool, part: str = "") -> Source:
+    """Read by a table; of DICOM files, a tag says whose they are where the table does not."""
+    scans = dicom.is_in(tree)
+    tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
+    source = labelled_by_table(tree, table, choices, subjects=subjects and not tagged, part=part)
+    return dicom.with_owners(source, choices, subjects=subjects) if scans else source
 
 
 class _Members:

@@ -16,7 +16,7 @@ def summarise(survey: Survey, choices: Choices, tally: Tally, title: str) -> str
     left_out = _listed(_left_out(survey, tally))
     head = f"{title}: " if title else ""
     first = f"{head}{counted(survey.records, 'picture')}: {done}" + (f"; left out {left_out}" if left_out else "") + "."
-    return " ".join([first, *(f"{count:,} {note}." for note, count in tally.notes.items())])
+    return " ".join([first, *(f"{count:,} {note}." for note, count in tally.notes.items() if count)])
 
 
 def counted(count: int, noun: str) -> str:
