@@ -58,6 +58,7 @@ class KernelTeachers:
 
     def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Take the one step from zero anew, against these synthetic images (s, d) of classes (s,)."""
+        del real  # all of a shard's records are looked at
         self._shown, self._shown_labels = fake, fake_labels
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -110,7 +111,8 @@ class KernelTeachers:
         falls = 1 + squares * (0.5 / (self._bandwidth * 255 * _GRID) ** 2 / 2**_HALVINGS)
         for _ in range(_HALVINGS):
             falls = falls * falls
-        return (_WEIGHTS / falls).round_()
+        near: Tensor = (_WEIGHTS / falls).round_()
+        return near
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return nothing: they are computed from the shards."""

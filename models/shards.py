@@ -141,7 +141,11 @@ class Shards:
         """
         sizes = self._sizes[teachers]
         rows = self._rows(teachers)
-        return self._records.index_select(0, rows), self._labels[rows], torch.arange(len(sizes)).repeat_interleave(sizes)
+        return (
+            self._records.index_select(0, rows),
+            self._labels[rows],
+            torch.arange(len(sizes)).repeat_interleave(sizes),
+        )
 
     def _rows(self, teachers: slice) -> torch.Tensor:
         first = int(self._starts[teachers][0])

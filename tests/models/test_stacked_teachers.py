@@ -1,4 +1,4 @@
-"""Linear, kernel and convolutional teachers: each is what it would be alone, and abstains from classes it has no record of."""
+"""Teachers without a loop over them: each is what it would be alone, and abstains from classes it has no record of."""
 
 import numpy as np
 import pytest

@@ -201,12 +201,12 @@ _ON_PIXELS: Mapping[str, Any] = {  # Algorithms 1 to 3 from nothing, with the au
     "instance_noise": 0.0,
     "label_smoothing": 0.0,
 }
-# The first three are completed by `privacy.plans.datalens.defaults`; the default pays little for votes, since moments are
-# worth more; "fixed" is what was once chosen on the 60,000 images of Fashion-MNIST, whatever is declared.
+# The first three are completed by `privacy.plans.datalens.defaults`; the default pays little for votes, since moments
+# are worth more; "fixed" is what was once chosen on the 60,000 images of Fashion-MNIST, whatever is declared.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {"vote_share": 0.01},
-    "published": {**_ON_PIXELS, "teacher_network": "linear", "use_threshold": True},  # k and beta follow from the budget
-    "kernel": {**_ON_PIXELS, "teacher_network": "kernel"},  # k follows from the size of images
+    "published": {**_ON_PIXELS, "teacher_network": "linear", "use_threshold": True},  # k and beta follow
+    "kernel": {**_ON_PIXELS, "teacher_network": "kernel"},  # k follows
     "fixed": {},
     "votes_only": {"warm_start": False, "moment_votes": True, "vote_share": 0.0},
     "votes_only_detailed": {"warm_start": False, "moment_votes": True, "moment_detail": True, "vote_share": 0.0},
