@@ -34,12 +34,12 @@ class Arrays:
     labels: np.ndarray[Any, Any] | Sequence[int | str]
     subjects: Sequence[SubjectId] | None = None
 
-    def source(self, choices: Choices, *, subjects: bool) -> Source:
+    def source(self, choices: Choices, *, subjects: bool | None) -> Source:
         """Check the arrays and hand them on.
 
         Raises:
             ChoiceNeeded: A number between 0 and the largest label has no picture.
-            PackingError: They are not of these types and shapes, or subjects are missing, or not wanted.
+            PackingError: They are not of these types and shapes, or subjects are missing.
         """
         images = self.images
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
@@ -48,11 +48,9 @@ class Arrays:
                 "scale them to 0 to 255 and convert them with .astype('uint8')."
             )
         labels = read_labels(self.labels, len(images), "Images in memory")
-        if subjects != (self.subjects is not None):
+        if subjects and self.subjects is None:
             raise PackingError(
                 "The account protects all records of a subject together: give subjects=, one for each image."
-                if subjects
-                else "The account protects single records: leave subjects= out, or use one whose unit is the subject."
             )
         if self.subjects is not None and len(self.subjects) != len(images):
             raise PackingError(f"There are {len(images):,} images and {len(self.subjects):,} subjects.")
@@ -66,7 +64,9 @@ class Arrays:
         height, width, *channels = images.shape[1:]
         shape = (height, width, (channels or [1])[0])
         walk, package = partial(self._walk, labels), partial(self._package, labels, names)
-        return Source("Arrays", walk, names, package, shape)
+        owned = None if self.subjects is None else "The argument subjects="
+        texts = choices.classes is None and len(numbers) < len(labels)  # which may be anything: it is asked
+        return Source("Arrays", walk, None if texts else names, package, shape, owned=owned)
 
     def _walk(self, labels: tuple[int | str, ...], tally: Tally) -> Iterator[Record]:
         del tally  # nothing is passed over

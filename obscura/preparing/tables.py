@@ -13,7 +13,7 @@ from pathlib import Path
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of what is a table and nothing else
 SEVERAL = "|"  # between the labels of one picture
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20

@@ -135,9 +135,14 @@ INPUTS = (
         options={"zip_encoding": "cp936"},
     ),
     of_file("zip_cp936_names", in_code_page("cp936", "正常", "肺炎"), Asked("--zip-encoding")),
-    of_file("zip_duplicate_member", zipped(str, ("normal/000.png", b"other")), Refused("more than one file called")),
+    of_file(
+        "zip_duplicate_member",
+        zipped(str, ("normal/000.png", b"other")),
+        Refused("more than one file called"),
+        browser=InBrowser(Refused("have the same name"), SIZED),
+    ),
     of_file("zip_leads_out", zipped(str, ("../../evil.png", b"other")), Refused("outside of itself")),
-    of_file("zip_encrypted", encrypted, Refused("is encrypted")),
+    of_file("zip_encrypted", encrypted, Refused("is encrypted"), browser=InBrowser(Refused("encrypted"), SIZED)),
     of_file("zip_cut", cut, Refused("cannot be read as a zip")),
     of_file("zip_kaggle_table_stated", kaggle, BOTH, path="archive.zip", options={"labels": "train.csv"}),
     of_file("tar", tarred("w", "a.tar"), BOTH, path="a.tar"),
@@ -146,4 +151,6 @@ INPUTS = (
     of_file("tar_xz", tarred("w:xz", "a.tar.xz"), BOTH, path="a.tar.xz"),
     of_file("7z", other(b"7z\xbc\xaf\x27\x1c", "a.7z"), Refused("7z"), path="a.7z"),
     of_file("rar", other(b"Rar!\x1a\x07\x01\x00", "a.rar"), Refused("RAR"), path="a.rar"),
+    of_file("zip_kaggle_table", kaggle, Asked("--labels"), path="archive.zip"),
+    of_file("zip_wrapper", zipped(lambda path: f"chest_xray/{path}"), Read(WORDS, COUNT, said="chest_xray")),
 )

@@ -106,7 +106,12 @@ INPUTS = (
     of_file("npz_plain", npz(labels=NUMBERS), ZERO_ONE, browser=InBrowser(ZERO_ONE, IN_BROWSER)),
     of_file("npz_plain_classes", npz(labels=NUMBERS), WORDS, options={"classes": ["normal", "sick"]}),
     of_file("npz_plain_size", npz(labels=NUMBERS), WORDS, options={"classes": ["normal", "sick"], "size": 16}),
-    of_file("npz_colour", npz((3,), labels=NUMBERS), Read(("0", "1"), COUNT, looks=shape_is(28, 28, 3))),
+    of_file(
+        "npz_colour",
+        npz((3,), labels=NUMBERS),
+        Read(("0", "1"), COUNT, looks=shape_is(28, 28, 3)),
+        browser=InBrowser(ZERO_ONE, IN_BROWSER),
+    ),
     of_file("npz_one_channel", npz((1,), labels=NUMBERS), ZERO_ONE),
     of_file("npz_rgba", npz((4,), labels=NUMBERS), Read(("0", "1"), COUNT, said="laid on white")),
     of_file("npz_channels_first", channels_first, Read(("0", "1"), COUNT, looks=shape_is(28, 28, 3))),
@@ -130,7 +135,7 @@ INPUTS = (
     of_file("npz_with_too_few_classes", npz(labels=NUMBERS + 1, classes=NAMES), Refused("labels beyond")),
     of_file("npz_with_an_unused_class", npz(labels=NUMBERS, classes=np.array(list("abc"))), Asked("--used-classes")),
     of_file("npz_of_objects", objects, Refused("must hold two arrays")),
-    of_file("npz_of_floats", floats, Refused("uint8")),
+    of_file("npz_of_floats", floats, Refused("uint8"), browser=InBrowser(Refused("not uint8"), IN_BROWSER)),
     of_file("npz_of_volumes", volumes, Refused("volumes")),
     of_file("npz_without_names", unnamed, Refused("arr_0")),
     of_file(

@@ -235,6 +235,6 @@ INPUTS = (
                 0
             ],
         ),
-        Asked("--skip-broken", "cannot be read"),
+        Asked("--skip-broken", "can be read"),
     ),
 )

@@ -242,4 +242,24 @@ INPUTS = (
     given("csv_dead_row", _dead, Asked("--skip-broken", "003.png")),
     given("csv_dead_row_skipped", _dead, Read(WORDS, COUNT - 1), options={"skip_broken": True}),
     given("xlsx", table("PK\x03\x04", "{file}", file="labels.xlsx"), Refused("save the sheet"), "labels.xlsx"),
+    given(
+        "csv_label_case",
+        table("file,label", "{file},{label}", alternating("normal", "Normal ", "sick")),
+        Asked("--classes"),
+    ),
+    given(
+        "csv_label_12_and_1", table("file,label", "{file},{label}", alternating("1", "1.0", "2")), Asked("--classes")
+    ),
+    given(
+        "csv_chexpert_paths_subjects",
+        _chexpert,
+        Read(("not No Finding", "No Finding"), COUNT, 6),
+        "train.csv",
+        unit="subject",
+        options={"attribute": "No Finding"},
+    ),
+    given("csv_chexpert_paths", _chexpert, Refused("subject"), "train.csv", options={"attribute": "No Finding"}),
+    given("csv_nih", NIH, Refused("says whose")),
+    Input("kaggle_layout", _kaggle, Asked("--labels", "train.csv")),
+    Input("pictures_and_a_table", table("file,label", "{file},{label}"), Asked("--labels", "labels.csv")),
 )

@@ -27,6 +27,7 @@ from obscura.preparing.dicom import (
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import LOOSE
 from obscura.preparing.sources import Content, Record, Source, Tally
+from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_files, begin, suffix_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
     require_reader(choices.subject_tag, choices.label_tag)
     if subjects and choices.subject_tag == NO_TAG:
         raise PackingError("The account protects all records of a subject together: --subject-tag names the tag.")
-    return Source("DICOM", lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)))
+    named = choices.label_tag is None  # classes are called as folders are
+    return Source("DICOM", lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named)
 
 
 def is_in(tree: Tree, base: str = "") -> bool:
@@ -165,8 +167,9 @@ class _Reader:
         if owner and owner in self.owners:
             raise PackingError(
                 f"Several pictures have the same {tag}, and the account protects single records. Use an account whose "
-                f"unit is the subject; or, where {tag} does not say whose a picture is, name the tag that does with "
-                f"--subject-tag, or say --subject-tag {NO_TAG} where no two pictures are of one person."
+                f"unit is the subject, and state --subjects-at-most: {OPEN_BY_SUBJECT}; or, where {tag} does not say "
+                "whose a picture is, name the tag that does with --subject-tag, or say --subject-tag "
+                f"{NO_TAG} where no two pictures are of one person."
             )
         self.owners.add(owner)
 
