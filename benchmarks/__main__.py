@@ -43,6 +43,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "small_folders": (("--datasets", "digits", "--epsilons", "10", *_ONE), ()),
     "symmetry": (("--datasets", "digits", "--epsilons", "10", "--secrets", "1"), ()),
     "teacher_ensemble": (("--teachers", "200", "--repeats", "1"), ()),
+    "uneven_classes": (("--epsilons", "1", "--counts", "100"), ()),
     "uploads": (("--repeats", "1"), ()),
     # What papers, competitors and aggregators claim.
     "reproductions": (

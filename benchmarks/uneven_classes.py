@@ -18,7 +18,7 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,10 +136,10 @@ def measure(folder: Folder, rare: int, epsilon: float, variant: str, seed: int) 
     }
 
 
-def wanted() -> Iterator[tuple[int, int, float, str]]:
+def wanted(epsilons: Sequence[float], counts: Sequence[int]) -> Iterator[tuple[int, int, float, str]]:
     """The rows: what shows, and at two counts the variants."""
-    for epsilon in EPSILONS:
-        for count in COUNTS:
+    for epsilon in epsilons:
+        for count in counts:
             for rare in RARE:
                 yield rare, count, epsilon, "today"
                 if count in STEERED:
@@ -150,12 +150,14 @@ def main() -> None:
     """Make the rows that are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no row after so many")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = json.loads(options.json.read_text("utf-8"))["rows"] if options.json.exists() else []
     whole, began = fashion(), time.monotonic()
-    for rare, count, epsilon, variant in wanted():
+    for rare, count, epsilon, variant in wanted(options.epsilons, options.counts):
         key = {"rare": rare, "count": count, "epsilon": epsilon, "variant": variant}
         if any(key.items() <= row.items() for row in rows) or time.monotonic() - began > options.seconds:
             continue

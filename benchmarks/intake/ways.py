@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -19,12 +19,15 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.intake.inputs import Asked, InBrowser, Input, Outcome, Pictures, Read
+from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
 from obscura.client.holdings import Dataset
 from obscura.errors import ObscuraClientError
 from obscura.preparing import ChoiceNeeded, Package
 
+FORKS = multiprocessing.get_context("forkserver")  # processes of their own that need not import everything anew
+FORKS.set_forkserver_preload(["benchmarks.intake.ways", "obscura.cli.app"])
 CLI_SECONDS_MAX = 300.0
 CHROMIUM = Path("/usr/bin/chromium")
 BROWSER_MS = 60_000
@@ -83,6 +86,19 @@ def fault(expected: Outcome, got: Got) -> str:
     return ""
 
 
+def _obscura(words: list[str], environment: dict[str, str], out: Path) -> None:
+    """Run the command line in this process; what it says goes to two files."""
+    for name in [name for name in os.environ if name.startswith("OBSCURA_")]:
+        del os.environ[name]
+    os.environ.update(environment)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        with (out / name).open("wb") as file:
+            os.dup2(file.fileno(), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv = ["obscura", *words]
+    command_line()
+
+
 class _Watched(Datasets):
     """Datasets that keep the package which was sent last."""
 
@@ -112,7 +128,7 @@ class Ways:
 
     def in_python(self, given: Input, place: Path) -> Got:
         """By `client.datasets.push`."""
-        datasets, lines = _Watched(self._client), list[str]()
+        datasets, lines = _Watched(self._client.transport), list[str]()
         whose = {"public": True} if given.unit == "public" else {"account_id": self._accounts[given.unit]}
         before = self._known()
         try:
@@ -139,49 +155,46 @@ class Ways:
         """By `obscura datasets push`, in a process of its own."""
         whose = ["--public"] if given.unit == "public" else ["--account", ACCOUNTS[given.unit]]
         words = ["datasets", "push", str(place), *whose, *given.flags(self._folder), "--json"]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+        before, out = self._known(), self._folder / "said"
+        out.mkdir(exist_ok=True)
         here = {"OBSCURA_DATA_DIR": str(self._data_dir), "XDG_CONFIG_HOME": str(self._folder), "NO_COLOR": "1"}
-        before = self._known()
-        ended = subprocess.run(
-            [sys.executable, "-m", "obscura.cli", *words],
-            env=kept | here,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=CLI_SECONDS_MAX,
-            check=False,
-        )
+        running = FORKS.Process(target=_obscura, args=(words, here, out))
+        running.start()
+        running.join(CLI_SECONDS_MAX)
+        if running.exitcode is None:
+            running.kill()
         declared = len(self._known() - before)
+        stdout, stderr = ((out / name).read_text("utf-8") for name in ("stdout", "stderr"))
         try:
-            answer = json.loads(ended.stdout)
+            answer = json.loads(stdout)
         except json.JSONDecodeError:
-            return Got("failed", (ended.stdout + ended.stderr)[-2000:], declared=declared)
-        if "Traceback" in ended.stderr:
-            return Got("failed", ended.stderr[-2000:], declared=declared)
-        if ended.returncode:
+            return Got("failed", (stdout + stderr)[-2000:], declared=declared)
+        if "Traceback" in stderr:
+            return Got("failed", stderr[-2000:], declared=declared)
+        if running.exitcode:
             flags = tuple(answer["error"].get("flags", ()))
-            said = f"{ended.stderr}\n{answer['error']['message']}"
+            said = f"{stderr}\n{answer['error']['message']}"
             return Got("asked" if flags else "refused", said, flags, declared=declared)
-        counted = re.search(r"(?:^|: )([\d,]+) pictures?\b", ended.stderr, flags=re.MULTILINE)
+        counted = re.search(r"(?:^|: )([\d,]+) pictures?\b", stderr, flags=re.MULTILINE)
         records = int(counted[1].replace(",", "")) if counted else None
         subjects = given.expected.subjects if isinstance(given.expected, Read) else None  # it is not told there
-        return Got("read", ended.stderr, (), tuple(answer["classes"]), records, subjects, declared)
+        return Got("read", stderr, (), tuple(answer["classes"]), records, subjects, declared)
 
     def in_browser(self, given: Input, place: Path) -> Got:
         """By the form of the pages, in Chromium."""
+        from playwright.sync_api import expect  # not without a browser
+
         assert given.browser is not None
         page, before = self._page, self._known()
         page.goto("/datasets/new")
         page.set_input_files("#file", str(place))
-        page.wait_for_function("document.querySelector('[data-found]').textContent.includes('filled in')")
+        expect(page.locator("[data-found]")).to_contain_text("filled in")
         fields = {"name": given.name, **given.browser.fields}
         for name, value in fields.items():
             page.fill(f"#{name}", value) if name != "channels" else page.select_option("#channels", value)
         page.select_option("#account_id", self._accounts.get(given.unit, "public"))
         page.click("main form[data-declare] button[type=submit]")
-        page.wait_for_function(
-            "!location.pathname.endsWith('/new') || !document.querySelector('[data-problem]').hidden"
-        )
+        page.locator("[data-problem]:visible, p.eyebrow").first.wait_for()
         declared = self._known() - before
         if page.url.endswith("/new"):
             said = page.inner_text("[data-problem]") + " " + " ".join(page.locator("[data-fault]").all_inner_texts())

@@ -209,6 +209,18 @@ def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stoc
     assert re.search(r"<textarea[^>]*>old = 1</textarea>", unknown), "what no field stands for can be taken out"
 
 
+def test_the_price_says_which_class_noise_drowns_by_a_stated_balance(site, stock):
+    trainer = site.signed_in("train", "read")
+    (row,) = site.rows(Dataset, Dataset.id == stock.dataset)
+    asked = f"/train/price?dataset={stock.dataset}&recipe=moments&epsilon=0.4&shown=moments&option.class_shares="
+    rare = ",".join(["1000"] * (len(row.classes) - 1) + ["1"])
+    warned = trainer.get(asked + rare).text
+    assert re.search(rf'role="status">Noise drowns {row.classes[-1]} \(about', warned)
+    assert 'role="status">Noise drowns' not in trainer.get(asked).text
+    wrong = trainer.get(asked.replace("/price", "") + "1")
+    assert (wrong.status_code, "numbers for" in wrong.text) == (422, True)
+
+
 def test_what_cannot_be_planned_is_explained_at_its_field(site, stock):
     trainer = site.signed_in("train", "read")
     for query, field in (("epsilon=x", "epsilon"), ("options=teachers", "options"), ("recipe=nothing", "recipe")):
