@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.interfaces import ORMOption
 
 from service.db.base import Base
+from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory
 from service.errors import Forbidden, NotFound
 
@@ -57,13 +58,13 @@ class Principal:
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:  # noqa: ARG001 - no rule yet
     """Return the condition on a table's rows that a caller may see; None where these are all.
 
-    Today every caller sees every row: what a key may do is said by its scopes.
+    Today every caller sees every row, but for datasets that were erased: what a key may do is said by its scopes.
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
         table: one that belongs to an account, the accounts themselves, requests or keys.
     """
-    return None
+    return Dataset.erased_at.is_(None) if table is Dataset else None
 
 
 def on_behalf(factory: SessionFactory, caller: Callable[[], Principal | None]) -> SessionFactory:

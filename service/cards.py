@@ -12,6 +12,8 @@ from typing import Any
 
 from obscura.wire.budgets import UNIT_WORDS
 
+# What no folder can be called under Windows.
+_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 TAGS = ("synthetic", "differential-privacy")
 
 
@@ -66,10 +68,12 @@ def folder_names(names: Sequence[str]) -> tuple[str, ...]:
     """Turn declared class names into distinct, harmless folder names whose alphabetical order is the label order.
 
     Names that already do so stay as they are ("0", "1", ...); otherwise every name gets its label in front:
-    "T-shirt/top" becomes "0_T-shirt_top". Readers such as torchvision's number the folders alphabetically.
+    "T-shirt/top" becomes "0_T-shirt_top". Readers such as torchvision's number the folders alphabetically. Names that
+    Windows keeps for devices are no folders there: "con" becomes "0_con".
     """
     plain = tuple(_harmless(name) for name in names)
-    if plain == tuple(sorted(plain)) and len({name.lower() for name in plain}) == len(plain):
+    distinct = {name.lower() for name in plain}
+    if plain == tuple(sorted(plain)) and len(distinct) == len(plain) and not distinct & _DEVICES:
         return plain
     digits = len(str(len(names) - 1))
     return tuple(f"{label:0{digits}d}_{name}" for label, name in enumerate(plain))

@@ -9,6 +9,7 @@ import typer
 
 from obscura.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
 from obscura.cli.console import CliError, Exit
+from obscura.cli.jobs import confirm, somebody_there
 from obscura.cli.wishes import with_wishes
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Wishes
@@ -38,6 +39,7 @@ def push(
         int | None,
         typer.Option("--subjects-at-most", min=1, help="The same on the subjects, where the account protects those."),
     ] = None,
+    yes: Yes = False,
     as_json: Json = False,
     **wishes: Unpack[Wishes],
 ) -> None:
@@ -46,6 +48,10 @@ def push(
     Pictures are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on a
     background. What is declared is what you state, or fixed: it is not read off the pictures, so that no single one
     shows in it. Nothing is written to the disk.
+
+    At a terminal you see what was found and what becomes public, and are asked before it is declared. --yes answers
+    that alone: where the meaning of a folder would have to be guessed, nothing is declared, and the error names the
+    flag that decides.
 
     For an account whose unit is the subject, the files say whose each record is: one folder for each subject inside
     the class folders, a column 'subject' of the table, an array 'subjects' in an .npz, or a third IDX file
@@ -57,7 +63,13 @@ def push(
                 "Give --account for private data (obscura accounts list), or --public; not both.", Exit.USAGE
             )
         account_id = resolve_account(client, account) if account else None
-        with preparation_progress(output.err) as (on_picture, on_bytes):
+        with preparation_progress(output.err) as watch:
+
+            def agree() -> None:
+                if somebody_there() and not yes:
+                    with watch.quiet():
+                        confirm("Declare this, for ever, and send the pictures?", "Nothing was declared or sent.")
+
             dataset = client.datasets.push(
                 path,
                 account_id=account_id,
@@ -66,8 +78,9 @@ def push(
                 at_most=at_most,
                 subjects_at_most=subjects_at_most,
                 say=output.notice,
-                on_picture=on_picture,
-                on_bytes=on_bytes,
+                agree=agree,
+                on_picture=watch.on_picture,
+                on_bytes=watch.on_bytes,
                 **wishes,
             )
         if dataset.joined:
@@ -105,7 +118,11 @@ def delete_dataset(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Destroy a dataset's images for ever. No budget returns; releases and the account's log stay."""
+    """Destroy a dataset's images for ever. No budget returns; releases and the account's log stay.
+
+    Where nothing was ever trained on it, what was declared is erased as well, names included. If nothing has ever read
+    its account, the pictures may then be pushed to another one, such as one that protects people.
+    """
     with connected(context, as_json) as (client, output):
         found = client.dataset(resolve_dataset(client, dataset))
         if not yes:

@@ -6,7 +6,7 @@ Each says what it does, with the command that does it by itself.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from obscura.preparing import Package
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import odds_sentence, show_epsilon
+from obscura.wire.words import Unit
 
 COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
 
@@ -80,14 +81,22 @@ class Onboarding:
             raise
 
     def account(self, epsilon: float, delta: float) -> Account:
-        """Return the account that pays: the one with the pictures' name, else a new one with this budget."""
+        """Return the account that pays: the one with the pictures' name, else a new one with this budget.
+
+        Raises:
+            CliError: That one protects another unit than the pictures were prepared for.
+        """
         name = default_name(self.folder)
+        unit = Unit.RECORD if self.package.private_subjects is None else Unit.SUBJECT
         found = account_for(self.client, name)
+        if found is not None and found.unit != unit:
+            flag = "State --subjects-at-most" if unit is Unit.RECORD else "Leave --subjects-at-most out"
+            raise CliError(f"Account {name} protects {UNIT_WORDS[found.unit]}. {flag}.", Exit.USAGE)
         if found is not None:
             return found
-        command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit record"
+        command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
         self.say("Opening an account: the budget of these pictures, for life", command)
-        return open_account(self.client, name, epsilon=epsilon, delta=delta)
+        return open_account(self.client, name, epsilon=epsilon, delta=delta, unit=unit)
 
     def counted(self, account: Account, epsilon: float) -> tuple[Account, int]:
         """Count the pictures with noise; return the account, which has paid for that, and the bound.
@@ -108,13 +117,25 @@ class Onboarding:
         self.package.require_within(bound, None)
         return paid, bound
 
-    def declare(self, account: Account, at_most: int) -> Dataset:
-        """Declare what was stated. It becomes public; no picture is sent."""
+    def declare(
+        self,
+        account: Account,
+        at_most: int,
+        subjects_at_most: int | None = None,
+        agree: Callable[[], None] = lambda: None,
+    ) -> Dataset:
+        """Declare what was stated, if `agree` lets it pass. It becomes public; no picture is sent."""
         name = self.client.datasets.free_name(account.id, None, self.folder)
-        to = f"--account {quoted(account.name)} --at-most {at_most}"
+        to = f"--account {quoted(account.name)}{in_bounds(at_most, subjects_at_most)}"
         self.say("Preparing", f"datasets push {quoted(self.folder)} {to}{self.flags}")
         return self.client.datasets.declare(
-            self.package, name=name, account_id=account.id, at_most=at_most, say=self.output.notice
+            self.package,
+            name=name,
+            account_id=account.id,
+            at_most=at_most,
+            subjects_at_most=subjects_at_most,
+            say=self.output.notice,
+            agree=agree,
         )
 
     def plan(self, dataset: Dataset, account: Account, epsilon: float) -> PlanRecord:
@@ -149,8 +170,8 @@ class Onboarding:
 
     def send(self, dataset: Dataset) -> Dataset:
         """Send the pictures."""
-        with preparation_progress(self.output.err) as (_, on_bytes):
-            return self.client.datasets.send(dataset, self.package, on_bytes)
+        with preparation_progress(self.output.err) as watch:
+            return self.client.datasets.send(dataset, self.package, watch.on_bytes)
 
     def train(self, dataset: Dataset, epsilon: float) -> Release:
         """Train, which spends the budget, and wait for the release."""
@@ -191,6 +212,11 @@ def counted_bound(client: Client, account_id: str, private_records: int) -> int:
     counting = needed_to_count()
     paid = client.pay_for_count(account_id)  # in the ledger for good, before any noise exists
     return counting.propose_bound(private_records, paid.noise_stddev)
+
+
+def in_bounds(at_most: int, subjects_at_most: int | None) -> str:
+    """Write what was stated as it is given on the command line, each with a space before it."""
+    return f" --at-most {at_most}" + ("" if subjects_at_most is None else f" --subjects-at-most {subjects_at_most}")
 
 
 def quoted(word: object) -> str:

@@ -16,11 +16,12 @@ import typer
 from obscura.cli.connection import ClassShares, Target, Yes, address
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.jobs import confirm, somebody_there
-from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, quoted
+from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, in_bounds, quoted
 from obscura.cli.server_side import needed_to_count
 from obscura.cli.wishes import in_flags, with_wishes
 from obscura.client import Account, Client
 from obscura.client.contents import require_room
+from obscura.client.datasets import require_statements
 from obscura.client.local_service import LocalService
 from obscura.client.one_step import usual_delta
 from obscura.client.progress import preparation_progress
@@ -41,6 +42,14 @@ def quickstart(
         int | None,
         typer.Option("--at-most", min=1, help="Public upper bound on the pictures; asked for, or with --yes counted."),
     ] = None,
+    subjects_at_most: Annotated[
+        int | None,
+        typer.Option(
+            "--subjects-at-most",
+            min=1,
+            help="Protect all pictures of a subject together: public upper bound on the subjects.",
+        ),
+    ] = None,
     class_shares: ClassShares = None,
     yes: Yes = False,
     **wishes: Unpack[Wishes],
@@ -57,15 +66,18 @@ def quickstart(
             raise CliError("Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
         require_room(out)
         if at_most is None:
-            if yes:
+            if yes and subjects_at_most is not None:
+                require_statements(at_most, subjects_at_most, private=True, by_subject=True)
+            elif yes:
                 needed_to_count()
             else:
                 at_most = _asked()
-        with preparation_progress(output.err) as (on_picture, _):
-            wishes = {"size": SIDE_USUAL, **wishes, "skip_broken": True}
-            package = prepare(folder, read_choices(**wishes), on_picture=on_picture)
+        with preparation_progress(output.err) as watch:
+            wishes = {"size": SIDE_USUAL, **wishes}
+            by_subject = subjects_at_most is not None
+            package = prepare(folder, read_choices(**wishes), subjects=by_subject, on_picture=watch.on_picture)
         if at_most is not None:
-            package.require_within(at_most, None)
+            package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_named(target) if elsewhere else _here(target, output))
         beside = "" if elsewhere else "obscura up, and beside it: "
@@ -75,7 +87,12 @@ def quickstart(
         if at_most is None:
             account, at_most = walk.counted(account, epsilon)
             epsilon = _left_of(account, epsilon)
-        dataset = walk.declare(account, at_most)
+
+        def agree() -> None:
+            if not yes:
+                confirm("Declare this, for ever?", "Nothing was declared or sent.")
+
+        dataset = walk.declare(account, at_most, subjects_at_most, agree)
         try:
             walk.plan(dataset, account, epsilon)
             if not yes:
@@ -85,8 +102,8 @@ def quickstart(
         except BaseException:
             dataset.delete()
             raise
-        flags = f"--epsilon {epsilon:g} --at-most {at_most}{walk.stated}{in_flags(wishes)}"
-        repeat = f"obscura quickstart {quoted(folder)} {flags}"
+        bounds = f"{in_bounds(at_most, subjects_at_most)}{walk.stated}{in_flags(wishes)}"
+        repeat = f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g}{bounds}"
         with walk.step(repeat):
             dataset = walk.send(dataset)
         walk.draw(walk.train(dataset, epsilon), count, out)

@@ -11,6 +11,7 @@ from obscura.client.holdings import Account, Dataset
 from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
+from obscura.preparing.screen import screen
 
 OnBytes = Callable[[int, int], None]
 Say = Callable[[str], None]
@@ -39,6 +40,7 @@ class Datasets:
         at_most: int | None = None,
         subjects_at_most: int | None = None,
         say: Say = lambda _text: None,
+        agree: Callable[[], None] = lambda: None,
         on_picture: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
         **wishes: Unpack[Wishes],
@@ -57,7 +59,8 @@ class Datasets:
                 number where it is taken.
             at_most: Public upper bound on the records, stated before they are counted. Public data need none.
             subjects_at_most: Public upper bound on the subjects, where the account protects subjects.
-            say: Told in one line what was done to the pictures, and in another what becomes public.
+            say: Told, line by line, what was found and done to the pictures, and last what becomes public.
+            agree: Called when all of that was said and nothing is declared yet; what it raises ends the push there.
             on_picture: Called with the number of pictures that were looked at.
             on_bytes: Called with (bytes sent, 0).
             wishes: How the pictures are read and what they become: `obscura.preparing.Wishes` tells each.
@@ -76,7 +79,7 @@ class Datasets:
         choices = read_choices(**wishes)
         place = Path(path) if isinstance(path, str) else path
         free_name = self.free_name(account_id, name, place)
-        package = prepare(place, choices, subjects=by_subject, on_picture=on_picture)
+        package = prepare(place, choices, subjects=None if public else by_subject, on_picture=on_picture)
         dataset = self.declare(
             package,
             name=free_name,
@@ -84,6 +87,7 @@ class Datasets:
             at_most=at_most,
             subjects_at_most=subjects_at_most,
             say=say,
+            agree=agree,
         )
         return self.send(dataset, package, on_bytes)
 
@@ -96,22 +100,21 @@ class Datasets:
         at_most: int | None,
         subjects_at_most: int | None = None,
         say: Say = lambda _text: None,
+        agree: Callable[[], None] = lambda: None,
     ) -> Dataset:
         """Declare what `obscura.preparing.prepare` has made; see `push`. Public without an account.
 
         Raises:
             MoreThanStated: It holds more than was stated; nothing was declared.
         """
-        say(package.summary)
         by_subject = package.private_subjects is not None
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
         declared = package.private_records if at_most is None else at_most  # None only of public pictures
         package.require_within(declared, subjects_at_most)
-        say(
-            f"Declaring, and thereby making public: classes {', '.join(package.classes)}; images {package.height} x "
-            f"{package.width} x {package.channels} (height, width, channels); at most {declared} records"
-            + (f" of at most {subjects_at_most} subjects." if by_subject else ".")
-        )
+        private = account_id is not None
+        for line in screen(package, at_most=declared, subjects_at_most=subjects_at_most, private=private):
+            say(line)
+        agree()
         return Dataset.declared(
             self._transport,
             name=name,

@@ -16,6 +16,7 @@ from obscura.client.datasets import default_name, require_statements
 from obscura.client.holdings import Account, Dataset
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Arrays, PackingError, Wishes, prepare, read_choices
+from obscura.wire.words import Unit
 
 Pictures = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
 Labels = Sequence[int | str] | np.ndarray[Any, Any] | str | Path | None
@@ -50,17 +51,20 @@ def push_for(
         place, choices["labels"] = Path(pictures), labels
     name, at_most, subjects_at_most = (facts.pop(fact, None) for fact in ("name", "at_most", "subjects_at_most"))
     payer = client.find_account(account) if account is not None else account_for(client, name or default_name(place))
-    by_subject = payer is not None and payer.unit == "subject"
+    by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
     free_name = client.datasets.free_name(payer.id if payer else None, name, place)
-    with preparation_progress(console) as (on_picture, on_bytes):
-        package = prepare(place, read_choices(**choices), subjects=by_subject, on_picture=on_picture)
+    with preparation_progress(console) as watch:
+        package = prepare(place, read_choices(**choices), subjects=by_subject, on_picture=watch.on_picture)
         package.require_within(at_most, subjects_at_most)
-        payer = payer or open_account(client, name or default_name(place), epsilon=epsilon, delta=usual_delta(at_most))
+        if payer is None:
+            terms: dict[str, Any] = {"epsilon": epsilon, "delta": usual_delta(at_most)}
+            unit = Unit.SUBJECT if by_subject else Unit.RECORD
+            payer = open_account(client, name or default_name(place), **terms, unit=unit)
         bounds = {"at_most": at_most, "subjects_at_most": subjects_at_most}
         facts = {"say": partial(console.print, highlight=False, markup=False, soft_wrap=True)} | bounds | facts
         dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **facts)
-        return client.datasets.send(dataset, package, on_bytes)
+        return client.datasets.send(dataset, package, watch.on_bytes)
 
 
 def account_for(client: AccountClient, name: str) -> Account | None:
@@ -71,9 +75,11 @@ def account_for(client: AccountClient, name: str) -> Account | None:
     return next((account for account in client.accounts() if account.name == name), None)
 
 
-def open_account(client: AccountClient, name: str, *, epsilon: float, delta: float) -> Account:
-    """Open an account for the records of one dataset: they are protected one by one, for life, by `epsilon`."""
-    return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit="record")
+def open_account(
+    client: AccountClient, name: str, *, epsilon: float, delta: float, unit: Unit = Unit.RECORD
+) -> Account:
+    """Open an account for one dataset: its records, or its subjects with all of theirs, are protected by `epsilon`."""
+    return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit.value)
 
 
 def usual_delta(at_most: int) -> float:

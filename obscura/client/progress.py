@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -77,11 +78,19 @@ def byte_progress(console: Console, label: str, total_bytes: int | None = None) 
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
+class Preparing(NamedTuple):
+    """How pictures are prepared and sent, for whoever watches."""
+
+    on_picture: Callable[[int], None]
+    on_bytes: Callable[[int, int], None]
+    quiet: Callable[[], AbstractContextManager[None]]
+
+
 @contextmanager
-def preparation_progress(console: Console) -> Iterator[tuple[Callable[[int], None], Callable[[int, int], None]]]:
-    """Yield what to call with the number of pictures looked at, and then with the bytes sent."""
+def preparation_progress(console: Console) -> Iterator[Preparing]:
+    """Yield what to call with the number of pictures looked at, with the bytes sent, and while somebody is asked."""
     if not console.is_terminal:
-        yield (lambda _count: None), (lambda _done, _total: None)
+        yield Preparing(lambda _count: None, lambda _done, _total: None, nullcontext)
         return
     with console.status("looking at the pictures") as status:
 
@@ -89,7 +98,13 @@ def preparation_progress(console: Console) -> Iterator[tuple[Callable[[int], Non
             if count % 100 == 0:
                 status.update(f"looking at the pictures: {count:,}")
 
-        yield on_picture, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB")
+        @contextmanager
+        def quiet() -> Iterator[None]:
+            status.stop()
+            yield
+            status.start()
+
+        yield Preparing(on_picture, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB"), quiet)
 
 
 def _lines(console: Console, label: str) -> Callable[[EventRecord], None]:

@@ -43,7 +43,7 @@ class PictureType:
             others are prepared into PNG.
         require_few_parts: Refuses what takes longer to decode than its pixels and its bytes account for.
         decode: Reads a type that Pillow does not know; None where Pillow does.
-        readable: Whether it can be read at all. What cannot is named rather than passed over.
+        readable: Whether it can be read here. What cannot is named rather than passed over.
     """
 
     name: str
@@ -73,6 +73,7 @@ TYPES = (
     PictureType("GIF", (".gif",)),
     PictureType("TIFF", (".tif", ".tiff")),
     PictureType("PPM", (".ppm", ".pgm")),
+    PictureType("DICOM", (".dcm", ".dicom", ".ima"), readable=False),  # but by obscura.preparing.dicom
     PictureType("HEIC", (".heic", ".heif"), readable=False),
     PictureType("AVIF", (".avif",), readable=False),
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict, Unpack, cast, get_args
 
 from PIL import ImageColor
 
+from obscura.preparing.classes import lines_of, read_renames
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.errors import PackingError
 
@@ -34,7 +35,10 @@ class Wishes(TypedDict, total=False):
     `quickstart` as flags of the same names.
     """
 
-    classes: Annotated[str | Sequence[str] | None, "Class names in label order, separated by commas."]
+    classes: Annotated[
+        str | Sequence[str] | None,
+        "Class names in label order: separated by commas, or a .txt file with one on each line.",
+    ]
     split: Annotated[
         str | None, "Which part of what comes in parts, e.g. train, test or t10k; train where nothing is said."
     ]
@@ -84,6 +88,12 @@ class Wishes(TypedDict, total=False):
     label_tag: Annotated[str | None, "Of DICOM files: the tag whose value is the class, instead of class folders."]
     slices: Annotated[str | None, "Of NIfTI volumes: the axis along which they are cut, axial, coronal or sagittal."]
     every: Annotated[int | None, "Of NIfTI volumes: one slice of so many is taken; the middle one if nothing is said."]
+    rename_classes: Annotated[
+        str | Path | None, "A table with the columns old and new: what each class is called from now on."
+    ]
+    join_subjects: Annotated[
+        bool, "Take subject ids for one person's that differ in case, spaces, zeros or how characters are stored alone."
+    ]
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,8 @@ class Choices:
         label_tag: Of DICOM files: the tag whose value is the class, instead of class folders.
         slices: Of NIfTI volumes: the axis of the body along which they are cut.
         every: Which slices: every so many; None for the middle one.
+        renamed: What each class is called from now on.
+        join_subjects: Whether ids that look alike are one subject's.
     """
 
     size: Size | None = None
@@ -142,11 +154,13 @@ class Choices:
     label_tag: str | None = None
     slices: Axis | None = None
     every: int | None = None
+    renamed: Mapping[str, str] | None = None
+    join_subjects: bool = False
 
     @property
     def touch_every_picture(self) -> bool:
         """Whether even pictures that are all alike must be made anew."""
-        return self.size is not None or self.grey
+        return self.size is not None or self.grey or self.renamed is not None or self.join_subjects
 
 
 def read_choices(**wishes: Unpack[Wishes]) -> Choices:
@@ -158,6 +172,7 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
     fit = wishes.get("fit") or "crop"
     if fit not in ("crop", "pad"):
         raise PackingError(f"--fit is crop or pad, not {fit!r}.")
+    renames = wishes.get("rename_classes")
     frames, slices, every = wishes.get("frames") or "first", wishes.get("slices"), wishes.get("every")
     if frames not in get_args(Frames):
         raise PackingError(f"--frames is first or all, not {frames!r}.")
@@ -192,6 +207,8 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
         label_tag=wishes.get("label_tag"),
         slices=cast(Axis | None, slices),
         every=every,
+        renamed=None if renames is None else read_renames(Path(renames)),
+        join_subjects=wishes.get("join_subjects", False),
     )
 
 
@@ -214,7 +231,9 @@ def _size(size: str | int | Size) -> Size:
 def _classes(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if names is None:
         return None
-    stated = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
+    if isinstance(names, str):
+        names = lines_of(Path(names)) if names.endswith(".txt") else names.split(",")
+    stated = tuple(name.strip() for name in names)
     if not stated or len(set(stated)) < len(stated):
         raise PackingError("--classes names each class once, in label order, separated by commas.")
     return stated

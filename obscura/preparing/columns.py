@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text
+from obscura.preparing.people import owner_in
+from obscura.preparing.subjects import refuse_owned
 from obscura.preparing.tables import SEVERAL, Table
 
 # As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
@@ -56,34 +58,41 @@ class Said:
     owned: str | None
 
 
-def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool) -> Said:
+def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Said:
     """Read what a table says of pictures.
 
     Args:
         table: The table.
         choices: With `file_column`, `label_column`, `subject_column`, `attributes` and `combinations`.
         exists: Whether there is a picture that a cell may name.
-        subjects: Whether whose each picture is must be told.
+        subjects: Whether whose each picture is must be told. False: it must not be; None: it does not matter.
 
     Raises:
         ChoiceNeeded: Several columns might be meant, or none is known.
-        PackingError: There is no such column.
+        PackingError: There is no such column, or it tells whose pictures they are where that is refused.
     """
     files = _file_column(table, choices.file_column, exists)
-    owners = _subject_column(table, choices.subject_column, subjects=subjects)
+    folders = [owner_in(cell) for cell in table.cells(files)]
+    owners = _subject_column(table, choices.subject_column, subjects=bool(subjects) and not all(folders))
+    example = next(filter(None, folders), None)
+    in_paths = None if example is None else f"A folder in the paths of {table.name}, such as {example}/,"
+    owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"
+    if owned is not None and subjects is False:
+        refuse_owned(owned)
     labels, classes = _labels(table, choices, {files, owners})
-    whose = table.cells(owners) if owners is not None else None
-    rows = [
-        Row(file, label, next(whose) if whose is not None else None)
-        for file, label in zip(table.cells(files), labels, strict=True)
-    ]
-    return Said(rows, classes, None if owners is None else f"The column {owners!r} of {table.name}")
+    whose = folders if owners is None else table.cells(owners)
+    return Said([Row(*said) for said in zip(table.cells(files), labels, whose, strict=True)], classes, owned)
 
 
 def tells_classes(table: Table, choices: Choices) -> bool:
     """Whether a table that lies beside pictures is about them, and about their classes."""
     stated = {choices.label_column, *choices.attributes} & set(table.columns)
     return bool(_known(table.columns, _FILE)) and bool(stated or _known(table.columns, _LABEL))
+
+
+def tells_subjects(table: Table) -> bool:
+    """Whether a column has a name that those of subjects have."""
+    return bool(_known(table.columns, _SUBJECT))
 
 
 def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]) -> str:
@@ -102,7 +111,7 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
         )
     raise ChoiceNeeded(
         f"Several columns of {table.name} may name the pictures: {', '.join(known)}.",
-        [f"--file-column {_quoted(known[0])}"],
+        [f"--file-column {known[0]}"],
     )
 
 
@@ -169,7 +178,7 @@ def _one_of_several(why: str, example: str) -> ChoiceNeeded:
     return ChoiceNeeded(
         f"{why} Name one that a picture has or has not, or several, separated by commas, of which it has one; or make "
         "a class of every combination (--combinations).",
-        [f"--attribute {_quoted(example)}"],
+        [f"--attribute {example}"],
     )
 
 
@@ -192,14 +201,9 @@ def _label_column(table: Table, stated: str | None, known: Sequence[str]) -> str
     if len(known) > 1:
         raise ChoiceNeeded(
             f"Several columns of {table.name} may hold the classes: {', '.join(known)}.",
-            [f"--label-column {_quoted(known[0])}"],
+            [f"--label-column {known[0]}"],
         )
     return known[0] if known else None
-
-
-def _quoted(name: str) -> str:
-    """A name as a shell takes it."""
-    return f"'{name}'" if " " in name else name
 
 
 def _of_attributes(table: Table, names: tuple[str, ...]) -> Iterator[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from obscura.errors import ObscuraClientError
@@ -23,7 +24,7 @@ class ChoiceNeeded(PackingError):
     def __init__(self, why: str, flags: Sequence[str]) -> None:
         self.flags = tuple(flags)
         words = ", ".join(_in_python(flag) for flag in flags)
-        super().__init__(f"{why} Add {' '.join(flags)} (in Python: {words}).")
+        super().__init__(f"{why} Add {' '.join(map(_in_shell, flags))} (in Python: {words}).")
 
 
 class MoreThanStated(PackingError):
@@ -62,7 +63,12 @@ def some(names: Sequence[str], count: int) -> str:
 
 def _as_argument(flag: str) -> tuple[str, str | bool]:
     name, _, value = flag.removeprefix("--").partition(" ")
-    return name.replace("-", "_"), value.strip("'") or True
+    return name.replace("-", "_"), value or True
+
+
+def _in_shell(flag: str) -> str:
+    name, space, value = flag.partition(" ")
+    return f"{name}{space}{shlex.quote(value)}" if space else name
 
 
 def _in_python(flag: str) -> str:

@@ -4,76 +4,131 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
+from obscura.preparing.questions import ask_about_owners, is_part, is_split
 from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.trees import Tree, all_pictures, below, folders, pictures
+from obscura.preparing.subjects import OPEN_BY_SUBJECT
+from obscura.preparing.trees import OTHER, Tree, all_pictures, below, folders, pictures
 
-_TRAIN = ("train", "training")
-_SPLITS = frozenset({*_TRAIN, "test", "testing", "val", "valid", "validation"})
 EMPTY = "empty class folder"
-DEEP = "picture below the folders of subjects"
 LOOSE = "picture outside of the class folders"
 
 
-def class_folders(tree: Tree, choices: Choices, *, subjects: bool) -> Source:
+def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source:
     """Read a folder of class folders.
 
     Raises:
         PackingError: It has none, or another depth than the account's unit asks for.
-        ChoiceNeeded: It has pictures, and nothing says of which class they are.
+        ChoiceNeeded: It has pictures, and nothing says of which class they are; or parts, and none is the usual one.
     """
-    base, title = _split(tree, choices)
-    walk = _walk_subjects if subjects else _walk_classes
+    base, title = _base(tree, choices, subjects=bool(subjects))
+    walk = partial(_walk_subjects, tree, base) if subjects else partial(_walk_classes, tree, base, subjects is None)
     found = folders(tree, base)
     direct = any(pictures(tree, below(base, name)) for name in found)
     if not direct:
         if not subjects and pictures(tree, base):
             raise ChoiceNeeded(
-                f"{tree.name} holds pictures and no class folders. Put them into one folder for each class, or name a "
-                "table with the columns file and label.",
+                f"{base or tree.name} holds pictures and no class folders. Put them into one folder for each class, or "
+                "name a table with the columns file and label.",
                 ["--labels labels.csv"],
             )
-        if not any(pictures(tree, at) for at in _inner(tree, base, found)):
+        if not any(True for name in found for _ in all_pictures(tree, below(base, name), Tally())):
             kinds = ", ".join(sorted(picture_suffixes()))
             raise PackingError(f"{tree.name} holds no class folders with pictures ({kinds}).")
-    return Source(title, partial(walk, tree, base))
+    if subjects:
+        ask_about_owners({name: folders(tree, below(base, name)) for name in found})
+    return Source(title, walk, folders=True)
 
 
-def _split(tree: Tree, choices: Choices) -> tuple[str, str]:
-    """Return (folder of the class folders, title) where the top is train/ and test/."""
-    top = folders(tree, "")
-    names = {name.casefold(): name for name in top}
-    parts = len(names) > 1 and set(names) <= _SPLITS and any(folders(tree, name) for name in top)
-    if not parts:
-        if choices.split is not None:
-            raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
-        return "", ""
-    wanted = choices.split or next((name for name in _TRAIN if name in names), None)
-    if wanted is None or wanted.casefold() not in names:
+def _base(tree: Tree, choices: Choices, *, subjects: bool) -> tuple[str, str]:
+    """Return (folder of the class folders, title): inside folders that stand around everything, and of parts one.
+
+    Raises:
+        PackingError: There is no part of that name.
+        ChoiceNeeded: There are parts, and none that is usually taken.
+    """
+    base, note, split = "", "", choices.split
+    while True:
+        top = folders(tree, base)
+        if pictures(tree, base) or not top or set(map(_class, top)) <= set(choices.classes or ()):
+            break
+        inside = {name: folders(tree, below(base, name)) for name in top}
+        wanted = next((name for name in top if split is not None and name.casefold() == split.casefold()), None)
+        parts = [name for name in top if is_part(name) and inside[name]]
+        if wanted is not None:
+            split = None
+        elif len(top) == 1:
+            if not _is_wrapper(tree, base, top[0], subjects=subjects):
+                break
+            wanted = top[0]
+        elif parts:
+            wanted = _usual_part(tree, top, parts, split)
+        else:
+            break
+        others = " and ".join(f"{name}/" for name in parts if name != wanted)
+        note = f" (not {others}; --split chooses)" if others else note
+        base = below(base, wanted)
+    if split is not None:
+        raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
+    return base, f"{base}/{note}" if base else ""
+
+
+def _is_wrapper(tree: Tree, base: str, name: str, *, subjects: bool) -> bool:
+    """Whether the only folder stands around the class folders, rather than being one."""
+    at = below(base, name)
+    inner = folders(tree, at)
+    if pictures(tree, at) or not inner:
+        return False
+    return not subjects or is_part(name) or not any(pictures(tree, below(at, deeper)) for deeper in inner)
+
+
+def _usual_part(tree: Tree, top: list[str], parts: list[str], wanted: str | None) -> str:
+    """Return the part that is called like train, where all are parts of that kind."""
+    train = [name for name in parts if name.casefold().startswith("train")]
+    if wanted is not None:
         raise PackingError(f"{tree.name} comes in parts: choose one with --split ({', '.join(top)}).")
-    chosen = names[wanted.casefold()]
-    others = " and ".join(f"{name}/" for name in top if name != chosen)
-    return chosen, f"{chosen}/ (not {others}; --split chooses)"
+    if len(train) != 1 or not all(map(is_split, top)):
+        raise ChoiceNeeded(
+            f"{tree.name} has the folders {', '.join(top)}, which look like parts and not like classes: choose the one "
+            "in which the class folders are.",
+            [f"--split {(train or parts)[0]}"],
+        )
+    return train[0]
 
 
-def _walk_classes(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
+def _walk_classes(tree: Tree, base: str, public: bool, tally: Tally) -> Iterator[Record]:
     tally.left_out[LOOSE] += len(pictures(tree, base, tally))
     for name in folders(tree, base, tally):
         at = below(base, name)
-        if any(True for inner in _inner(tree, base, [name]) for _ in all_pictures(tree, inner, Tally())):
+        if not public and any(
+            True for inner in folders(tree, at) for _ in all_pictures(tree, below(at, inner), Tally())
+        ):
             raise PackingError(
                 f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
                 "records. Put the pictures into the class folders themselves, name a table with --labels, or use an "
-                "account whose unit is the subject."
+                f"account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
             )
-        found = pictures(tree, at, tally)
-        tally.left_out[EMPTY] += not found
-        for file in found:
-            yield Record(_class(name), None, below(name, file), partial(tree.read, below(at, file)))
+        with _counting(name, tally) as found:
+            for path in all_pictures(tree, at, tally) if public else map(partial(below, at), pictures(tree, at, tally)):
+                found.append(path)
+                yield Record(_class(name), None, path.removeprefix(f"{base}/"), partial(tree.read, path))
+
+
+@contextmanager
+def _counting(name: str, tally: Tally) -> Iterator[list[str]]:
+    """Count a class folder in which no picture is found: as an empty one, or as lost where it holds other files."""
+    found: list[str] = []
+    others = tally.left_out[OTHER]
+    yield found
+    if not found and tally.left_out[OTHER] > others:
+        tally.lost.append(_class(name))
+    elif not found:
+        tally.left_out[EMPTY] += 1
 
 
 def _walk_subjects(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
@@ -86,23 +141,13 @@ def _walk_subjects(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
                 "subject together: put them into one folder for each subject inside the class folders "
                 "(class/subject/picture.png)."
             )
-        empty = True
-        for owner in folders(tree, at, tally):
-            for file in pictures(tree, below(at, owner), tally):
-                empty = False
-                path = below(below(at, owner), file)
-                yield Record(_class(name), owner, f"{name}/{owner}/{file}", partial(tree.read, path))
-            for deeper in folders(tree, below(at, owner), tally):
-                tally.left_out[DEEP] += sum(1 for _ in all_pictures(tree, f"{at}/{owner}/{deeper}", tally))
-        tally.left_out[EMPTY] += empty
+        with _counting(name, tally) as found:
+            for owner in folders(tree, at, tally):
+                for path in all_pictures(tree, below(at, owner), tally):
+                    found.append(path)
+                    yield Record(_class(name), owner, path.removeprefix(f"{base}/"), partial(tree.read, path))
 
 
 def _class(name: str) -> str:
     """The name of a class in the one spelling that the service compares: systems write accents in two ways."""
     return unicodedata.normalize("NFC", name)
-
-
-def _inner(tree: Tree, base: str, names: list[str]) -> Iterator[str]:
-    for name in names:
-        at = below(base, name)
-        yield from (below(at, inner) for inner in folders(tree, at))

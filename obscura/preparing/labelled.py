@@ -7,6 +7,7 @@ ending. A row means the one picture whose path ends like its own.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,9 +20,10 @@ from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
+from obscura.preparing.questions import is_part
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
-from obscura.preparing.trees import SubTree, Tree, all_pictures, below, folders, suffix_of
+from obscura.preparing.trees import SubTree, Tree, all_files, all_pictures, below, folders, suffix_of
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
 _PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
@@ -36,11 +38,11 @@ class Finder:
     """
 
     def __init__(self, paths: list[str]) -> None:
-        self._paths = frozenset(paths)
+        self._paths = {_plain(path): path for path in paths}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
         for path in paths:
-            name = PurePosixPath(path).name.casefold()
+            name = _plain(PurePosixPath(path).name).casefold()
             self._by_name[name].append(path)
             self._by_stem[_stem(name)].append(path)
 
@@ -50,11 +52,11 @@ class Finder:
         Raises:
             PackingError: There are several, or the cell leads out of the folder.
         """
-        wanted = cell.replace("\\", "/").removeprefix("./")
+        wanted = _plain(cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside of the folder: {cell}.")
         if wanted in self._paths:
-            return wanted
+            return self._paths[wanted]
         name = wanted.rpartition("/")[2].casefold()
         whole = suffix_of(name) in picture_suffixes()
         candidates = self._by_name.get(name, []) if whole else self._by_stem.get(name, [])
@@ -64,12 +66,18 @@ class Finder:
         return found[0] if found else None
 
 
+def _plain(path: str) -> str:
+    """A path in the one form of its characters by which it is compared: systems store accents in two ways."""
+    return unicodedata.normalize("NFC", path)
+
+
 def _stem(name: str) -> str:
     return name[: -len(suffix)] if (suffix := suffix_of(name)) else name
 
 
 def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
-    one, two = (wanted if whole else _stem_of(wanted, path)).casefold().split("/"), path.casefold().split("/")
+    one = (wanted if whole else _stem_of(wanted, path)).casefold().split("/")
+    two = _plain(path).casefold().split("/")
     shared = min(len(one), len(two))
     return one[-shared:] == two[-shared:]
 
@@ -79,14 +87,14 @@ def _stem_of(wanted: str, path: str) -> str:
     return wanted + path[len(path) - len(suffix_of(path)) :]
 
 
-def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool, part: str = "") -> Source:
+def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
     """Read pictures whose classes stand in a table.
 
     Args:
         tree: The pictures.
         table: The table.
         choices: Which columns are which, and what of them makes the classes.
-        subjects: Whether whose each picture is must be told.
+        subjects: As of `read_columns`.
         part: What of several parts was taken, for people.
 
     Raises:
@@ -169,8 +177,33 @@ def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | Non
     return SubTree(tree, chosen), told[chosen], title_of(tree.name, list(told), chosen)
 
 
-def tables_in(tree: Tree) -> list[str]:
-    """Names of the files on top that may be tables of labels."""
+def ask_for_table(tree: Tree, choices: Choices) -> None:
+    """Let a folder pass whose folders may be classes, or that has no table beside them.
+
+    Raises:
+        ChoiceNeeded: A table lies beside pictures that no class folders hold.
+        PackingError: What lies beside them are boxes, and no classes.
+    """
+    tops = folders(tree, "")
+    if {"images", "labels"} <= {name.casefold() for name in tops}:
+        at = next(name for name in tops if name.casefold() == "labels")
+        if any(suffix_of(path) == ".txt" for path in all_files(tree, at)):
+            raise PackingError(
+                f"{tree.name} looks like YOLO's layout for detection: labels/ holds boxes in the pictures, and not the "
+                "classes of pictures. Put the pictures into one folder for each class, or write a table (--labels)."
+            )
+    tables = sorted(_tables_in(tree), key=lambda name: "train" not in name.casefold())
+    flat = all(is_part(name) and not folders(tree, name) for name in tops)
+    if tables and flat and choices.classes is None:
+        raise ChoiceNeeded(
+            f"{tree.name} holds no class folders, and {some(tables, len(tables))} beside its pictures. Name the table "
+            "that tells their classes.",
+            [f"--labels {tables[0]}"],
+        )
+
+
+def _tables_in(tree: Tree) -> list[str]:
+    """Names of the files on top that are tables by their names."""
     return [name for name in tree.files("") if suffix_of(name) in TABLE_SUFFIXES and not name.startswith(".")]
 
 
@@ -199,7 +232,9 @@ def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
         path = finder.find(row.file) or row.file.replace("\\", "/").removeprefix("./")
         meant = replace(row, file=path)
         if found.setdefault(path, meant) != meant:
-            raise PackingError(f"{table.name} says two things about {path}.")
+            raise PackingError(
+                f"{table.name} says two things about {path}: give each picture one row, and several labels as a|b."
+            )
     return found
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ class Package:
 
     `classes`, `height`, `width` and `channels` become public with its declaration: they were stated, are fixed, or
     follow from the format of the files. `private_records` and `private_subjects` (None where the upload carries none)
-    were counted, and are compared with what their owner states, no more. `summary` is one line about what was done to
-    the pictures, for their owner.
+    were counted, and are compared with what their owner states, no more. For their owner alone are `summary`, one line
+    about what was done to the pictures, `private_counts`, their number by class, and `private_notes`, what is odd.
     """
 
     format: UploadFormat
@@ -38,6 +38,8 @@ class Package:
     private_subjects: int | None
     open: Callable[[], Iterator[bytes]]
     summary: str = ""
+    private_counts: Mapping[str, int] = field(default_factory=dict)
+    private_notes: tuple[str, ...] = ()
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
         """Let a statement pass that the files keep.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +21,20 @@ from PIL import Image
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.classes import require_stated, stated_classes
+from obscura.preparing.classes import require_renamed, require_stated, stated_classes
+from obscura.preparing.columns import tells_subjects
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
-from obscura.preparing.labelled import find_metadata, find_table, labelled_by_table
+from obscura.preparing.labelled import ask_for_table, find_metadata, find_table, labelled_by_table
 from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
-from obscura.preparing.sources import Source, Tally
-from obscura.preparing.subjects import canonical_id, number_subjects
-from obscura.preparing.summary import counted, summarise
+from obscura.preparing.questions import ask_about_classes, ask_about_people
+from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.subjects import number_subjects, refuse_owned, subject_key
+from obscura.preparing.summary import counted, notes, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
+from obscura.preparing.tables import Table
 from obscura.preparing.trees import FolderTree, Tree
 
 
@@ -37,7 +42,7 @@ def prepare(
     path: Path | Arrays,
     choices: Choices | None = None,
     *,
-    subjects: bool = False,
+    subjects: bool | None = False,
     on_picture: OnPicture = lambda _count: None,
 ) -> Package:
     """Recognise what a folder or file is, look at every picture, and return an upload that the service takes.
@@ -48,7 +53,8 @@ def prepare(
     Args:
         path: The folder or file, or arrays in memory.
         choices: What its owner has chosen.
-        subjects: Whether the upload must say whose each record is: the account's unit is the subject.
+        subjects: Whether the upload must say whose each record is: the account's unit is the subject. False: it must
+            not, and files that tell it are refused. None: the pictures are public, and it is left behind.
         on_picture: Called with the number of pictures that were looked at.
 
     Raises:
@@ -57,22 +63,18 @@ def prepare(
     """
     chosen = choices or Choices()
     source = _find(path, chosen, subjects=subjects)
-    if source.owned is not None and not subjects:
-        raise PackingError(
-            f"{source.owned} says whose each picture is, and the account protects single records: somebody with "
-            "several pictures would be protected less than it seems. Use an account whose unit is the subject."
-        )
-    if source.package is not None and not chosen.touch_every_picture:
-        package = source.package()
-        if fits(package.width, package.height):
-            as_they_are = f"{source.title}: {counted(package.private_records, 'picture')}, as they are."
-            return replace(package, classes=stated_classes(package.classes, chosen.classes), summary=as_they_are)
+    if source.owned is not None and subjects is False:
+        refuse_owned(source.owned)
+    if source.owned is not None and subjects is None:
+        source = replace(source, walk=partial(_of_nobody, source.walk), package=None)
     tally = Tally()
     found = survey(source, chosen, tally, on_picture)
-    names = _names(source, found, chosen)
-    classes = chosen.classes or source.classes or tuple(sorted(found.labels))
+    classes, names = _classes(source, found, chosen)
+    counts = Counter(dict.fromkeys((*classes, *(names.get(label, label) for label in found.lost)), 0))
+    for label, count in found.labels.items():
+        counts[names.get(label, label)] += count
     members = _Members(source, found, chosen, names)
-    return Package(
+    package = _as_it_is(source, chosen) or Package(
         "zip" if all(map(can_be_folder, classes)) else "npz",
         classes,
         found.height,
@@ -83,17 +85,44 @@ def prepare(
         lambda: zip_stream(members if all(map(can_be_folder, classes)) else members.as_arrays(classes)),
         summarise(found, chosen, tally, source.title),
     )
+    return replace(package, classes=classes, private_counts=dict(counts), private_notes=tuple(notes(found)))
 
 
-def _names(source: Source, found: Survey, choices: Choices) -> dict[str, str]:
-    """Return what the owner calls each class of a layout that numbers or names its classes itself."""
+def _of_nobody(walk: Callable[[Tally], Iterator[Record]], tally: Tally) -> Iterator[Record]:
+    return (replace(record, subject=None) for record in walk(tally))
+
+
+def _as_it_is(source: Source, choices: Choices) -> Package | None:
+    """Return an upload of the files themselves, where the service reads them and nothing is to be changed."""
+    if source.package is None or choices.touch_every_picture:
+        return None
+    package = source.package()
+    if not fits(package.width, package.height):
+        return None
+    return replace(package, summary=f"{source.title}: {counted(package.private_records, 'picture')}, as they are.")
+
+
+def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the classes in label order, and the class of each label that is not called like it.
+
+    Raises:
+        ChoiceNeeded: Nobody has stated them, and they may be something else.
+        PackingError: They are not what was stated.
+    """
+    if choices.renamed is not None:
+        require_renamed(source.classes or found.labels, choices.renamed)
+        return tuple(dict.fromkeys(choices.renamed.values())), dict(choices.renamed)
     if source.classes is not None:
-        return dict(zip(source.classes, stated_classes(source.classes, choices.classes), strict=False))
+        stated = stated_classes(source.classes, choices.classes)
+        ask_about_people(stated if choices.classes is None else ())
+        return stated, dict(zip(source.classes, stated, strict=False))
     require_stated(found.labels, choices.classes)
-    return {}
+    if choices.classes is None:
+        ask_about_classes(found.labels, folders=source.folders)
+    return choices.classes or tuple(sorted(found.labels)), {}
 
 
-def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
+def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> Source:
     if isinstance(path, Arrays):
         return path.source(choices, subjects=subjects)
     if not path.exists():
@@ -104,7 +133,7 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
         path = path.parent
     tree: Tree | None = FolderTree(path) if path.is_dir() else None
     if choices.labels is None:
-        source = find_layout(path, choices, subjects=subjects)
+        source = find_layout(path, choices, subjects=bool(subjects))
         if source is not None:
             return source
     tree = tree or open_archive(path, choices.zip_encoding)
@@ -114,19 +143,30 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
             "files."
         )
     if choices.labels is not None:
-        return labelled_by_table(tree, find_table(tree, choices), choices, subjects=subjects)
-    source = parquet.find_tree(tree, choices, subjects)
+        return _labelled(tree, find_table(tree, choices), choices, subjects=subjects)
+    source = parquet.find_tree(tree, choices, bool(subjects))
     if source is not None:
         return source
     described = find_metadata(tree, choices)
     if described is not None:
         part, table, title = described
-        return labelled_by_table(part, table, choices, subjects=subjects, part=title)
+        return _labelled(part, table, choices, subjects=subjects, part=title)
     if choices.attributes:
         refuse_attribute()
-    found = (find(tree, "", choices, subjects=subjects) for find in (dicom.find, nifti.find))
-    source = next((source for source in found if source is not None), None)
-    return source or class_folders(tree, choices, subjects=subjects)
+    scans, volumes = (find(tree, "", choices, subjects=bool(subjects)) for find in (dicom.find, nifti.find))
+    if scans and volumes:
+        raise PackingError(f"{tree.name} holds DICOM files and NIfTI volumes: push them as two datasets.")
+    if not scans and not volumes:
+        ask_for_table(tree, choices)
+    return scans or volumes or class_folders(tree, choices, subjects=subjects)
+
+
+def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
+    """Read by a table; of DICOM files, a tag says whose they are where the table does not."""
+    scans = dicom.is_in(tree)
+    tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
+    source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, part=part)
+    return dicom.with_owners(source, choices, subjects=bool(subjects)) if scans else source
 
 
 class _Members:
@@ -135,7 +175,7 @@ class _Members:
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
         self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background, choices.scale)
-        self._numbers = number_subjects(found.subjects)
+        self._numbers, self._join = number_subjects(found.subjects), choices.join_subjects
 
     def __iter__(self) -> Iterator[Member]:
         """Pictures in folders of classes, and of subjects in these."""
@@ -172,7 +212,7 @@ class _Members:
                 suffix, data = prepare_picture(record.read(), self._target)
             except Unreadable as error:
                 raise PackingError(f"The pictures changed while they were sent: {record.shown}: {error}.") from None
-            number = None if record.subject is None else self._numbers.get(canonical_id(record.subject))
+            number = None if record.subject is None else self._numbers.get(subject_key(record.subject, join=self._join))
             if record.subject is not None and number is None:
                 raise PackingError("The pictures changed while they were sent: there is one of another subject.")
             yield self._names.get(record.label, record.label), number, suffix, data

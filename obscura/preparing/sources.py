@@ -43,11 +43,13 @@ class Tally:
         left_out: How many, by what people call them ("1 hidden or system file").
         suffixes: Of the files that are no pictures.
         notes: How many pictures something is to be said of, by what.
+        lost: The class folders that hold files, and no picture.
     """
 
     left_out: Counter[str] = field(default_factory=Counter)
     suffixes: set[str] = field(default_factory=set)
     notes: Counter[str] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Source:
         package: Makes an upload of the files as they are, where the layout is one that the service reads.
         shape: (height, width, channels) of arrays, which their format gives to all records alike, so that no single
             record can change it; None where each picture is a file with a size of its own.
+        folders: Whether the labels are names of folders, which may stand for other things than classes.
         owned: What in the files says whose each picture is, at the beginning of a sentence: "The column 'subject' of
             labels.csv"; None where nothing does.
     """
@@ -70,4 +73,5 @@ class Source:
     classes: tuple[str, ...] | None = None
     package: Callable[[], Package] | None = None
     shape: tuple[int, int, int] | None = None
+    folders: bool = False
     owned: str | None = None

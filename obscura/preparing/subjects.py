@@ -5,9 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
-from obscura.preparing.errors import PackingError
+from obscura.preparing.errors import ChoiceNeeded, PackingError, some
+from obscura.preparing.questions import folded, look_alike
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import SubjectId, canonical
+
+OPEN_BY_SUBJECT = "obscura accounts create NAME --unit subject --epsilon E --delta D"
 
 
 def canonical_id(private_id: SubjectId) -> int | str:
@@ -19,7 +22,51 @@ def canonical_id(private_id: SubjectId) -> int | str:
     try:
         return canonical(private_id)
     except Refused:
-        raise PackingError("A subject id is no id: it is empty, negative, or a word such as 'nan'.") from None
+        raise PackingError(
+            f"A subject id stands for nobody: {str(private_id)[:40]!r}. All pictures that have it would count as those "
+            "of one person. Write whose each is, one id for each person, or leave those pictures out."
+        ) from None
+
+
+def require_told_apart(ids: Iterable[SubjectId]) -> None:
+    """Let ids pass of which no two look like one person's.
+
+    Raises:
+        ChoiceNeeded: Some differ in nothing but case, spaces, zeros or how characters are stored.
+    """
+    for group in look_alike(sorted({_text(private_id) for private_id in ids})):
+        shown = some([repr(name) for name in group], len(group))
+        raise ChoiceNeeded(
+            f"These subject ids may name one person: {shown}. As two subjects, a person would be protected less than "
+            "the account promises. Write each id in one way; or have such ids joined, which protects too much "
+            "rather than too little.",
+            ["--join-subjects"],
+        )
+
+
+def subject_key(private_id: SubjectId, *, join: bool) -> int | str:
+    """Return what decides whether two ids name one subject here: with `join` also where they only look like one.
+
+    Raises:
+        PackingError: The id stands for nobody.
+    """
+    return folded(str(canonical_id(private_id))) if join else canonical_id(private_id)
+
+
+def refuse_owned(what: str) -> None:
+    """Refuse files that tell whose each picture is, for an account that protects single records.
+
+    Args:
+        what: that tells it: "The column 'subject' of labels.csv".
+
+    Raises:
+        PackingError: Always.
+    """
+    raise PackingError(
+        f"{what} says whose each picture is, and the account protects single records: somebody with several pictures "
+        "would be protected less than it seems. Use an account whose unit is the subject and state how many there are "
+        f"(--subjects-at-most): {OPEN_BY_SUBJECT}"
+    )
 
 
 def number_subjects(ids: Iterable[SubjectId]) -> dict[int | str, int]:
@@ -31,3 +78,7 @@ def number_subjects(ids: Iterable[SubjectId]) -> dict[int | str, int]:
     names = list({canonical_id(private_id) for private_id in ids})
     secrets.SystemRandom().shuffle(names)
     return {name: number for number, name in enumerate(names)}
+
+
+def _text(private_id: SubjectId) -> str:
+    return private_id.decode("utf-8", "surrogateescape") if isinstance(private_id, bytes) else str(private_id)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
 from obscura.preparing.choices import Choices
+from obscura.preparing.people import persons_in_file_names
 from obscura.preparing.sources import Tally
 from obscura.preparing.survey import Survey
 from obscura.preparing.trees import OTHER
+
+LARGE_SHARE = 0.25  # of all pictures, which one subject seldom has
 
 
 def summarise(survey: Survey, choices: Choices, tally: Tally, title: str) -> str:
@@ -16,7 +21,7 @@ def summarise(survey: Survey, choices: Choices, tally: Tally, title: str) -> str
     left_out = _listed(_left_out(survey, tally))
     head = f"{title}: " if title else ""
     first = f"{head}{counted(survey.records, 'picture')}: {done}" + (f"; left out {left_out}" if left_out else "") + "."
-    return " ".join([first, *(f"{count:,} {note}." for note, count in tally.notes.items())])
+    return " ".join([first, *(f"{count:,} {note}." for note, count in tally.notes.items() if count)])
 
 
 def counted(count: int, noun: str) -> str:
@@ -56,3 +61,30 @@ def _left_out(survey: Survey, tally: Tally) -> Iterator[str]:
 def _listed(parts: Iterable[str]) -> str:
     *first, last = [*parts] or [""]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def notes(found: Survey) -> Iterator[str]:
+    """Yield what their owner should know about pictures before they are declared. Stays on this machine."""
+    contents, counts = np.unique(np.frombuffer(found.contents, np.uint64), return_counts=True)
+    if found.records > len(contents):
+        by_class = np.unique(
+            np.stack([np.array(found.contents, np.uint64), np.array(found.content_labels, np.uint64)]), axis=1
+        )
+        several = int(np.sum(np.unique(by_class[0], return_counts=True)[1] > 1))
+        yield (
+            f"{int(counts[counts > 1].sum()):,} pictures are there more than once: {int(np.sum(counts > 1)):,} "
+            f"different, one of them {int(counts.max()):,} times"
+            + (f"; {several:,} in several classes, so that labels contradict each other." if several else ".")
+            + " Each copy counts as a record, and where records are protected, each only by itself."
+        )
+    owner, most = next(iter(found.subjects.most_common(1)), ("", 0))
+    if len(found.subjects) > 2 and most > LARGE_SHARE * found.records:
+        yield (
+            f"One subject ({owner}) has {most:,} of the {found.records:,} pictures. See that it is one person, and no "
+            "word for those who are not known."
+        )
+    if not found.subjects and persons_in_file_names(found.shown):
+        yield (
+            "Files are named after persons who have several pictures. An account whose unit is the subject protects "
+            "all pictures of a person together; this one does not."
+        )

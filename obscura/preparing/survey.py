@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from obscura.preparing.choices import SIDE_USUAL, Choices, Size, fits
-from obscura.preparing.depth import Depths
-from obscura.preparing.errors import (
-    NAMES_SHOWN_MAX,
-    BrokenPictures,
-    PackingError,
-    Unreadable,
-    some,
-)
+from obscura.preparing.depth import Depths, Numbers
+from obscura.preparing.errors import NAMES_SHOWN_MAX, BrokenPictures, PackingError, Unreadable, some
 from obscura.preparing.pictures import Look, has_shape, look
-from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.subjects import canonical_id
+from obscura.preparing.sources import Content, Record, Source, Tally
+from obscura.preparing.subjects import require_told_apart, subject_key
 from obscura.stopping import go_on
 from obscura.wire.names import RULE, is_name
+from obscura.wire.subjects import SubjectId
 
 OnPicture = Callable[[int], None]
+SHOWN_MAX = 1000  # names of files that are kept to look at
 
 
 @dataclass
 class Survey:
-    """What all pictures together are. Every number counts pictures."""
+    """What all pictures together are. Every number counts pictures. PRIVATE, but for the size and colour.
+
+    `labels` counts them by class, `subjects` by subject; `owners` are the ids as they are written. `contents`
+    are digests, one for each picture, and `content_labels` the numbers of its class.
+    """
 
     records: int = 0
     grey: int = 0
@@ -44,16 +46,23 @@ class Survey:
     height: int = 0
     channels: int = 3
     labels: Counter[str] = field(default_factory=Counter)
-    subjects: set[int | str] = field(default_factory=set)
+    subjects: Counter[int | str] = field(default_factory=Counter)
+    owners: set[SubjectId] = field(default_factory=set)
+    contents: array[int] = field(default_factory=lambda: array("Q"))
+    content_labels: array[int] = field(default_factory=lambda: array("L"))
+    numbers: dict[str, int] = field(default_factory=dict)
+    shown: list[str] = field(default_factory=list)
     broken_files: set[str] = field(default_factory=set)
     broken_shown: list[str] = field(default_factory=list)
+    lost: dict[str, None] = field(default_factory=dict)  # classes of which no picture is left, in order
 
 
 def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture) -> Survey:
     """Look at every picture, one at a time.
 
     Raises:
-        BrokenPictures: Some cannot be read, and were not said to be left out.
+        BrokenPictures: Some cannot be read, or a class has none that can, and that was not said to be left out.
+        ChoiceNeeded: Ids of subjects look alike.
         PackingError: There are none.
     """
     found = Survey()
@@ -61,16 +70,21 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
     for record in source.walk(tally):
         go_on()
         try:
-            seen = look(record.read())
+            content = record.read()
+            seen = look(content)
         except Unreadable as error:
             found.broken += 1
+            found.lost[record.label] = None
             found.broken_files.add(record.shown)
             if len(found.broken_shown) < NAMES_SHOWN_MAX:
                 found.broken_shown.append(f"{record.shown} ({error})")
             continue
-        _count(found, record, seen, choices)
+        _count(found, record, content, seen, choices)
         on_picture(found.records)
+    found.lost = dict.fromkeys(label for label in (*tally.lost, *found.lost) if not found.labels[label])
     _require(found, choices)
+    if not choices.join_subjects:
+        require_told_apart(found.owners)
     return found
 
 
@@ -87,7 +101,7 @@ def _channels(source: Source, choices: Choices) -> int:
     return 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
 
 
-def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
+def _count(found: Survey, record: Record, content: Content, seen: Look, choices: Choices) -> None:
     laid = seen.transparent
     if (seen.width, seen.height) != (found.width, found.height):
         if has_shape(seen.width, seen.height, (found.width, found.height)):
@@ -109,8 +123,15 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
     found.animated += seen.animated
     _check_label(record.label)
     found.labels[record.label] += 1
+    values = content.values if isinstance(content, Numbers) else content
+    data = values if isinstance(values, bytes) else values.tobytes()
+    found.contents.append(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little"))
+    found.content_labels.append(found.numbers.setdefault(record.label, len(found.numbers)))
+    if len(found.shown) < SHOWN_MAX:
+        found.shown.append(record.shown)
     if record.subject is not None:
-        found.subjects.add(canonical_id(record.subject))
+        found.subjects[subject_key(record.subject, join=choices.join_subjects)] += 1
+        found.owners.add(record.subject)
 
 
 def _check_label(label: str) -> None:
@@ -119,6 +140,11 @@ def _check_label(label: str) -> None:
 
 
 def _require(found: Survey, choices: Choices) -> None:
+    if found.lost and not choices.skip_broken:
+        lost, such = list(found.lost), f", such as {found.broken_shown[0]}" if found.broken_shown else ""
+        which = f"the class {lost[0]}" if len(lost) == 1 else f"{len(lost)} classes ({some(lost, len(lost))})"
+        why = f"No picture of {which} can be read, though there are files{such}. Mend them, or leave them out."
+        raise BrokenPictures(why, ["--skip-broken"], found.broken, lost)
     if found.broken and not choices.skip_broken:
         which = "One picture cannot be read:" if found.broken == 1 else f"{found.broken:,} pictures cannot be read:"
         why = f"{which} {some(found.broken_shown, found.broken)}. Mend them, or leave them out."

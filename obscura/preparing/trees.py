@@ -136,7 +136,7 @@ class FolderTree:
 
     def files(self, at: str) -> list[str]:
         """As `Tree.files`."""
-        return sorted(entry.name for entry in self._entries(at) if entry.is_file())
+        return sorted(entry.name for entry in self._entries(at) if entry.is_file() or not Path(entry.path).exists())
 
     def read(self, path: str) -> bytes:
         """As `Tree.read`."""
@@ -144,6 +144,8 @@ class FolderTree:
             with (self._root / path).open("rb") as file:
                 return bounded(file, os.fstat(file.fileno()).st_size)
         except OSError as error:
+            if (self._root / path).is_symlink():
+                raise Unreadable("it is a link to a file that is not there") from None
             raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
 
     def open(self, path: str) -> IO[bytes]:

@@ -7,7 +7,37 @@ import unicodedata
 from obscura.wire.faults import Fault, Refused
 
 SubjectId = int | str | bytes
-_MISSING_WORDS = frozenset({"nan", "nat", "none", "null", "<na>"})  # how missing values look once made into texts
+# How missing values look once made into texts, and what is written in the place of an id that was taken away.
+_NOBODY = frozenset(
+    [
+        "nan",
+        "nat",
+        "none",
+        "null",
+        "nil",
+        "<na>",
+        "na",
+        "n/a",
+        "n.a",
+        "n.a.",
+        "#n/a",
+        "missing",
+        "undefined",
+        "unknown",
+        "unk",
+        "unbekannt",
+        "inconnu",
+        "anonymous",
+        "anonym",
+        "anon",
+        "anonymised",
+        "anonymized",
+        "deidentified",
+        "de-identified",
+        "redacted",
+        "removed",
+    ]
+)
 
 
 def canonical(private_id: SubjectId) -> int | str:
@@ -16,7 +46,7 @@ def canonical(private_id: SubjectId) -> int | str:
     Texts are compared letter by letter in Unicode form C, without white space around them; bytes are read as UTF-8.
 
     Raises:
-        Refused: The id stands for a missing value: empty, a negative number, or a word such as "nan".
+        Refused: The id stands for nobody: a negative number, a text without a letter or digit, or a word such as NA.
     """
     if isinstance(private_id, int):
         if private_id < 0:
@@ -24,6 +54,6 @@ def canonical(private_id: SubjectId) -> int | str:
         return private_id
     text = private_id.decode("utf-8", "surrogateescape") if isinstance(private_id, bytes) else private_id
     text = unicodedata.normalize("NFC", text.strip())
-    if not text or text.casefold() in _MISSING_WORDS:
+    if not any(map(str.isalnum, text)) or text.casefold() in _NOBODY:
         raise Refused(Fault.SUBJECT_BLANK)
     return text

@@ -19,6 +19,8 @@ from service.db.base import Base
 from service.db.ledger_tables import ENDS_A_HOLD, EntryRow
 from service.ledger.chain import body_hash
 from service.ledger.commitments import (
+    DECLARATION,
+    FINGERPRINTS,
     ORDER_COLUMNS,
     evaluation_digest,
     fingerprints_digest,
@@ -96,6 +98,7 @@ class _Checks:
     def __init__(self, session: Session, *, fingerprints: bool) -> None:
         self._session, self._fingerprints = session, fingerprints
         self._written_down: dict[str, set[object]] = {"datasets": set(), "evaluations": set(), "samples": set()}
+        self._erased = set(_erasures(session))
         read = ("jobs", "holds", "datasets", "sweeps", "evaluations")
         self._rows = {name: RowReader(session, _TABLES[name]) for name in read}
         self._of_job = {name: RowReader(session, _TABLES[name], "job_id") for name in ("releases", "samples")}
@@ -130,7 +133,10 @@ class _Checks:
             }
             changed = _changed_order(said, job, parts)
             if "order" in said.details:
-                stored = {part: row.get("state", "ready") in _STORED for part, (_, row) in parts.items()}
+                stored = {
+                    part: row.get("state", "ready") in _STORED and row.get("erased_at") is None
+                    for part, (_, row) in parts.items()
+                }
                 changed += [f"state of the {part}" for part, still in stored.items() if not still]
             changed += _changed_state(said, job, holds.get(str(said.hold_id), {}), ends.get(said.hold_id))
             if changed:
@@ -194,6 +200,12 @@ class _Checks:
                 row_id = said.details.get("id")
                 row = rows.get(str(row_id))
                 self._written_down[table].add(row_id)
+                if "erased" in said.details or (said.account_id, row_id, DECLARATION) in self._erased:
+                    if row is None or row["erased_at"] is None or row["account_id"] != said.account_id:
+                        yield said.found(code, f"writes down {row_id}, which was erased and is not, or is gone")
+                    elif "erased" not in said.details:
+                        yield from self._whose_fingerprints(said, row)
+                    continue
                 job = with_jobs.get(str(row_id), (None, None))[1]
                 wanted = _outcome(said.details, found.get(str(row_id)), job)
                 if row is None or any(said.details.get(name) != digest for name, digest in wanted.items()):
@@ -203,10 +215,14 @@ class _Checks:
 
     def _dataset(self, said: _Said, row: Mapping[str, Any]) -> Iterator[Finding]:
         """What the digest of a dataset's row does not say: where it stands, and its images' fingerprints."""
-        if row["account_id"] != said.account_id or row["state"] not in _STORED:
-            what = f"writes down {row['id']}, which is of another account or takes another upload"
+        if row["account_id"] != said.account_id or row["state"] not in _STORED or row["erased_at"] is not None:
+            what = f"writes down {row['id']}, which is of another account, takes another upload or is hidden"
             yield said.found(FindingCode.DATASET_MISMATCH, what)
-        if not self._fingerprints:
+        yield from self._whose_fingerprints(said, row)
+
+    def _whose_fingerprints(self, said: _Said, row: Mapping[str, Any]) -> Iterator[Finding]:
+        """Those of a dataset's images, unless the log says that they were erased, too."""
+        if not self._fingerprints or (said.account_id, row["id"], FINGERPRINTS) in self._erased:
             return
         table = _TABLES["fingerprints"]
         brought = select(table.c.digest).where(
@@ -237,6 +253,15 @@ class _Checks:
             if job_id not in self._written_down["samples"]:
                 message = f"Sample {sample_id} can be read, but no entry records it."
                 yield Finding(FindingCode.SAMPLE_MISMATCH, message)
+
+
+def _erasures(session: Session) -> Iterator[tuple[str, str, str]]:
+    """Account, dataset and what of it entries say was erased. Where a training was ordered on it, its order tells."""
+    facts = select(EntryRow.account_id, cast(EntryRow.details, Text)).where(EntryRow.kind == EntryKind.FACT)
+    for account_id, details in session.execute(facts.execution_options(yield_per=_PAGE_ROWS)):
+        said = read_object(details)
+        if "erased" in said:
+            yield account_id, str(said.get("id")), str(said["erased"])
 
 
 def _changed_order(said: _Said, job: Mapping[str, Any], parts: Mapping[str, tuple[str, Any]]) -> list[str]:

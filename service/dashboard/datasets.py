@@ -119,17 +119,17 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
 
 @router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
 def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
-    """Destroy the key of the images, and then the files. What was spent stays spent."""
+    """Destroy the key of the images, and then the files; all that was declared, too, if nothing was trained on it."""
     if form.get("sure") != "yes":
         raise InvalidInput("Confirm that the images are to be destroyed for ever.")
-    deletion.delete(
+    deleted = deletion.delete(
         dashboard.service.settings,
         dashboard.factory,
         dataset_id,
         cancel_jobs=form.get("cancel_jobs") == "yes",
         now=dashboard.clock(),
     )
-    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+    return RedirectResponse("/datasets" if deleted.erased_at else f"/datasets/{dataset_id}", status_code=303)
 
 
 @router.put("/datasets/{dataset_id}/content")

@@ -3,6 +3,7 @@
 READY (or DECLARED) -> DELETING -> DELETED. The first step is committed before anything is destroyed, so a deletion that
 was interrupted is never forgotten and never claimed too early; the last one waits until no process that has opened the
 images is left. Entries, holds, releases, receipts and the fingerprints of private images stay, and no budget returns.
+What nothing was ever trained on is erased (`erasing`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
 from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs
 from service.access import find, visible
-from service.datasets import fingerprints, states, vault
+from service.datasets import erasing, fingerprints, states, vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -35,7 +36,7 @@ _JOBS_NAMED_MAX = 5
 def delete(
     settings: Settings, factory: SessionFactory, dataset_id: str, *, cancel_jobs: bool, now: datetime
 ) -> Dataset:
-    """Delete a dataset's images for ever, in three transactions. Doing it again changes nothing.
+    """Delete a dataset's images for ever, in a few transactions. Doing it again changes nothing.
 
     Args:
         settings: where keys and images are.
@@ -53,7 +54,8 @@ def delete(
     with transaction(factory) as session:
         begin(session, dataset_id, cancel_jobs=cancel_jobs, now=now)
     failpoint("delete.after")
-    return complete(settings, factory, dataset_id)
+    dataset = complete(settings, factory, dataset_id)
+    return erasing.erase(factory, dataset_id, now=now) if dataset.state is DatasetState.DELETED else dataset
 
 
 def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime) -> Dataset:
@@ -66,6 +68,9 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
         Conflict: It is receiving an upload, or trainings that need it are queued or running and are not to be
             cancelled.
     """
+    erased = session.get(Dataset, dataset_id)
+    if erased is not None and erased.erased_at is not None:  # which nobody else finds any more
+        return erased
     dataset = find(session, Dataset, dataset_id)
     if not states.move(session, dataset_id, DatasetState.DELETING):
         session.refresh(dataset)
@@ -103,7 +108,7 @@ def finish(session: Session, dataset_id: str) -> Dataset:
     no_longer_needed = ~select(Job.id).where(_needs(dataset_id)).exists()
     states.move(session, dataset_id, DatasetState.DELETED, no_longer_needed)
     session.expire_all()
-    return find(session, Dataset, dataset_id)
+    return session.get_one(Dataset, dataset_id)
 
 
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:

@@ -48,14 +48,10 @@ _HOLDERS = text(
     f"""{_CUT} SELECT DISTINCT datasets.account_id
     FROM positions JOIN fingerprints ON digest = substr(:digests, at, {DIGEST_BYTES}) JOIN datasets ON {_COUNTS}"""
 ).bindparams(bindparam("digests", type_=LargeBinary))
-_INSERT = f"""INSERT INTO fingerprints (digest, dataset_id, upload_attempt) {_CUT}
-    SELECT substr(:digests, at, {DIGEST_BYTES}), :dataset_id, :attempt FROM positions"""
-_RECORD = text(f"{_INSERT} WHERE true ON CONFLICT DO NOTHING").bindparams(bindparam("digests", type_=LargeBinary))
-_RECORD_NEW = text(
-    f"""{_INSERT} WHERE NOT EXISTS (
-        SELECT 1 FROM fingerprints JOIN datasets ON {_COUNTS}
-        WHERE digest = substr(:digests, at, {DIGEST_BYTES}) AND datasets.account_id = :account_id
-    ) ON CONFLICT DO NOTHING"""
+_RECORD = text(
+    f"""INSERT INTO fingerprints (digest, dataset_id, upload_attempt) {_CUT}
+    SELECT substr(:digests, at, {DIGEST_BYTES}), :dataset_id, :attempt FROM positions WHERE true
+    ON CONFLICT DO NOTHING"""
 ).bindparams(bindparam("digests", type_=LargeBinary))
 _FORGET = text(
     """DELETE FROM fingerprints WHERE dataset_id = :dataset_id AND upload_attempt <= :attempt AND digest IN (
@@ -178,31 +174,24 @@ def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
     return answers
 
 
-def record(
-    factory: SessionFactory, dataset_id: str, attempt: int, digests: Fingerprints, *, known_in: str | None = None
-) -> None:
+def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fingerprints) -> None:
     """Write down the fingerprints of an upload that is not accepted yet, in short transactions. Twice changes nothing.
 
     Args:
         dataset_id: whose images they are of.
         attempt: the upload's number.
-        digests: of its images.
-        known_in: its account, if some of the images are known there. Those are not written down again, since a private
-            fingerprint never ceases to count.
+        digests: of its images, also of those that are known in its account already: each dataset is to bear its own
+            when another one is erased.
     """
-    facts: dict[str, Any] = {"dataset_id": dataset_id, "attempt": attempt}
-    statement = _RECORD
-    if known_in is not None:
-        facts["account_id"], statement = known_in, _RECORD_NEW
     for part in _in_parts(digests):
         with transaction(factory) as session:
-            session.execute(statement, {**part, **facts})
+            session.execute(_RECORD, {**part, "dataset_id": dataset_id, "attempt": attempt})
 
 
 def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
     """Remove the fingerprints of uploads up to one that was not accepted, in short transactions.
 
-    Those of a public dataset go like this, too, once it is deleted.
+    Those of a public dataset go like this, too, once it is deleted, and those of private images that nothing has read.
     """
     parameters = {"dataset_id": dataset_id, "attempt": attempt, "count": DIGESTS_PER_TRANSACTION}
     while True:
@@ -262,7 +251,7 @@ def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Kno
 
 
 def brought_by(session: Session, dataset: Dataset) -> Iterator[bytes]:
-    """Yield the fingerprints that an accepted upload was the first to bring to its account, in their order. PRIVATE."""
+    """Yield the fingerprints that are written down of an accepted upload, in their order. PRIVATE."""
     own = select(Fingerprint.digest).where(
         Fingerprint.dataset_id == dataset.id, Fingerprint.upload_attempt == dataset.upload_attempt
     )
@@ -285,9 +274,10 @@ def _start(key: bytes, shape: Sequence[int]) -> hmac.HMAC:
 
 
 def _accepted(session: Session) -> int:
-    """Count the accepted uploads. It never decreases, and whatever makes fingerprints count increases it."""
-    counted = select(func.count()).where(Dataset.ready_at.is_not(None), not_(Dataset.unchecked))
-    return session.scalar(counted) or 0
+    """Count the accepted uploads, and those that were erased. It never decreases, and whatever makes fingerprints
+    count, or no longer count, increases it."""
+    counted = select(func.count() + func.count(Dataset.erased_at))
+    return session.scalar(counted.where(Dataset.ready_at.is_not(None), not_(Dataset.unchecked))) or 0
 
 
 def _holders(factory: SessionFactory, part: dict[str, Any]) -> Sequence[str | None]:
@@ -309,5 +299,5 @@ def _in_parts(digests: Fingerprints) -> Iterator[dict[str, Any]]:
 
 
 def _has_had_content(session: Session, account_id: str, *, besides: str) -> bool:
-    others = (Dataset.account_id == account_id) & (Dataset.id != besides) & Dataset.ready_at.is_not(None)
-    return session.scalar(select(exists().where(others))) is True
+    others = Dataset.id != besides, Dataset.ready_at.is_not(None), Dataset.erased_at.is_(None)
+    return session.scalar(select(exists().where(Dataset.account_id == account_id, *others))) is True

@@ -75,8 +75,7 @@ def accept(factory: SessionFactory, content: Content, *, now: datetime) -> Datas
     upload, digests = content.upload, content.private_fingerprints
     fingerprints.forget(factory, upload.dataset_id, upload.attempt - 1)  # one that was given up may have left some
     known = fingerprints.look_up(factory, digests)
-    known_in = upload.account_id if upload.account_id in known.accounts else None
-    fingerprints.record(factory, upload.dataset_id, upload.attempt, digests, known_in=known_in)
+    fingerprints.record(factory, upload.dataset_id, upload.attempt, digests)
     with transaction(factory) as session:
         dataset = states.accept_upload(session, content, known, now=now)
         content.publish()

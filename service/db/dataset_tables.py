@@ -21,6 +21,8 @@ class Dataset(Base):
     `upload_attempt` counts the uploads that were begun; it fences what belongs to an upload, as a job's attempt does.
     While one is received, somebody else may take over once `upload_lease_until` has passed.
     `unchecked` marks a public dataset from before public images were compared with private ones: nobody may use it.
+    At `erased_at` a dataset on which nothing was ever trained was deleted: what was declared is gone, and nobody is
+    shown it (`service.datasets.erasing`).
     """
 
     __tablename__ = "datasets"
@@ -59,6 +61,7 @@ class Dataset(Base):
     upload_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     upload_lease_until: Mapped[datetime | None]
     unchecked: Mapped[bool] = mapped_column(default=False, server_default=false())
+    erased_at: Mapped[datetime | None]
 
     account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
@@ -67,7 +70,7 @@ class Fingerprint(Base):
     """The first 16 bytes of the HMAC of one decoded image, and the upload that brought it. PRIVATE: never shown.
 
     It counts once that upload has been accepted. Those of private images outlive their dataset, whose account they are
-    known in; those of public ones go with it.
+    known in, unless nothing has ever read them; those of public ones go with it.
     """
 
     __tablename__ = "fingerprints"

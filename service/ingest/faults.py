@@ -99,9 +99,9 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         + (f": {request.subjects_declared:,}" if request.subjects_declared else "")
         + ". The declared number is an upper bound that the guarantee is computed from. Declare a new dataset with a "
         "larger number.",
-        Fault.SUBJECT_BLANK: "A record has no subject id. Empty ids, negative numbers and the words nan, nat, none, "
-        "null and <NA> are taken for missing ones. Give every record the id of the person, or thing, that it shows; "
-        "one that belongs to nobody else gets an id of its own.",
+        Fault.SUBJECT_BLANK: "A record has no subject id. Negative numbers, ids without a letter or digit, and words "
+        "such as NA, nan, none or unknown are taken for missing ones. Give every record the id of the person, or "
+        "thing, that it shows; one that belongs to nobody else gets an id of its own.",
         Fault.SUBJECT_TYPE: "The subject ids must be an array of shape (n) of integers, or of texts or bytes of a "
         f"fixed width of at most {limits.subject_characters_max} characters. For a text column of a table: "
         "column.astype('U').",

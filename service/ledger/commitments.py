@@ -37,12 +37,14 @@ ORDER_COLUMNS = (
 DRAWING_COLUMNS = (*ORDER_COLUMNS, "release_id", "attempt", "state", "failure_code", "finished_at")
 # What changes in a row after an entry has committed to it, by table. The receipt holds that entry, and is signed.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
-    "datasets": frozenset({"state", "failure_code", "upload_lease_until"}),
+    "datasets": frozenset({"state", "failure_code", "upload_lease_until", "erased_at"}),
     "evaluations": frozenset(),
     "releases": frozenset({"receipt"}),
     "samples": frozenset(),
     "sweeps": frozenset(),
 }
+# What of a dataset on which nothing was ever trained is erased when it is deleted.
+DECLARATION, FINGERPRINTS = "declaration", "fingerprints"
 _ORDER_LABEL = b"obscura order 1\0"
 _OUTCOME_LABEL = b"obscura outcome 1\0"
 _FINGERPRINTS_LABEL = b"obscura fingerprints 1\0"
@@ -136,7 +138,7 @@ def dataset_facts(values: Mapping[str, Any], digests: Iterable[bytes]) -> dict[s
 
     Args:
         values: the columns of its row.
-        digests: the fingerprints of the images that it was the first to bring, in their order. PRIVATE.
+        digests: the fingerprints of its images, in their order. PRIVATE.
     """
     return {
         "table": "datasets",
@@ -144,6 +146,15 @@ def dataset_facts(values: Mapping[str, Any], digests: Iterable[bytes]) -> dict[s
         "sha256": row_digest("datasets", values),
         "fingerprints": fingerprints_digest(values["vault_key_id"], digests),
     }
+
+
+def erased_facts(dataset_id: str, what: str) -> dict[str, str]:
+    """Return what an entry says of a private dataset that was written down, and is erased since.
+
+    Args:
+        what: DECLARATION or FINGERPRINTS.
+    """
+    return {"table": "datasets", "id": dataset_id, "erased": what}
 
 
 def fingerprints_digest(vault_key_id: object, digests: Iterable[bytes]) -> str:

@@ -141,6 +141,15 @@ def coco(place: Path, rng: np.random.Generator, several: bool = False) -> None:
     (place / "annotations" / "instances.json").write_text(json.dumps(document))
 
 
+def yolo_boxes(place: Path, rng: np.random.Generator) -> None:
+    """YOLO's folders for detection: boxes, and no classes of pictures."""
+    put(place, rng, *numbered("images/train", COUNT))
+    (place / "labels" / "train").mkdir(parents=True)
+    for number in range(COUNT):
+        (place / "labels" / "train" / f"{number:03d}.txt").write_text(f"{number % 2} 0.5 0.5 0.2 0.2\n")
+    (place / "data.yaml").write_text("train: images/train\nnames: [normal, sick]\n")
+
+
 def yolo_classes(place: Path, rng: np.random.Generator) -> None:
     """YOLO's folders for classification."""
     for part in ("train", "val", "test"):
@@ -242,4 +251,18 @@ INPUTS = (
     Input("coco", coco, BOTH, options=COCO),
     Input("coco_several", lambda place, rng: coco(place, rng, several=True), Asked("--attribute"), options=COCO),
     Input("yolo_classes", yolo_classes, Read(NAMES, COUNT, said="not test/")),
+    Input("yolo_boxes", yolo_boxes, Refused("YOLO")),
+    Input(
+        "hf_parquet_without_some_labels",
+        parquet("a.parquet", labels=[0, 1, None, -1] * 3),
+        Asked("--skip-unlabelled"),
+        path="a.parquet",
+    ),
+    Input(
+        "hf_parquet_without_some_labels_skipped",
+        parquet("a.parquet", labels=[0, 1, None, -1] * 3),
+        Read(NAMES, 6, said="6 pictures without a label"),
+        path="a.parquet",
+        options={"skip_unlabelled": True},
+    ),
 )

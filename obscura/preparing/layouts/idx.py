@@ -43,13 +43,14 @@ class _Pair:
     width: int
     private_labels: bytes
     ids: tuple[SubjectId, ...] | None
+    owned: str | None
 
     def source(self, title: str, choices: Choices) -> Source:
         used = class_numbers(self.private_labels, choices.classes, used_only=choices.used_classes)
         classes = tuple(map(str, used))
         as_it_is = used == tuple(range(len(used)))
         package = partial(self.package, classes) if as_it_is else None
-        return Source(title, self.walk, classes, package, (self.height, self.width, 1))
+        return Source(title, self.walk, classes, package, (self.height, self.width, 1), owned=self.owned)
 
     def package(self, classes: tuple[str, ...]) -> Package:
         files = [path for path in (self.images, self.labels, self.owners) if path is not None]
@@ -103,7 +104,8 @@ def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
 
 def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
     labels = next((path for path in sorted(folder.glob(f"{split}-labels?idx1-ubyte*")) if _is_idx(path)), None)
-    owners = next(iter(sorted(folder.glob(f"{split}-subjects?idx1-int*"))), None) if subjects else None
+    whose = next(iter(sorted(folder.glob(f"{split}-subjects?idx1-int*"))), None)
+    owners, owned = whose if subjects else None, None if whose is None else f"The file {whose.name}"
     if labels is None:
         raise PackingError(f"{folder} holds no complete IDX pair {split!r}.")
     if subjects and owners is None:
@@ -125,7 +127,7 @@ def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
         raise PackingError(f"The files of the pair {split!r} in {folder} do not begin like IDX files of bytes.")
     if len(private_labels) != records or (ids is not None and len(ids) != records):
         raise PackingError(f"The IDX pair {split!r} in {folder} is damaged: not as many labels as pictures.")
-    return _Pair(split, images, labels, owners, records, height, width, private_labels, ids)
+    return _Pair(split, images, labels, owners, records, height, width, private_labels, ids, owned)
 
 
 def _ids(path: Path, count: int) -> tuple[SubjectId, ...]:

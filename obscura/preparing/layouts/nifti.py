@@ -54,7 +54,7 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
             "takes the middle one, or use an account whose unit is the subject."
         )
     walk = partial(_walk, tree, base, choices.slices, choices.every, subjects)
-    return Source(f"NIfTI, {choices.slices} slices", walk)
+    return Source(f"NIfTI, {choices.slices} slices", walk, folders=True)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from privacy.plans.datalens.moment_votes import MEANS_ROUNDS, MomentRound, momen
 from privacy.plans.datalens.options import IMAGES_MAX, PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig
 from privacy.plans.moments.plan import (
     LAST_NOTES,
+    check_generator,
     check_images,
     moment_notes,
     mu_of,
@@ -137,6 +138,7 @@ def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
         )
     if config.vote_share > 0:
         _check_teachers_memory(config, facts)
+    check_generator(config, facts)
 
 
 def _check_teachers_memory(config: DataLensConfig, facts: PublicFacts) -> None:

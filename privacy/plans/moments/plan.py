@@ -18,7 +18,7 @@ from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
 from privacy.plans.moments.appearance import SEEN, what_people_see
 from privacy.plans.moments.defaults import FOLLOWING_OPTIONS, config_that_follows
-from privacy.plans.moments.detail import share_above_noise, signal, smallest_above_noise
+from privacy.plans.moments.detail import coefficients_of, share_above_noise, signal, smallest_above_noise
 from privacy.plans.moments.options import PRESETS, TEXTURE_MAX, MomentsConfig, suits_texture
 from privacy.plans.moments.warm_start import (
     MEANS,
@@ -34,6 +34,8 @@ DECLARED = {
     "mirror": "You declare that an image is as likely as its mirror image.",
     "square": "You declare that an image is as likely in all eight symmetries of a square: turned, and mirrored.",
 }
+COARSE_PIXELS = 6.0  # a plan tells how wide the finest detail is from here on
+GENERATOR_NUMBERS_MAX = 2**28  # 1 GiB in a release, and several times that while it is made
 VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
 LAST_NOTES = (
     "Labels of synthetic images are uniform over the declared classes.",
@@ -69,6 +71,7 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
         InvalidParameter: images that have no texture, or a budget that buys nothing.
     """
     check_images(config, facts)
+    check_generator(config, facts)
     noise = warm_start_noise(config, budget_nano)
     return Plan(
         recipe="moments",
@@ -102,6 +105,23 @@ def check_images(config: MomentsConfig, facts: PublicFacts) -> None:
         )
 
 
+def check_generator(config: MomentsConfig, facts: PublicFacts) -> None:
+    """Refuse generators that are too large.
+
+    Raises:
+        InvalidParameter: it is.
+    """
+    numbers = len(facts.classes) * facts.pixels * config.latent_size(facts)
+    if numbers > GENERATOR_NUMBERS_MAX:
+        raise InvalidParameter(
+            "components",
+            config.components,
+            f"{len(facts.classes)} classes of {facts.width} x {facts.height} pixels in {facts.channels} channels make "
+            f"a generator of {numbers:,} numbers, and it may have {GENERATOR_NUMBERS_MAX:,}: declare smaller images, "
+            f"or ask for at most {GENERATOR_NUMBERS_MAX // (len(facts.classes) * facts.pixels)} components",
+        )
+
+
 def unit_notes(facts: PublicFacts) -> list[str]:
     """Return what a plan says of whom it protects, where that is not one record."""
     return (
@@ -123,6 +143,26 @@ def moment_notes(config: MomentsConfig, facts: PublicFacts) -> list[str]:
     return notes
 
 
+def finest_detail(config: MomentsConfig, facts: PublicFacts) -> float:
+    """Return how many pixels wide the finest detail is that is released: from light to dark in the shortest wave."""
+    seen = coefficients_of(config, facts)
+    found = (facts.height / max(1, seen.row.max()), facts.width / max(1, seen.column.max()))
+    return float(min(found))
+
+
+def detail_notes(config: MomentsConfig, facts: PublicFacts) -> tuple[str, ...]:
+    """Return what a plan says of detail where the images are larger than what is released of them."""
+    pixels = finest_detail(config, facts)
+    if config.texture or pixels < COARSE_PIXELS:
+        return ()
+    part = COARSE_PIXELS / pixels / 2
+    width, height = (8 * math.ceil(side * part / 8) for side in (facts.width, facts.height))
+    return (
+        f"The finest detail that is released is about {pixels:.0f} pixels wide at this epsilon, whatever the images "
+        f"show. Images of {width} x {height} pixels would show as much, and train faster.",
+    )
+
+
 def with_share_above_noise(
     plan: Plan,
     config_at: Callable[[float, PublicFacts], MomentsConfig],
@@ -141,6 +181,7 @@ def with_share_above_noise(
     share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)
     plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
     if share >= VISIBLE:
+        plan = dataclasses.replace(plan, notes=(*detail_notes(config, facts), *plan.notes))
         seen = what_people_see(facts, signal(facts, mu_of(plan.budget_nano * config.start_share)))
         return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=(SEEN[seen], *plan.notes))
     return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))

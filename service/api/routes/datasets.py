@@ -104,7 +104,8 @@ def delete_dataset(
 
     What was spent stays spent, and releases, entries and receipts stay. Refused while a training that needs the
     dataset is queued or running, unless it may be cancelled: then the state is `deleting` until its process has
-    stopped. Deleting it again changes nothing.
+    stopped. Deleting it again changes nothing. A dataset that no job has used is erased, names included: afterwards it
+    is found and listed nowhere.
     """
     dataset = deletion.delete(
         service.settings, service.factory, dataset_id, cancel_jobs=cancel_jobs, now=service.clock()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import BrokenPictures, ChoiceNeeded, PackingError, prepare, read_choices
+from obscura.preparing import BrokenPictures, ChoiceNeeded, Choices, PackingError, prepare, read_choices
 
 Fill = Callable[..., Path]
 
@@ -66,10 +66,113 @@ def test_of_train_and_test_train_is_taken_and_said(fill):
         prepare(root, read_choices(split="val"))
 
 
-def test_classes_called_train_and_test(fill):
-    assert names(fill("train/1.png", "test/1.png")) == ["test 1", "train 0"]
+def test_pictures_in_train_and_test_are_asked_about(fill):
+    root = fill("train/1.png", "test/1.png")
+    with pytest.raises(ChoiceNeeded, match="like parts of a collection") as error:
+        prepare(root)
+    assert error.value.flags == ("--classes test,train",)
+    assert names(root, classes="train,test") == ["test 1", "train 0"]
     with pytest.raises(PackingError, match="leave --split out"):
-        prepare(fill("train/1.png"), read_choices(split="train"))
+        prepare(fill("a/1.png", "b/1.png", root="other"), read_choices(split="train"))
+
+
+@pytest.mark.parametrize("around", ["", "chest_xray/", "archive/chest_xray/"])
+@pytest.mark.parametrize("part", ["train/", "Training/", "train2017/", ""])
+def test_folders_around_everything_and_one_part_alone_are_passed_through_and_said(fill, around, part):
+    root = fill(f"{around}{part}a/1.png", f"{around}{part}b/1.png")
+    package = prepare(root)
+    assert package.classes == ("a", "b")
+    assert package.summary == f"{around}{part}: 2 pictures: 2 scaled to 32 x 32.".removeprefix(": ")
+    owned = fill(f"{around}{part}a/P1/1.png", f"{around}{part}b/P2/study/1.png", root="owned")
+    package = prepare(owned, subjects=True)
+    assert (package.classes, package.private_subjects, package.private_records) == (("a", "b"), 2, 2)
+
+
+def test_one_part_alone_of_pictures_without_people(fill):
+    """`train` was a class, and NORMAL and PNEUMONIA two patients."""
+    root = fill("train/NORMAL/1.png", "train/PNEUMONIA/1.png")
+    with pytest.raises(PackingError, match=r"outside of the folders of subjects.*class/subject/picture"):
+        prepare(root, subjects=True)
+
+
+def test_parts_of_which_none_is_the_usual_one_are_asked_about(fill):
+    root = fill("images/a/1.png", "images/b/1.png", "masks/a/1.png", "masks/b/1.png")
+    with pytest.raises(ChoiceNeeded, match="look like parts") as error:
+        prepare(root)
+    assert error.value.flags == ("--split images",)
+    assert names(root, split="Images") == ["a 0", "b 1"]
+    beside = fill("train/a/1.png", "val/a/1.png", "chest/train/a/1.png", root="beside")
+    with pytest.raises(ChoiceNeeded) as error:
+        prepare(beside)
+    assert error.value.flags == ("--split train",)
+    assert names(beside, split="train", classes="a") == ["a 0"]
+    inside = fill("set/train/a/1.png", "set/test/a/1.png", "set/test/b/1.png", root="inside")
+    assert names(inside, split="test") == ["a 1", "b 2"]
+
+
+def test_one_folder_of_pictures_is_asked_about(fill):
+    for path in ("pictures/1.png", "around/pictures/1.png", "all/1.png"):
+        root = fill(path, root=path.replace("/", "-"))
+        with pytest.raises(ChoiceNeeded, match="one folder"):
+            prepare(root)
+    assert names(root, classes="all") == ["all 0"]
+
+
+def test_people_on_top_are_asked_about_or_refused(fill):
+    root = fill("DOE_JANE_19610423/1.png", "ROE_JOHN_19551231/1.png")
+    with pytest.raises(ChoiceNeeded, match=r"look like people: DOE_JANE_19610423 \(a date\)"):
+        prepare(root)
+    assert prepare(root, Choices(renamed={path.name: "sick" for path in root.iterdir()})).classes == ("sick",)
+    for layout in (("P0/study1/1.png", "P1/study1/1.png"), ("P0/normal/1.png", "P1/normal/1.png", "P2/normal/1.png")):
+        swapped = fill(*layout, root=layout[0].replace("/", "-"))
+        with pytest.raises(PackingError, match="seem to be the people"):
+            prepare(swapped, subjects=True)
+        with pytest.raises(PackingError, match="obscura accounts create NAME --unit subject"):
+            prepare(swapped)
+
+
+def test_a_class_that_loses_all_its_files_stops_and_is_counted(fill):
+    root = fill("normal/1.png", "normal/2.png", "torn/1.png")
+    (root / "torn" / "1.png").write_bytes(b"\x89PNG")
+    (root / "sick").mkdir()
+    (root / "sick" / "1.xyz").write_bytes(b"no picture")
+    (root / "empty").mkdir()
+    with pytest.raises(BrokenPictures, match=r"No picture of 2 classes \(sick, torn\)") as error:
+        prepare(root)
+    assert error.value.flags == ("--skip-broken",)
+    package = prepare(root, read_choices(skip_broken=True, classes="normal,sick,torn"))
+    assert package.private_counts == {"normal": 2, "sick": 0, "torn": 0}
+
+
+def test_links_to_nothing_are_named(fill):
+    root = fill("normal/1.png", "sick/1.png")
+    for number in (2, 3):
+        (root / "sick" / f"{number}.png").symlink_to("../../.git/annex/objects/x")
+    with pytest.raises(BrokenPictures, match=r"sick/2\.png \(it is a link to a file that is not there\)") as error:
+        prepare(root)
+    assert error.value.count == 2
+    assert prepare(root, read_choices(skip_broken=True)).private_counts == {"normal": 1, "sick": 1}
+
+
+def test_pictures_that_repeat_and_people_in_names_of_files_are_told_their_owner(fill):
+    root = fill("a/1.png", "b/2.png")
+    for copy in ("a/3.png", "a/4.png", "b/5.png"):
+        (root / copy).write_bytes((root / "a" / "1.png").read_bytes())
+    (note,) = prepare(root).private_notes
+    assert note.startswith(
+        "4 pictures are there more than once: 1 different, one of them 4 times; 1 in several classes"
+    )
+    named = fill(
+        *(f"{label}/person{number // 2}_x_{number}.png" for label in "ab" for number in range(6)), root="named"
+    )
+    (note,) = prepare(named).private_notes
+    assert note.startswith("Files are named after persons")
+
+
+def test_public_pictures_may_lie_in_folders_of_people(fill):
+    root = fill("a/P1/1.png", "a/P2/2.png", "b/P1/3.png", "b/4.png")
+    package = prepare(root, subjects=None)
+    assert (package.private_records, package.private_subjects, package.classes) == (4, None, ("a", "b"))
 
 
 def test_a_table_of_labels(fill, tmp_path):
@@ -126,6 +229,45 @@ def test_a_table_that_names_what_is_not_there(fill):
         prepare(root, read_choices(labels="missing.csv"))
 
 
+def test_whose_pictures_a_table_tells_is_not_ignored(fill):
+    root = fill("1.png", "2.png", "p/patient00001/study1/view1.png")
+    table = root / "labels.csv"
+    table.write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n")
+    with pytest.raises(PackingError, match=r"The column 'subject' of labels\.csv says whose .*--unit subject"):
+        prepare(root, read_choices(labels=table))
+    assert prepare(root, read_choices(labels=table), subjects=None).private_subjects is None
+    table.write_text("file,label\np/patient00001/study1/view1.png,a\n2.png,b\n")
+    with pytest.raises(PackingError, match=r"such as patient00001/, says whose .*--unit subject"):
+        prepare(root, read_choices(labels=table))
+
+
+@pytest.mark.parametrize("ids", [("1", "1.0"), ("P1", "p1"), ("7", "07"), ("Zoë", "Zoe\u0308"), ("AB", "ＡＢ")])
+def test_ids_that_look_like_one_persons_are_asked_about(fill, ids):
+    root = fill("1.png", "2.png", "3.png")
+    rows = "".join(f"{number}.png,{'ab'[number % 2]},{name}\n" for number, name in enumerate((*ids, "other"), start=1))
+    (root / "labels.csv").write_text(f"file,label,subject\n{rows}", encoding="utf-8")
+    with pytest.raises(ChoiceNeeded, match="may name one person") as error:
+        prepare(root, Choices(labels=Path("labels.csv")), subjects=True)
+    assert error.value.flags == ("--join-subjects",)
+    assert prepare(root, Choices(labels=Path("labels.csv"), join_subjects=True), subjects=True).private_subjects == 2
+
+
+@pytest.mark.parametrize("blank", ["NA", "n/a", "unknown", "-", "none", "null", "?", "", "nan", "ANONYMOUS"])
+def test_ids_that_stand_for_nobody_are_refused(fill, blank):
+    root = fill("1.png", "2.png")
+    (root / "labels.csv").write_text(f"file,label,subject\n1.png,a,anna\n2.png,b,{blank}\n")
+    with pytest.raises(PackingError, match="stands for nobody"):
+        prepare(root, read_choices(labels="labels.csv"), subjects=True)
+
+
+def test_one_person_with_a_large_share_is_told_to_the_owner_of_the_pictures(fill):
+    root = fill(*(f"{number}.png" for number in range(12)))
+    rows = "".join(f"{n}.png,{'ab'[n % 2]},{'most' if n < 6 else f'P{n}'}\n" for n in range(12))
+    (root / "labels.csv").write_text(f"file,label,subject\n{rows}")
+    (note,) = prepare(root, read_choices(labels="labels.csv"), subjects=True).private_notes
+    assert note.startswith("One subject (most) has 6 of the 12 pictures.")
+
+
 @pytest.mark.parametrize("around", [False, True])
 def test_a_zip_is_a_folder(fill, tmp_path, around):
     root = fill("a/1.png", "b/2.png", "b/._2.png", root="set")
@@ -140,9 +282,10 @@ def test_a_zip_is_a_folder(fill, tmp_path, around):
 
 def test_pictures_of_subjects_and_records_of_nobody(fill):
     with pytest.raises(PackingError, match="single records"):
-        prepare(fill("a/x/y/anna/1.png", "a/1.png"))
-    root = fill("a/anna/1.png", "a/anna/left/2.png", root="owned")
-    assert "1 picture below the folders of subjects" in prepare(root, subjects=True).summary
+        prepare(fill("a/x/y/anna/1.png", "a/1.png", "b/1.png"))
+    root = fill("a/anna/1.png", "a/anna/study1/left/2.png", "b/carl/3.png", root="owned")
+    package = prepare(root, subjects=True)
+    assert (package.private_records, package.private_subjects) == (3, 2)
 
 
 def test_links_that_lead_in_circles(fill):
@@ -160,8 +303,8 @@ def test_linked_class_folders_count(fill, tmp_path):
 
 
 def test_a_class_whose_accent_is_written_in_two_ways(fill):
-    package = prepare(fill("Zo\u00e9/1.png", "Zoe\u0301/2.png"))
-    assert (package.classes, package.private_records) == (("Zo\u00e9",), 2)
+    package = prepare(fill("Caf\u00e9/1.png", "Cafe\u0301/2.png", "bar/3.png"))
+    assert (package.classes, package.private_records) == (("Caf\u00e9", "bar"), 3)
 
 
 def test_what_is_said_of_nothing(tmp_path):

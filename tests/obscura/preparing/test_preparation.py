@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import Choices, PackingError, prepare
+from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
 
 
 @pytest.fixture
@@ -103,6 +103,9 @@ def test_broken_idx(tmp_path):
     assert_refused(tmp_path, "complete")
 
 
+JOINED = Choices(join_subjects=True)
+
+
 @pytest.fixture
 def people(tmp_path: Path) -> Path:
     """Two classes; anna in both, written in two ways; seven pictures of three people."""
@@ -120,7 +123,9 @@ def owners_in(body: bytes) -> Counter[tuple[str, str]]:
 
 
 def test_folders_of_subjects_are_numbered_and_their_names_stay(people):
-    package = prepare(people, subjects=True)
+    with pytest.raises(ChoiceNeeded, match="may name one person: 'Zoe"):
+        prepare(people, subjects=True)
+    package = prepare(people, JOINED, subjects=True)
     assert (package.private_records, package.private_subjects, package.classes) == (7, 3, ("cat", "dog"))
     body = b"".join(package.open())
     for name in (b"CANARY", b"carl", "Zoë".encode()):
@@ -133,7 +138,7 @@ def test_folders_of_subjects_are_numbered_and_their_names_stay(people):
 
 def test_numbers_are_in_no_order(people):
     """Zoë is the third by name and the second to appear; over 40 preparations she has every number."""
-    most = [owners_in(sent(people, subjects=True)).most_common(1) for _ in range(40)]
+    most = [owners_in(sent(people, choices=JOINED, subjects=True)).most_common(1) for _ in range(40)]
     assert {owner for [((_, owner), _)] in most} == {"0", "1", "2"}
 
 
@@ -143,18 +148,20 @@ def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(peop
     assert_refused(people, "outside of the folders of subjects", subjects=True)
     arrays = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.arange(4) % 2}
     np.savez(tmp_path / "without.npz", **arrays)
-    np.savez(tmp_path / "with.npz", **arrays, subjects=np.array(["a", "b", " a", "c"]))
+    np.savez(tmp_path / "with.npz", **arrays, subjects=np.array(["a", "b", "a", "c"]))
     np.savez(tmp_path / "blank.npz", **arrays, subjects=np.array(["a", "b", "", "c"]))
     assert prepare(tmp_path / "with.npz", subjects=True).private_subjects == 3
     assert prepare(tmp_path / "without.npz").private_subjects is None
     assert_refused(tmp_path / "without.npz", "third array 'subjects'", subjects=True)
-    assert_refused(tmp_path / "with.npz", "says whose each picture is")
-    assert_refused(tmp_path / "blank.npz", "is no id", subjects=True)
+    assert_refused(tmp_path / "with.npz", "The array 'subjects' of with.npz says whose .*--unit subject")
+    assert_refused(tmp_path / "blank.npz", "stands for nobody", subjects=True)
+    package = prepare(tmp_path / "with.npz", subjects=None)
+    assert (package.format, package.private_subjects) == ("zip", None)  # public: the ids stay here
 
 
 def test_zip_and_idx_files_with_subjects(people, tmp_path):
     archive, folder = tmp_path / "a.zip", tmp_path / "idx"
-    archive.write_bytes(sent(people, subjects=True))
+    archive.write_bytes(sent(people, choices=JOINED, subjects=True))
     assert (prepare(archive, subjects=True).private_subjects, prepare(archive, subjects=True).private_records) == (3, 7)
     with zipfile.ZipFile(archive, "a") as more:
         more.writestr("cat/1.png", b"")
@@ -167,6 +174,7 @@ def test_zip_and_idx_files_with_subjects(people, tmp_path):
     package = prepare(folder, subjects=True)
     assert (package.private_records, package.private_subjects) == (4, 2)
     assert len(members(b"".join(package.open()))) == 3
-    assert prepare(folder).private_subjects is None  # the pair alone is sent
+    assert_refused(folder, "The file train-subjects-idx1-int says whose")
+    assert prepare(folder, subjects=None).private_subjects is None
     third.write_bytes(struct.pack(">2I4i", 0x801, 4, 7, 7, 9, 7))
     assert_refused(folder, "damaged", subjects=True)

@@ -32,9 +32,10 @@ def sent(package: Any) -> dict[str, Image.Image]:
 
 
 def folder_of(root: Path, **pictures: Image.Image) -> Path:
-    (root / "only").mkdir(parents=True)
+    """One class for each picture, called like it."""
     for name, picture in pictures.items():
-        picture.save(root / "only" / f"{name}.png")
+        (root / name).mkdir(parents=True)
+        picture.save(root / name / "1.png")
     return root
 
 
@@ -53,7 +54,7 @@ def test_the_line_says_what_was_done_to_how_many(motley):
     assert package.summary == (
         "13 pictures: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
         "1 brought to 8 bits, 1 turned from CMYK to RGB, 1 cut down to their first frame; "
-        "left out 4 hidden or system files, 1 empty class folder and 1 other file (.txt)."
+        "left out 4 hidden or system files, 1 other file (.txt) and 1 empty class folder."
     )
     package = prepare(motley, read_choices(size="24x48", fit="pad", background="#808080", grey=True))
     assert package.channels == 1
@@ -83,7 +84,11 @@ def test_of_many_broken_pictures_a_few_are_named(tmp_path):
     folder.mkdir(parents=True)
     for number in range(12):
         (folder / f"{number:02}.png").write_bytes(b"?")
+    Image.new("L", (9, 9)).save(folder / "whole.png")
     with pytest.raises(BrokenPictures, match=r"b/04\.png .* and 7 more"):
+        prepare(folder.parent)
+    (folder / "whole.png").unlink()
+    with pytest.raises(BrokenPictures, match=r"No picture of the class b .*00\.png"):
         prepare(folder.parent)
     with pytest.raises(PackingError, match="no picture"):
         prepare(folder.parent, read_choices(skip_broken=True))

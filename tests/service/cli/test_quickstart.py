@@ -83,17 +83,26 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
     token = (shell.data_dir / "admin.key").read_text("ascii").strip()
     target = ("--url", url, "--token", token)
 
-    def no(question: str, otherwise: str) -> None:
-        raise CliError(otherwise)
+    def no_to(part: str) -> Callable[[str, str], None]:
+        def answer(question: str, otherwise: str) -> None:
+            if part in question:
+                raise CliError(otherwise)
+
+        return answer
 
     def yes_and_then_a_picture_goes(question: str, otherwise: str) -> None:
-        (pets / "cat" / "0.png").unlink()
+        if "Send" in question:
+            (pets / "cat" / "0.png").unlink()
 
     with Client(url, token) as client:
         before = list(client.datasets())
-        monkeypatch.setattr(quickstart, "confirm", no)
+        monkeypatch.setattr(quickstart, "confirm", no_to("Declare"))
         monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
         small = ("--size", "8", "--grey")
+        declined = start(pets, *small, before=target, answers="100\n")
+        assert "thereby making public: classes cat, dog;" in declined.stderr
+        assert "Nothing was declared or sent." in declined.stderr
+        monkeypatch.setattr(quickstart, "confirm", no_to("Send"))
         declined = start(pets, *small, before=target, answers="100\n")
         assert "Nothing was sent, and nothing spent." in declined.stderr, declined.stderr
         assert "This is a forecast on other images, not a promise." in declined.output

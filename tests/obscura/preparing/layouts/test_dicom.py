@@ -3,6 +3,7 @@
 import logging
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,32 @@ def test_without_the_extra_its_command_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(MissingExtra, match=r"pip install 'obscura\[dicom\]'"):
         prepare(root, subjects=True)
+
+
+def table_of(root: Path, *columns: str) -> Choices:
+    """A table of the four files, which names them by their place alone."""
+    rows = ["file,label" + "".join(f",{column}" for column in columns)]
+    for number, kind in enumerate(["normal", "normal", "sick", "sick"]):
+        rows.append(f"IM{number}.dcm,{kind}" + f",Q{number}" * len(columns))
+    (root / "labels.csv").write_text("\n".join(rows))
+    return Choices(labels=root / "labels.csv")
+
+
+def test_a_table_says_the_classes_and_tags_or_a_column_the_subjects(tmp_path):
+    root = two_by_two(tmp_path, "all/{patient}/IM{number}.dcm")
+    package = prepare(root, table_of(root), subjects=True)
+    assert (package.private_records, package.private_subjects, package.classes) == (4, 3, ("normal", "sick"))
+    assert prepare(root, table_of(root, "subject"), subjects=True).private_subjects == 4
+
+
+def test_a_table_does_not_hide_that_pictures_are_of_one_person(tmp_path):
+    root = two_by_two(tmp_path, "all/IM{number}.dcm")
+    with pytest.raises(PackingError, match="same PatientID"):
+        prepare(root, table_of(root))
+    with pytest.raises(PackingError, match="leave --label-tag out"):
+        prepare(root, replace(table_of(root), label_tag="Modality"))
+    Image.fromarray((RAMP // 16).astype(np.uint8)).save(root / "all" / "IM3.png")
+    (root / "all" / "IM3.dcm").unlink()
+    (root / "labels.csv").write_text((root / "labels.csv").read_text().replace("IM3.dcm", "IM3.png"))
+    with pytest.raises(PackingError, match=r"Nothing says whose all/IM3\.png is"):
+        prepare(root, Choices(labels=root / "labels.csv"), subjects=True)

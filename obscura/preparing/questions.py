@@ -1,0 +1,165 @@
+"""What the owner is asked before names become public: plain functions over names, and counts of pictures by name.
+
+Names of classes that nobody has stated are those of folders, or the labels of a table. A declaration publishes them.
+So where they look like people, or like parts of a collection, nothing is guessed: `--classes` states that they are
+classes, and answers every question about names here.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from obscura.preparing.errors import ChoiceNeeded, PackingError, some
+from obscura.preparing.labels import is_missing
+from obscura.preparing.people import why_personal
+
+MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
+CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
+_IS_SPLIT = re.compile(
+    r"(?:train|training|trainset|test|testing|testset|val|valid|validation|dev|eval|evaluation|holdout|unlabell?ed)"
+    r"(?:[-_ ]?(?:set|data|images|imgs|masks|\d+))*",
+    re.IGNORECASE,
+)
+_IS_KIND = re.compile(
+    r"images?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?"
+    r"|bbox(es)?|data|dataset|files?|raw|original|originals|processed|preprocessed|augmented|all|dicom|dcm|png|jpe?g|tiff?|bmp",
+    re.IGNORECASE,
+)
+_IS_NUMBERED_PART = re.compile(
+    r"(?:fold|split|part|batch|chunk|shard|series|study|studies|session|visit|scan|view|slice|frame|site)[-_ ]?\d*",
+    re.IGNORECASE,
+)
+_IS_SIDE = re.compile(
+    r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t1|t2|flair|pre|post", re.IGNORECASE
+)
+_IS_YEAR = re.compile(r"(?:18|19|20)\d\d")
+
+
+def is_split(name: str) -> bool:
+    """Whether a folder is called like a part that a data set is divided into: train, Testing, val2017."""
+    return _IS_SPLIT.fullmatch(name) is not None
+
+
+def is_part(name: str) -> bool:
+    """Whether a folder is called like a part, a kind of file or a year, and not like a class: train, masks, 2019."""
+    return is_split(name) or any(kind.fullmatch(name) for kind in (_IS_KIND, _IS_NUMBERED_PART, _IS_YEAR))
+
+
+def ask_about_people(names: Iterable[str]) -> None:
+    """Let names pass that do not look like those of people.
+
+    Raises:
+        ChoiceNeeded: some do; the flag gives them others.
+    """
+    personal = [(name, why) for name in names if (why := why_personal(name)) is not None]
+    if personal:
+        shown = some([f"{name} ({why})" for name, why in personal], len(personal))
+        raise ChoiceNeeded(
+            f"Names of classes become public for ever, and these look like people: {shown}. If each stands for a "
+            "person, they are no classes: put them inside the folders of the classes (class/person/picture.png) or "
+            "write a table (--labels), and use an account whose unit is the subject. If they are classes, give them "
+            "names that say nothing of anybody, in a table with the columns old and new; or state them with --classes.",
+            ["--rename-classes classes.csv"],
+        )
+
+
+def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
+    """Let names pass that look like those of classes.
+
+    Args:
+        counts: pictures by name, of all that there are.
+        folders: whether they are names of folders, which stand for much else, and not labels that somebody wrote down.
+
+    Raises:
+        ChoiceNeeded: they look like people or parts, or several like one; the flag renames or states them.
+    """
+    names = sorted(counts)
+    ask_about_people(names)
+    if folders and len(names) == 1:
+        raise _ask(f"There is one folder, {names[0]}, and so one class", names)
+    parts = [name for name in names if folders and is_part(name)]
+    if parts:
+        raise _ask(f"These are called like parts of a collection, not like classes: {some(parts, len(parts))}", names)
+    blank = [name for name in names if is_missing(name)]
+    if blank:
+        raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
+    for group in look_alike(names):
+        raise _ask(f"These would be classes of their own, and look like one: {some(group, len(group))}", names)
+    if folders and not _counts_up(names):
+        raise _ask(f"These are numbers that do not count up, as those of people: {some(names, len(names))}", names)
+    if len(names) >= MANY_CLASSES and statistics.median(counts.values()) <= FEW_PICTURES and not _are_numbers(names):
+        raise _ask(
+            f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a "
+            f"person: {some(names, len(names))}",
+            names,
+        )
+
+
+def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
+    """Let folders of subjects pass that are not the parts of one, under folders that are not people.
+
+    Args:
+        owners: the names of the folders inside each class folder.
+
+    Raises:
+        PackingError: the folders on top are people, or all subjects are called like parts.
+    """
+    every = set().union(*owners.values())
+    shown = some(sorted(every), len(every))
+    parts = all(is_part(name) or _IS_SIDE.fullmatch(name) for name in every)
+    alike = len(every) < len(owners) and all(set(inner) == every for inner in owners.values())
+    if every and (parts or alike):
+        tops = some(sorted(owners), len(owners))
+        raise PackingError(
+            f"The same folders stand under every folder on top ({shown}), so those on top ({tops}) seem to be the "
+            "people, and none would be protected as one. Put one folder for each person inside the folder of each "
+            "class (class/person/picture.png), or write a table with the columns file, label and subject (--labels)."
+        )
+
+
+def look_alike(names: Iterable[str]) -> list[list[str]]:
+    """Return groups of different texts that people would read as one: Normal and normal, 1 and 1.0, P1 and p1."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(folded(name), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def folded(text: str) -> str:
+    """Return what texts that people would read as one have in common.
+
+    Without case, the spaces around, how characters are stored (Unicode form KC), and of numbers without leading zeros
+    and decimals that are zero.
+    """
+    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    number = re.fullmatch(r"([a-z]*)0*(\d+?)(?:\.0+)?", plain)
+    return f"{number[1]}{number[2]}" if number else plain
+
+
+def classes_flag(names: Sequence[str]) -> str:
+    """Return the flag that states these names: written out, or in a file where they are many."""
+    listed = ",".join(names)
+    short = len(names) <= CLASSES_WRITTEN_OUT_MAX and not any("," in name for name in names)
+    return f"--classes {listed}" if short else "--classes classes.txt"
+
+
+def _ask(why: str, names: Sequence[str]) -> ChoiceNeeded:
+    flag = classes_flag(names)
+    how = " (a file with one name on each line)" if flag.endswith(".txt") else ""
+    why = f"{why}. Names of classes become public for ever. If these are the classes, state them{how}."
+    return ChoiceNeeded(why, [flag])
+
+
+def _are_numbers(names: Iterable[str]) -> bool:
+    return all(name.isdecimal() for name in names)
+
+
+def _counts_up(names: Sequence[str]) -> bool:
+    """Whether names are no numbers, or all those from 0 or 1 on."""
+    if not _are_numbers(names):
+        return True
+    numbers = sorted(map(int, names))
+    return numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
