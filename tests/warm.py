@@ -34,6 +34,7 @@ MAINS = (
     "obscura.cli",
     "workers.train.runner",
     "workers.train.followers",
+    "tests.crash.nursery",
     "tests.workers.tiny_runner",
     "tests.workers.recipes.training_ranks",
     "tests.service.api.api_process",

@@ -28,6 +28,7 @@ from obscura.wire.words import Unit
 
 COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
 
+_RARE_SHOWN_MAX = 6
 COUNTED_DELTA = 1e-6  # of an account that is opened before anything is known of its records: good up to 100,000
 
 
@@ -156,6 +157,9 @@ class Onboarding:
         )
         for note in plan.notes:
             self.output.notice(note)
+        if account.unit == "record":
+            for note in drowned_here(self.package.private_counts, plan.buys.get("class_shown_from")):
+                self.output.notice(note)
         return plan
 
     def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
@@ -217,6 +221,23 @@ def counted_bound(client: Client, account_id: str, private_records: int) -> int:
 def in_bounds(at_most: int, subjects_at_most: int | None) -> str:
     """Write what was stated as it is given on the command line, each with a space before it."""
     return f" --at-most {at_most}" + ("" if subjects_at_most is None else f" --subjects-at-most {subjects_at_most}")
+
+
+def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
+    """Yield what the owner of the pictures is told, and nobody else, where noise drowns classes by their own counts.
+
+    Args:
+        private_counts: Pictures by class.
+        shown_from: How many a class needs, by the plan; None where that is not known.
+    """
+    rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
+    if rare:
+        named = ", ".join(f"{name} ({count:,})" for count, name in rare[:_RARE_SHOWN_MAX])
+        named += f" and {len(rare) - _RARE_SHOWN_MAX} more" if len(rare) > _RARE_SHOWN_MAX else ""
+        yield (
+            f"Stays here: of {named}, expect static or the look of other classes, whatever is said of all together: "
+            f"a class shows from about {shown_from:,} pictures on."
+        )
 
 
 def quoted(word: object) -> str:

@@ -16,8 +16,7 @@ from obscura.client.async_resources import (
     AsyncSample,
     AsyncSweep,
 )
-from obscura.client.asynchronous import AsyncClient, AsyncDatasets
-from obscura.client.client import Client
+from obscura.client.client import AsyncClient, AsyncDatasets, Client
 from obscura.client.connections import connect, connect_async, local, local_async
 from obscura.client.contents import Images, PlaceTaken
 from obscura.client.datasets import Datasets

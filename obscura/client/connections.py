@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from obscura.client.asynchronous import AsyncClient
-from obscura.client.client import Client
+from obscura.client.client import AsyncClient, Client
 from obscura.client.local_service import LocalClient
 
 

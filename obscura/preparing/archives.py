@@ -73,7 +73,7 @@ class _Members:
             self._wrapper = top[0]
 
     def _add(self, member: str) -> None:
-        parts = [part for part in member.split("/") if part not in ("", ".")]
+        parts = [part for part in member.split("/") if part]
         at = ""
         for depth, part in enumerate(parts):
             is_file = depth == len(parts) - 1 and not member.endswith("/")
@@ -148,7 +148,7 @@ class TarTree(_Members):
             infos = [info for info in self._archive if info.isfile()]
         except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError) as error:
             raise PackingError(f"{path.name} cannot be read as a tar: {error}.") from error
-        names = [_safe(path.name, info.name.removeprefix("./")) for info in infos]
+        names = [_safe(path.name, info.name) for info in infos]
         _require_distinct(path.name, names)
         self._infos = dict(zip(names, infos, strict=True))
         super().__init__(path, names)
@@ -242,11 +242,11 @@ def _decoded(name: bytes, encoding: str | None) -> str | None:
 
 
 def _safe(archive: str, name: str) -> str:
-    """A name that stays inside of the archive.
+    """A name that stays inside of the archive, without what means nothing in it: ./ and //.
 
     Raises:
         PackingError: It leads out.
     """
     if name.startswith("/") or ".." in name.split("/") or name[1:2] == ":":
         raise PackingError(f"{archive} names a file outside of itself: {name}.")
-    return name
+    return "/".join(part for part in name.split("/") if part not in ("", ".")) + "/" * name.endswith("/")

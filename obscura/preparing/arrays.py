@@ -13,7 +13,7 @@ import numpy as np
 from obscura.preparing.choices import Choices
 from obscura.preparing.classes import require_stated
 from obscura.preparing.errors import PackingError
-from obscura.preparing.labels import class_numbers, read_labels
+from obscura.preparing.labels import UNLABELLED, call_classes, read_labels
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
@@ -47,36 +47,35 @@ class Arrays:
                 f"Images are uint8 of shape (n, h, w) or (n, h, w, 3), not {images.dtype} of shape {images.shape}: "
                 "scale them to 0 to 255 and convert them with .astype('uint8')."
             )
-        labels = read_labels(self.labels, len(images), "Images in memory")
+        read = read_labels(self.labels, len(images), "Images in memory", choices)
+        labels, numbered = call_classes(read, (), choices, "Images in memory")
         if subjects and self.subjects is None:
             raise PackingError(
                 "The account protects all records of a subject together: give subjects=, one for each image."
             )
         if self.subjects is not None and len(self.subjects) != len(images):
             raise PackingError(f"There are {len(images):,} images and {len(self.subjects):,} subjects.")
-        numbers = [label for label in labels if isinstance(label, int)]
-        if len(numbers) < len(labels):
-            require_stated(map(str, labels), choices.classes)
-            names = choices.classes or tuple(sorted(set(map(str, labels))))
-        else:
-            used = class_numbers(numbers, choices.classes, used_only=choices.used_classes)
-            names = tuple(map(str, used))
+        found = {label for label in labels if label is not None}
+        require_stated(() if numbered else found, choices.classes)
+        names = numbered or choices.classes or tuple(sorted(found))
         height, width, *channels = images.shape[1:]
         shape = (height, width, (channels or [1])[0])
-        walk, package = partial(self._walk, labels), partial(self._package, labels, names)
+        walk, package = partial(self._walk, labels), None if None in labels else partial(self._package, labels, names)
         owned = None if self.subjects is None else "The argument subjects="
-        texts = choices.classes is None and len(numbers) < len(labels)  # which may be anything: it is asked
+        texts = choices.classes is None and numbered is None  # which may be anything: it is asked
         return Source("Arrays", walk, None if texts else names, package, shape, owned=owned)
 
-    def _walk(self, labels: tuple[int | str, ...], tally: Tally) -> Iterator[Record]:
-        del tally  # nothing is passed over
+    def _walk(self, labels: tuple[str | None, ...], tally: Tally) -> Iterator[Record]:
+        tally.left_out[UNLABELLED] += labels.count(None)
         images = self.images[:, :, :, 0] if self.images.shape[3:] == (1,) else self.images
         for number, label in enumerate(labels):
+            if label is None:
+                continue
             owner = None if self.subjects is None else self.subjects[number]
             pixels: Pixels = np.ascontiguousarray(images[number])
-            yield Record(str(label), owner, f"number {number}", lambda pixels=pixels: pixels)  # type: ignore[misc]
+            yield Record(label, owner, f"number {number}", lambda pixels=pixels: pixels)  # type: ignore[misc]
 
-    def _package(self, labels: tuple[int | str, ...], classes: tuple[str, ...]) -> Package:
+    def _package(self, labels: tuple[str | None, ...], classes: tuple[str, ...]) -> Package:
         numbers = {name: number for number, name in enumerate(classes)}
         of_each = np.array([numbers[str(label)] for label in labels], dtype=np.int64)
         arrays: dict[str, np.ndarray[Any, Any]] = {"images": self.images, "labels": of_each}

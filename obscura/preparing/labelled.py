@@ -7,6 +7,7 @@ ending. A row means the one picture whose path ends like its own.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -37,11 +38,11 @@ class Finder:
     """
 
     def __init__(self, paths: list[str]) -> None:
-        self._paths = frozenset(paths)
+        self._paths = {_plain(path): path for path in paths}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
         for path in paths:
-            name = PurePosixPath(path).name.casefold()
+            name = _plain(PurePosixPath(path).name).casefold()
             self._by_name[name].append(path)
             self._by_stem[_stem(name)].append(path)
 
@@ -51,11 +52,11 @@ class Finder:
         Raises:
             PackingError: There are several, or the cell leads out of the folder.
         """
-        wanted = cell.replace("\\", "/").removeprefix("./")
+        wanted = _plain(cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside of the folder: {cell}.")
         if wanted in self._paths:
-            return wanted
+            return self._paths[wanted]
         name = wanted.rpartition("/")[2].casefold()
         whole = suffix_of(name) in picture_suffixes()
         candidates = self._by_name.get(name, []) if whole else self._by_stem.get(name, [])
@@ -65,12 +66,18 @@ class Finder:
         return found[0] if found else None
 
 
+def _plain(path: str) -> str:
+    """A path in the one form of its characters by which it is compared: systems store accents in two ways."""
+    return unicodedata.normalize("NFC", path)
+
+
 def _stem(name: str) -> str:
     return name[: -len(suffix)] if (suffix := suffix_of(name)) else name
 
 
 def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
-    one, two = (wanted if whole else _stem_of(wanted, path)).casefold().split("/"), path.casefold().split("/")
+    one = (wanted if whole else _stem_of(wanted, path)).casefold().split("/")
+    two = _plain(path).casefold().split("/")
     shared = min(len(one), len(two))
     return one[-shared:] == two[-shared:]
 
@@ -225,7 +232,9 @@ def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
         path = finder.find(row.file) or row.file.replace("\\", "/").removeprefix("./")
         meant = replace(row, file=path)
         if found.setdefault(path, meant) != meant:
-            raise PackingError(f"{table.name} says two things about {path}.")
+            raise PackingError(
+                f"{table.name} says two things about {path}: give each picture one row, and several labels as a|b."
+            )
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 
 # How missing values look once they were made into texts. "unknown" and "other" are classes of many collections.
@@ -30,16 +31,20 @@ def is_missing(label: str) -> bool:
     return label.casefold() in _MISSING
 
 
-def read_labels(values: np.ndarray[Any, Any] | Sequence[Any], count: int, whose: str) -> tuple[int | str, ...]:
-    """Return the label of each picture, integers or texts.
+def read_labels(
+    values: np.ndarray[Any, Any] | Sequence[Any], count: int, whose: str, choices: Choices
+) -> tuple[int | str | None, ...]:
+    """Return the label of each picture, integers or texts, and None where it has none and is to be left out.
 
     Args:
-        values: (n,) or (n, 1), integers or texts.
+        values: (n,) or (n, 1), integers or texts. A negative number, or a word such as "nan", is no label.
         count: n.
         whose: Whose labels they are, for people.
+        choices: With `skip_unlabelled`, and `classes`, which may state such a word.
 
     Raises:
-        PackingError: They are of another type or shape, or negative.
+        ChoiceNeeded: Some have none, and were not said to be left out.
+        PackingError: They are of another type or shape.
     """
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -53,11 +58,19 @@ def read_labels(values: np.ndarray[Any, Any] | Sequence[Any], count: int, whose:
             f"{whose}: labels are numbers or names, and these are {labels.dtype}. None is rounded to a class: convert "
             "them with .astype(int) where they are whole, and make classes of them where they were measured."
         )
-    if labels.dtype.kind in "US":
-        return tuple(map(label_text, labels.tolist()))
-    if count and int(labels.min()) < 0:
-        raise PackingError(f"{whose}: labels that are numbers begin at 0. Leave pictures out that have no label.")
-    return tuple(labels.tolist())
+    read = tuple(map(label_text, labels.tolist()) if labels.dtype.kind in "US" else labels.tolist())
+    absent = {
+        label
+        for label in set(read)
+        if (label < 0 if isinstance(label, int) else is_missing(label) and label not in (choices.classes or ()))
+    }
+    if absent and not choices.skip_unlabelled:
+        raise ChoiceNeeded(
+            f"{whose}: labels are names, or numbers that begin at 0, and {sorted(map(str, absent))[0]!r} looks like a "
+            "missing one. Leave these pictures out; or name all classes with --classes, if that word is one.",
+            ["--skip-unlabelled"],
+        )
+    return tuple(None if label in absent else label for label in read)
 
 
 def class_numbers(
@@ -94,3 +107,28 @@ def class_numbers(
             ["--used-classes"],
         )
     return tuple(range(last + 1))
+
+
+def call_classes(
+    labels: Sequence[int | str | None], names: tuple[str, ...], choices: Choices, whose: str
+) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
+    """Return what the class of each picture is called, and all classes in label order, where labels are numbers.
+
+    Args:
+        labels: As of `read_labels`.
+        names: Of the classes, in label order, where the file tells them.
+        choices: With `classes` and `used_classes`.
+        whose: Whose labels they are, for people.
+
+    Raises:
+        ChoiceNeeded: Some number has no picture, and nothing says whether it is a class.
+        PackingError: There are labels beyond the names.
+    """
+    numbers = [label for label in labels if isinstance(label, int)]
+    if not numbers:
+        return tuple(None if label is None else str(label) for label in labels), None
+    if names and max(numbers) >= len(names):
+        raise PackingError(f"{whose} names {len(names)} classes, and there are labels beyond these.")
+    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
+    called = {number: names[number] if names else str(number) for number in used}
+    return tuple(called[label] if isinstance(label, int) else None for label in labels), tuple(called.values())

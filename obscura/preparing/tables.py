@@ -6,6 +6,7 @@ import codecs
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ SEVERAL = "|"  # between the labels of one picture
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"\x1f\x8b")
 _DELIMITERS = ("\t", ";", ",", "|", " ")
 
 
@@ -70,13 +71,19 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
     if data.startswith(_WORKBOOKS):
         raise PackingError(f"{name} is a workbook or an archive: save the sheet with the labels as CSV.")
     text = _decoded(name, data, encoding)
+    told = re.match(r"\s*sep=(.)\r?\n", text)  # as Excel writes it
+    text = text[told.end() :] if told else text
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise PackingError(f"{name} names no picture.")
     if name.lower().endswith(".json"):
         table = _of_document(name, text)
     else:
-        table = _of_json(name, lines) if lines[0].lstrip().startswith("{") else _of_delimited(name, text, lines)
+        table = (
+            _of_json(name, lines)
+            if lines[0].lstrip().startswith("{")
+            else _of_delimited(name, text, told[1] if told else _delimiter(lines))
+        )
     if not table.rows:
         raise PackingError(f"{name} names no picture.")
     return table
@@ -153,8 +160,7 @@ def _json_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _of_delimited(name: str, text: str, lines: Sequence[str]) -> Table:
-    delimiter = _delimiter(lines)
+def _of_delimited(name: str, text: str, delimiter: str) -> Table:
     csv.field_size_limit(_CELL_CHARACTERS_MAX)
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")

@@ -1,10 +1,8 @@
 """Processes that are killed at a named place, on SQLite and PostgreSQL, and what is looked at afterwards."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +28,6 @@ from workers.supervise.attempts import Attempt, claim_job
 from workers.supervise.reconcile import Reconciled, reconcile, sweep
 from workers.supervise.supervisor import runner_environment
 
-ROOT = Path(__file__).resolve().parents[2]
 LATER = timedelta(hours=1)  # every lease has run out by then
 
 
@@ -55,12 +52,9 @@ class Ended:
 class Nursery:
     """Forks processes that have everything imported; see nursery.py."""
 
-    def __init__(self) -> None:
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}  # threads do not survive a fork
+    def __init__(self, warm: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
-            env={**os.environ, **threads, "PYTHONPATH": path},
+            [warm, "-m", "tests.crash.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -82,8 +76,8 @@ class Nursery:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def nursery(warm: str) -> Iterator[Nursery]:
+    made = Nursery(warm)
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""A process that has imported everything and forks a fresh one for each order: seconds of imports are paid once.
+"""A process that forks a fresh one for each order; itself it is forked from one that has imported everything.
 
 An order is a line of JSON on stdin, {"act", "given", "environment"}; the answer is one on stdout, {"status", "said"}:
 the exit status as `subprocess` tells it, and what the forked process printed. It does what a runner, supervisor, Celery
@@ -114,7 +114,3 @@ def main() -> None:
             said = output.read().decode(errors="replace")
         answers.write(json.dumps({"status": status, "said": said}) + "\n")
         answers.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -20,6 +20,7 @@ TOGETHER = tuple(
         "api",
         "api_more",
         "formats",
+        "uneven",
         "ledger",
         "operations",
         "verifying",

@@ -153,4 +153,5 @@ INPUTS = (
     of_file("rar", other(b"Rar!\x1a\x07\x01\x00", "a.rar"), Refused("RAR"), path="a.rar"),
     of_file("zip_kaggle_table", kaggle, Asked("--labels"), path="archive.zip"),
     of_file("zip_wrapper", zipped(lambda path: f"chest_xray/{path}"), Read(WORDS, COUNT, said="chest_xray")),
+    of_file("zip_dots_and_slashes", zipped(lambda path: f".//{path}".replace("/0", "/./0")), BOTH),
 )

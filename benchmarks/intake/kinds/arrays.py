@@ -120,7 +120,7 @@ INPUTS = (
     of_file("npz_labels_n1", npz(labels=NUMBERS[:, None]), ZERO_ONE),
     of_file("npz_labels_float", npz(labels=NUMBERS * 0.7 + 0.2), Refused("numbers or names"), options={"size": 16}),
     of_file("npz_labels_whole_floats", npz(labels=NUMBERS.astype(float)), Refused("astype(int)")),
-    of_file("npz_labels_negative", npz(labels=NUMBERS - 1), Refused("begin at 0")),
+    of_file("npz_labels_negative", npz(labels=NUMBERS - 1), Asked("--skip-unlabelled", "begin at 0")),
     of_file("npz_labels_too_few", npz(labels=NUMBERS[1:]), Refused("as many labels")),
     of_file("npz_labels_from_1", npz(labels=NUMBERS + 1), Asked("--used-classes", "label 0")),
     of_file("npz_labels_from_1_used", npz(labels=NUMBERS + 1), Read(("1", "2"), COUNT), options={"used_classes": True}),

@@ -252,4 +252,17 @@ INPUTS = (
     Input("coco_several", lambda place, rng: coco(place, rng, several=True), Asked("--attribute"), options=COCO),
     Input("yolo_classes", yolo_classes, Read(NAMES, COUNT, said="not test/")),
     Input("yolo_boxes", yolo_boxes, Refused("YOLO")),
+    Input(
+        "hf_parquet_without_some_labels",
+        parquet("a.parquet", labels=[0, 1, None, -1] * 3),
+        Asked("--skip-unlabelled"),
+        path="a.parquet",
+    ),
+    Input(
+        "hf_parquet_without_some_labels_skipped",
+        parquet("a.parquet", labels=[0, 1, None, -1] * 3),
+        Read(NAMES, 6, said="6 pictures without a label"),
+        path="a.parquet",
+        options={"skip_unlabelled": True},
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,6 +81,18 @@ def _kaggle(place: Path, rng: np.random.Generator) -> None:
     put(place, rng, *numbered("train", COUNT), *numbered("test", COUNT))
     lines = [f"{n:03d},{n % 2}" for n in range(COUNT)]
     (place / "train.csv").write_text("\n".join(["image,label", *lines]))
+
+
+def _gzipped(place: Path, rng: np.random.Generator) -> None:
+    put(place, rng, *numbered("", COUNT))
+    (place / "labels.csv.gz").write_bytes(gzip.compress(b"file,label\n000.png,normal\n"))
+
+
+def _accents(place: Path, rng: np.random.Generator) -> None:
+    """Names as macOS stores them, in a table that was written elsewhere."""
+    put(place, rng, *(f"La\u0308sion {n}.png" for n in range(COUNT)))
+    lines = [f"L\u00e4sion {n}.png,{WORDS[n % 2]}" for n in range(COUNT)]
+    (place / "labels.csv").write_text("\n".join(["file,label", *lines]), "utf-8")
 
 
 def _dead(place: Path, rng: np.random.Generator) -> None:
@@ -262,4 +275,7 @@ INPUTS = (
     given("csv_nih", NIH, Refused("says whose")),
     Input("kaggle_layout", _kaggle, Asked("--labels", "train.csv")),
     Input("pictures_and_a_table", table("file,label", "{file},{label}"), Asked("--labels", "labels.csv")),
+    given("csv_of_excel", table("sep=;\nfile;label", "{file};{label}"), BOTH),
+    given("csv_gzipped", _gzipped, Refused("save the sheet"), "labels.csv.gz"),
+    given("csv_accents_in_two_forms", _accents, BOTH),
 )

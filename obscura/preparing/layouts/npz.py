@@ -20,9 +20,9 @@ import numpy as np
 from PIL import Image
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.columns import read_columns
+from obscura.preparing.columns import NOT_ONE, read_columns
 from obscura.preparing.errors import PackingError
-from obscura.preparing.labels import class_numbers, label_text, read_labels
+from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
 from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_stream
 from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally
@@ -51,6 +51,7 @@ class _Arrays:
     shape: tuple[int, ...]
     channels_first: bool
     labels: tuple[str | None, ...]
+    attributes: bool
     ids: tuple[SubjectId, ...] | None
 
     def package(self, classes: tuple[str, ...]) -> Package:
@@ -66,7 +67,7 @@ class _Arrays:
         )
 
     def walk(self, tally: Tally) -> Iterator[Record]:
-        del tally  # nothing is passed over
+        tally.left_out[NOT_ONE if self.attributes else UNLABELLED] += self.labels.count(None)
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.images}.npy") as member:
             _header(member)
             for number, label in enumerate(self.labels):
@@ -114,11 +115,12 @@ def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
     height, width, channels = _size(header.shape, channels_first=first)
     labels, classes = _labels_of(path, found, header.shape[0], choices)
     ids = _ids(path, found.get("subjects"), header.shape[0], subjects=subjects)
-    made = _Arrays(path, names["images"], header.shape, first, labels, ids)
+    made = _Arrays(path, names["images"], header.shape, first, labels, bool(choices.attributes), ids)
     title = title_of("Arrays", list(parts), chosen) if chosen else "Arrays"
     as_it_is = (
         members == {"images.npy", "labels.npy", *(["subjects.npy"] if subjects else [])}
         and found["labels"].ndim == 1
+        and None not in labels
         and classes == tuple(map(str, range(len(classes or ()))))
         and channels != 4
         and not first
@@ -207,16 +209,8 @@ def _labels_of(
         return _of_columns(path, labels, count, choices)
     if choices.attributes:
         raise PackingError(f"--attribute is for labels in several columns, and those of {path.name} are in one.")
-    read = read_labels(labels, count, path.name)
-    numbers = [label for label in read if isinstance(label, int)]
-    if len(numbers) < len(read):
-        return tuple(map(str, read)), None
     named = tuple(label_text(name) for name in found["classes"].ravel().tolist()) if "classes" in found else ()
-    if named and max(numbers, default=0) >= len(named):
-        raise PackingError(f"{path.name} names {len(named)} classes, and there are labels beyond these.")
-    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(named))
-    names = {number: named[number] if named else str(number) for number in used}
-    return tuple(names[number] for number in numbers), tuple(names.values())
+    return call_classes(read_labels(labels, count, path.name, choices), named, choices, path.name)
 
 
 def _of_columns(

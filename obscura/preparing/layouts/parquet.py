@@ -17,9 +17,9 @@ from typing import Any
 
 from obscura.extras import extras
 from obscura.preparing.choices import Choices
-from obscura.preparing.columns import known_labels, known_subjects, read_columns
+from obscura.preparing.columns import NOT_ONE, known_labels, known_subjects, read_columns
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
-from obscura.preparing.labels import class_numbers, label_text, read_labels
+from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.tables import Table
@@ -47,9 +47,10 @@ class _Rows:
     files: tuple[str, ...]
     columns: _Columns
     labels: tuple[str | None, ...]
+    attributes: bool
 
     def walk(self, tally: Tally) -> Iterator[Record]:
-        del tally  # nothing is passed over
+        tally.left_out[NOT_ONE if self.attributes else UNLABELLED] += self.labels.count(None)
         wanted = [self.columns.image, *([self.columns.subject] if self.columns.subject else [])]
         number = 0
         for file in self.files:
@@ -85,7 +86,7 @@ def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
     labels, classes = _labels_of(tree, taken, columns, choices)
     owned = None if columns.subject is None else f"The column {columns.subject!r} of {taken[0]}"
     title = title_of("Hugging Face table", list(parts), chosen) if chosen else "Hugging Face table"
-    return Source(title, _Rows(tree, taken, columns, labels).walk, classes, owned=owned)
+    return Source(title, _Rows(tree, taken, columns, labels, bool(choices.attributes)).walk, classes, owned=owned)
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
@@ -164,19 +165,11 @@ def _labels_of(
     names = columns.names
     if any(isinstance(value, list) for value in values):
         return _of_lists(files[0], values, names, choices)
-    if any(value is None for value in values):
-        raise PackingError(f"{files[0]}: a row has no label. Leave rows out that have none.")
     if choices.attributes:
         raise PackingError("--attribute is for labels in several columns, or for several labels of a picture.")
-    read = read_labels(values, len(values), files[0])
-    numbers = [label for label in read if isinstance(label, int)]
-    if len(numbers) < len(read):
-        return tuple(map(str, read)), None
-    if names and max(numbers, default=0) >= len(names):
-        raise PackingError(f"{files[0]} names {len(names)} classes, and there are labels beyond these.")
-    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
-    called = {number: names[number] if names else str(number) for number in used}
-    return tuple(called[number] for number in numbers), tuple(called.values())
+    absent = "" if any(isinstance(value, str) for value in values) else -1
+    told = [absent if value is None else value for value in values]
+    return call_classes(read_labels(told, len(told), files[0], choices), names, choices, files[0])
 
 
 def _of_lists(

@@ -19,7 +19,7 @@ from obscura.pictures.types import picture_suffixes
 from obscura.preparing.archives import TAR, TarTree
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError
-from obscura.preparing.labels import class_numbers, label_text
+from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.trees import all_files
@@ -67,17 +67,20 @@ def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> So
             "give every record a .json with its label and its subject."
         )
     names = next((names for tree in trees if (names := _names(tree))), ())
-    called, classes = _called({sample.label for sample in samples}, names, choices)
+    labels = [sample.label for sample in samples]
+    numbers = [int(label) for label in labels if re.fullmatch(r"-?(0|[1-9]\d*)", label)]
+    read = read_labels(numbers if len(numbers) == len(labels) else labels, len(labels), name, choices)
+    called, classes = call_classes(read, names, choices, name)
     owned = f"The .json of a record of {name}" if told else None
     title = title_of("WebDataset", list(parts), chosen) if chosen else "WebDataset"
     return Source(title, partial(_walk, samples, called), classes, owned=owned)
 
 
-def _walk(samples: list[_Sample], called: dict[str, str], tally: Tally) -> Iterator[Record]:
-    del tally  # nothing is passed over
-    for sample in samples:
-        read = partial(sample.tar.read, sample.picture)
-        yield Record(called[sample.label], sample.subject, sample.picture, read)
+def _walk(samples: list[_Sample], called: tuple[str | None, ...], tally: Tally) -> Iterator[Record]:
+    tally.left_out[UNLABELLED] += called.count(None)
+    for sample, label in zip(samples, called, strict=True):
+        if label is not None:
+            yield Record(label, sample.subject, sample.picture, partial(sample.tar.read, sample.picture))
 
 
 def _samples(tree: TarTree) -> Iterator[_Sample]:
@@ -128,17 +131,3 @@ def _names(tree: TarTree) -> tuple[str, ...]:
         return ()
     names = json.loads(tree.read(_CLASSES))
     return tuple(map(label_text, names)) if isinstance(names, list) else ()
-
-
-def _called(
-    labels: set[str], names: tuple[str, ...], choices: Choices
-) -> tuple[dict[str, str], tuple[str, ...] | None]:
-    """What each label is called, and the classes in label order where labels are numbers."""
-    if not all(label.isdecimal() and str(int(label)) == label for label in labels):
-        return {label: label for label in labels}, None
-    numbers = {int(label) for label in labels}
-    if names and max(numbers) >= len(names):
-        raise PackingError(f"{_CLASSES} names {len(names)} classes, and there are labels beyond these.")
-    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
-    called = {str(number): names[number] if names else str(number) for number in used}
-    return called, tuple(called.values())

@@ -130,11 +130,11 @@ def test_constraints_have_the_same_names_in_code_and_database(empty_url, databas
             assert built == declared, table.name
 
 
-def test_several_processes_may_migrate_at_once(empty_url):
+def test_several_processes_may_migrate_at_once(empty_url, warm):
     code = "import sys; from service.db.schema import upgrade_schema; upgrade_schema(sys.argv[1])"
 
     def migrate(_index: int) -> None:
-        subprocess.run([sys.executable, "-c", code, empty_url], check=True, cwd=PROJECT_ROOT, timeout=60)
+        subprocess.run([warm, "-c", code, empty_url], check=True, cwd=PROJECT_ROOT, timeout=60)
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(migrate, range(3)))
