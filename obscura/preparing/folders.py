@@ -26,7 +26,7 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
         PackingError: It has none, or another depth than the account's unit asks for.
         ChoiceNeeded: It has pictures, and nothing says of which class they are; or parts, and none is the usual one.
     """
-    base, title = _base(tree, choices, subjects=bool(subjects))
+    base, title = base_of(tree, choices, subjects=bool(subjects))
     walk = partial(_walk_subjects, tree, base) if subjects else partial(_walk_classes, tree, base, subjects is None)
     found = folders(tree, base)
     direct = any(pictures(tree, below(base, name)) for name in found)
@@ -45,7 +45,7 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
     return Source(title, walk, folders=True)
 
 
-def _base(tree: Tree, choices: Choices, *, subjects: bool) -> tuple[str, str]:
+def base_of(tree: Tree, choices: Choices, *, subjects: bool) -> tuple[str, str]:
     """Return (folder of the class folders, title): inside folders that stand around everything, and of parts one.
 
     Raises:

@@ -46,6 +46,13 @@ class Finder:
             self._by_name[name].append(path)
             self._by_stem[_stem(name)].append(path)
 
+    def knows(self, cell: str) -> bool:
+        """Whether a cell may mean a picture."""
+        try:
+            return self.find(cell) is not None
+        except PackingError:
+            return True
+
     def find(self, cell: str) -> str | None:
         """Return the path of the picture whose path ends like the cell, or of which the cell ends like the path.
 
@@ -103,7 +110,7 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
     """
     tree, table, part = _part(tree, table, choices.split, part)
     finder = Finder([*all_pictures(tree, "", Tally())])
-    said = read_columns(table, choices, lambda cell: finder.find(cell) is not None, subjects=subjects)
+    said = read_columns(table, choices, finder.knows, subjects=subjects)
     rows = [replace(row, label="") if _is_unlabelled(row.label, choices) else row for row in said.rows]
     _require_labels(table, rows, choices)
     title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"

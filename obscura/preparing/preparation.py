@@ -153,7 +153,7 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
         return _labelled(part, table, choices, subjects=subjects, part=title)
     if choices.attributes:
         refuse_attribute()
-    scans, volumes = (find(tree, "", choices, subjects=bool(subjects)) for find in (dicom.find, nifti.find))
+    scans, volumes = (find(tree, choices, subjects=subjects) for find in (dicom.find, nifti.find))
     if scans and volumes:
         raise PackingError(f"{tree.name} holds DICOM files and NIfTI volumes: push them as two datasets.")
     if not scans and not volumes:
@@ -166,7 +166,7 @@ def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | No
     scans = dicom.is_in(tree)
     tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
     source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, part=part)
-    return dicom.with_owners(source, choices, subjects=bool(subjects)) if scans else source
+    return dicom.with_owners(source, choices, subjects=subjects) if scans else source
 
 
 class _Members:

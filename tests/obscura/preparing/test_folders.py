@@ -203,7 +203,7 @@ def test_a_table_with_subjects(fill):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("picture,class\n1.png,a\n", "Its columns are picture, class"),
+        ("picture,kind\n1.png,a\n", "Its columns are picture, kind"),
         ("file,label\n", "names no picture"),
         ("file,label\n1.png,\n", "do not tell the class"),
         ("file,label\n1.png,a\n1.png,b\n", "two things"),
