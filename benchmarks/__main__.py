@@ -32,6 +32,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "dpimagebench": (("--epsilons", "1", "--samples", "3000"), ("--budget", "full")),
     "dpsgd_throughput": (("--rounds", "2", "--seconds", "60"), ()),
     "float_safety": (("--units", "1000", "--clips", "1", "--estimators", "dpsgd"), ()),
+    "foreign_pictures": (("--sources", "pillow"), ()),
     "fuzz_api": (("--databases", "sqlite", "--examples", "3"), ()),
     "gradient_memory": ((), ()),
     "intake": (("--sample", "4"), ()),

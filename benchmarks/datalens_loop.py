@@ -33,7 +33,7 @@ from workers.recipes.registry import TRAINERS
 
 DELTA, SAMPLES, SEEDS = 1e-5, 10_000, 3
 PUBLISHED: Mapping[float, float] = {1.0: 0.6478, 10.0: 0.7061}  # accuracy on Fashion-MNIST (Wang et al. 2021)
-PRESETS = ("published", "default")
+PRESETS = ("published", "kernel", "default")
 
 
 def plan_of(folder: Folder, preset: str, epsilon: float, **options: Any) -> Plan:

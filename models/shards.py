@@ -133,9 +133,25 @@ class Shards:
         counts = self.counts(classes, teachers).clamp(min=1)
         return sums.view(sizes, classes, width).div_(counts[..., None]).to(self._device)
 
+    def records_of(self, teachers: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return all records of these teachers, teacher by teacher (PRIVATE).
+
+        Returns:
+            The records (r, d), their labels (r,), and the place (r,) of each one's teacher among those asked for.
+        """
+        sizes = self._sizes[teachers]
+        rows = self._rows(teachers)
+        return (
+            self._records.index_select(0, rows),
+            self._labels[rows],
+            torch.arange(len(sizes)).repeat_interleave(sizes),
+        )
+
+    def _rows(self, teachers: slice) -> torch.Tensor:
+        first = int(self._starts[teachers][0])
+        return self._flat[first : first + int(self._sizes[teachers].sum())]
+
     def _grouped(self, classes: int, teachers: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the records of these teachers, teacher by teacher, and for each its teacher's and class's place."""
-        sizes = self._sizes[teachers]
-        first = int(self._starts[teachers][0])
-        rows = self._flat[first : first + int(sizes.sum())]
+        sizes, rows = self._sizes[teachers], self._rows(teachers)
         return rows, torch.repeat_interleave(torch.arange(len(sizes)) * classes, sizes) + self._labels[rows]

@@ -10,10 +10,11 @@ from functools import partial
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
-from obscura.preparing.questions import ask_about_owners, is_part, is_split
+from obscura.preparing.questions import ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_pictures, below, folders, pictures
+from obscura.wire.meanings import is_part, is_split
 
 EMPTY = "empty class folder"
 LOOSE = "picture outside of the class folders"
@@ -26,7 +27,7 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
         PackingError: It has none, or another depth than the account's unit asks for.
         ChoiceNeeded: It has pictures, and nothing says of which class they are; or parts, and none is the usual one.
     """
-    base, title = _base(tree, choices, subjects=bool(subjects))
+    base, title = base_of(tree, choices, subjects=bool(subjects))
     walk = partial(_walk_subjects, tree, base) if subjects else partial(_walk_classes, tree, base, subjects is None)
     found = folders(tree, base)
     direct = any(pictures(tree, below(base, name)) for name in found)
@@ -45,7 +46,7 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
     return Source(title, walk, folders=True)
 
 
-def _base(tree: Tree, choices: Choices, *, subjects: bool) -> tuple[str, str]:
+def base_of(tree: Tree, choices: Choices, *, subjects: bool) -> tuple[str, str]:
     """Return (folder of the class folders, title): inside folders that stand around everything, and of parts one.
 
     Raises:

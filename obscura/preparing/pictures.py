@@ -90,7 +90,7 @@ def look(content: Content) -> Look:
         depth = depth_of(content)
         return Look(width, height, grey=True, transparent=False, deep=depth is not None, depth=depth)
     with _opened(content) as image:
-        turn = _orientation(image)
+        turned, turn = _orientation(image) in _TURNS, _turn(image)
         width, height = reversed(image.size) if turn in _LYING else image.size
         animated = bool(getattr(image, "is_animated", False))
         image.draft(image.mode, (1, 1))  # of a JPEG, an eighth is enough to see whether it is whole
@@ -103,7 +103,7 @@ def look(content: Content) -> Look:
             height,
             grey=_is_grey(image),
             transparent=_is_transparent(image),
-            turned=turn in _TURNS,
+            turned=turned,
             printed=image.mode == "CMYK",
             deep=depth is not None,
             animated=animated,
@@ -123,7 +123,7 @@ def prepare_picture(content: Content, target: Target) -> tuple[str, bytes]:
     if isinstance(content, Numbers):
         return _png(_fitted(Image.fromarray(eight_bits(content, target.scale)), target))
     with _opened(content) as image:
-        turn = _orientation(image)
+        turn = _turn(image)
         if turn not in _TURNS and _is_plain(image, content, target):
             return taken_suffixes()[str(image.format)], content
         aim = (2 * target.width, 2 * target.height)
@@ -182,6 +182,11 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
     except Exception:  # damaged metadata says nothing, and the pixels are whole
         return 1
+
+
+def _turn(image: Image.Image) -> int:
+    """The orientation that is left to be undone: Pillow turns a TIFF itself when it decodes it."""
+    return 1 if image.format == "TIFF" else _orientation(image)
 
 
 def _depth(image: Image.Image, data: bytes) -> Depth | None:

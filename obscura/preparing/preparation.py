@@ -21,7 +21,7 @@ from PIL import Image
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.classes import require_renamed, require_stated, stated_classes
+from obscura.preparing.classes import in_order, require_renamed, require_stated, stated_classes
 from obscura.preparing.columns import tells_subjects
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
@@ -119,7 +119,7 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
     require_stated(found.labels, choices.classes)
     if choices.classes is None:
         ask_about_classes(found.labels, folders=source.folders)
-    return choices.classes or tuple(sorted(found.labels)), {}
+    return choices.classes or in_order(found.labels), {}
 
 
 def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> Source:
@@ -153,7 +153,7 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
         return _labelled(part, table, choices, subjects=subjects, part=title)
     if choices.attributes:
         refuse_attribute()
-    scans, volumes = (find(tree, "", choices, subjects=bool(subjects)) for find in (dicom.find, nifti.find))
+    scans, volumes = (find(tree, choices, subjects=subjects) for find in (dicom.find, nifti.find))
     if scans and volumes:
         raise PackingError(f"{tree.name} holds DICOM files and NIfTI volumes: push them as two datasets.")
     if not scans and not volumes:
@@ -166,7 +166,7 @@ def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | No
     scans = dicom.is_in(tree)
     tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
     source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, part=part)
-    return dicom.with_owners(source, choices, subjects=bool(subjects)) if scans else source
+    return dicom.with_owners(source, choices, subjects=subjects) if scans else source
 
 
 class _Members:

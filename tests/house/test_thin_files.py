@@ -22,6 +22,7 @@ KINDS = {
 }
 OWN = {
     "models/discriminator.py": "a network",
+    "models/kernel_teachers.py": "a network, beside the other teachers",
     "models/linear_teachers.py": "a network, beside the other teachers",
     "models/program.py": "writes a program that stands alone, from whole files, which are never imported",
     "models/scattering.py": "a network, read beside its paper",

@@ -1,10 +1,12 @@
-"""Linear and convolutional teachers: each is what it would be alone, and abstains from classes it has no record of."""
+"""Teachers without a loop over them: each is what it would be alone, and abstains from classes it has no record of."""
 
 import numpy as np
 import pytest
 import torch
 
+from models import kernel_teachers
 from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeachers
+from models.kernel_teachers import KernelTeachers
 from models.linear_teachers import LinearTeachers
 from models.shards import Shards
 from tests.models.checks import stream
@@ -35,7 +37,15 @@ def taught(made: ConvolutionalTeachers, teachers: slice = slice(None), steps: in
     return made
 
 
-def directions(made: LinearTeachers | ConvolutionalTeachers) -> torch.Tensor:
+def kernel(without: int | None = None, teachers: slice = slice(None), bandwidth: float = 2.0) -> KernelTeachers:
+    """Teachers that have seen 40 synthetic images."""
+    made = KernelTeachers(shards(without), CLASSES, bandwidth, teachers)
+    shown = torch.rand(40, SIDE**2, generator=stream(7)), torch.arange(40) % CLASSES
+    made.update(shards().batch(5, stream()), *shown)
+    return made
+
+
+def directions(made: LinearTeachers | KernelTeachers | ConvolutionalTeachers) -> torch.Tensor:
     found = torch.zeros(made.teachers, len(IMAGES), SIDE**2)
     for block, part in made.image_gradients(IMAGES, LABELS):
         found[block] = part
@@ -58,6 +68,40 @@ def test_a_linear_teacher_points_to_the_mean_of_its_records_of_the_class():
 def test_a_record_changes_its_own_linear_teacher_alone_to_the_last_bit(left_out):
     both = [directions(LinearTeachers(shards(without), CLASSES)) for without in (None, left_out)]
     assert [not torch.equal(*pair) for pair in zip(*both, strict=True)].count(True) == 1
+
+
+def test_a_kernel_teacher_climbs_the_witness_of_its_records_against_the_synthetic_images():
+    found, owned, made = directions(kernel()), shards(), kernel()
+    batch = owned.batch(30, stream()).read(slice(0, TEACHERS))
+    for teacher, (records, labels, mask) in enumerate(zip(*batch, strict=True)):
+        for image, label in enumerate(LABELS.tolist()):
+            own = records[mask & (labels == label)]
+            if not len(own):
+                assert not found[teacher, image].any()
+                continue
+            x = IMAGES[image].clone().requires_grad_()
+            shown = made._shown[made._shown_labels == label]
+            near = [torch.exp(-(some - x).square().sum(1) / (2 * 2.0**2)).mean() for some in (own, shown)]
+            (expected,) = torch.autograd.grad(near[0] - near[1], x)
+            unit = 255 * kernel_teachers._GRID * kernel_teachers._WEIGHTS * 2.0**2
+            torch.testing.assert_close(found[teacher, image] / unit, expected, rtol=2e-2, atol=2e-4)
+    assert not found[-1].any()
+
+
+@pytest.mark.parametrize("left_out", [0, 13, 29])
+@pytest.mark.parametrize("block_bytes", [1, 2**21])
+def test_a_record_changes_its_own_kernel_teacher_alone_to_the_last_bit(left_out, block_bytes, monkeypatch):
+    monkeypatch.setattr(kernel_teachers, "_BLOCK_BYTES", {"cpu": block_bytes})
+    both = [directions(kernel(without)) for without in (None, left_out)]
+    assert [not torch.equal(*pair) for pair in zip(*both, strict=True)].count(True) == 1
+
+
+def test_a_kernel_teacher_is_what_it_is_alone_whatever_the_block(monkeypatch):
+    together, alone = directions(kernel()), directions(kernel(teachers=slice(2, 4)))
+    assert torch.equal(alone, together[2:4])
+    monkeypatch.setattr(kernel_teachers, "_BLOCK_BYTES", {"cpu": 1})
+    assert torch.equal(directions(kernel()), together)
+    assert kernel().state_dict() == {}
 
 
 def test_a_convolutional_teacher_is_what_it_is_alone_whatever_the_block():

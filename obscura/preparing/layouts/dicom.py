@@ -7,6 +7,7 @@ what the pixels mean. Subjects leave as numbers in random order.
 from __future__ import annotations
 
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,11 +25,12 @@ from obscura.preparing.dicom import (
     require_reader,
     tag_text,
 )
-from obscura.preparing.errors import PackingError, Unreadable
-from obscura.preparing.folders import LOOSE
+from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
+from obscura.preparing.folders import LOOSE, base_of
+from obscura.preparing.questions import classes_flag
 from obscura.preparing.sources import Content, Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, begin, suffix_of
+from obscura.preparing.trees import OTHER, Tree, all_files, begin, folders, suffix_of
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -43,14 +45,14 @@ BURNT_IN = (
 FIRST_FRAMES = "are the first frame of a file that has several"
 
 
-def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source | None:
+def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
     """Recognise a folder in which there is at least one DICOM file, in any folder.
 
     Raises:
         MissingExtra: What reads DICOM is not installed.
         PackingError: There is no such tag, or one was named and there is no DICOM file.
     """
-    if not is_in(tree, base):
+    if not is_in(tree):
         if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
             raise PackingError(
                 f"--subject-tag, --label-tag and --frames are for DICOM files, and {tree.name} has none."
@@ -60,15 +62,18 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
     if subjects and choices.subject_tag == NO_TAG:
         raise PackingError("The account protects all records of a subject together: --subject-tag names the tag.")
     named = choices.label_tag is None  # classes are called as folders are
-    return Source("DICOM", lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named)
+    parts = named and (choices.split is not None or len(folders(tree, "")) > 1)
+    base, note = base_of(tree, choices, subjects=True) if parts else ("", "")
+    title = f"{note}, DICOM" if note else "DICOM"
+    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named)
 
 
-def is_in(tree: Tree, base: str = "") -> bool:
+def is_in(tree: Tree) -> bool:
     """Whether there is a DICOM file in a folder, or in one inside it."""
-    return any(_is_dicom(tree, path) for path in all_files(tree, base))
+    return any(_is_dicom(tree, path) for path in all_files(tree))
 
 
-def with_owners(source: Source, choices: Choices, *, subjects: bool) -> Source:
+def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> Source:
     """Where DICOM files come by another layout, as a table: keep to whose their tags say that they are.
 
     Raises:
@@ -96,6 +101,7 @@ def _owned(source: Source, reader: _Reader) -> Iterator[Record]:
 
 def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
     tally, tagged = reader.tally, reader.choices.label_tag is not None
+    others: dict[str, None] = {}  # class folders with files that are no pictures
     for path in all_files(tree, base, tally):
         if path.rpartition("/")[2].casefold() == _DIRECTORY_NAME:
             continue
@@ -106,6 +112,7 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
         if not is_dicom and suffix_of(path) not in picture_suffixes():
             tally.left_out[OTHER] += 1
             tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
+            others |= {label: None} if label else {}
         elif not label and not (is_dicom and tagged):
             tally.left_out[LOOSE] += 1
         elif is_dicom:
@@ -119,7 +126,11 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
                 "Push the DICOM files alone, or name a table of all pictures with --labels."
             )
         else:
+            reader.private_owners[label].add(None)
             yield record
+    if not tagged:
+        tally.lost += [name for name in (*others, *reader.private_reports) if name not in reader.private_owners]
+        reader.require_classes()
 
 
 @dataclass
@@ -127,15 +138,18 @@ class _Reader:
     """Makes records of DICOM files, each with the subject and the class that its tags say."""
 
     choices: Choices
-    subjects: bool
+    subjects: bool | None
     tally: Tally
-    owners: set[str] = field(default_factory=set)
+    private_owners: defaultdict[str, set[str | None]] = field(default_factory=lambda: defaultdict(set))  # by class
+    private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no picture
 
     def records(self, record: Record, content: bytes) -> Iterator[Record]:
+        """Return what becomes of a file: nothing, a picture, or several frames."""
         try:
             dataset = open_dicom(content)
             if not has_picture(dataset):
                 self.tally.left_out[NO_PICTURE] += 1
+                self.private_reports |= {record.label: None} if record.label else {}
                 return
             label, owner = record.label, record.subject
             if self.choices.label_tag is not None:
@@ -145,14 +159,13 @@ class _Reader:
         except Unreadable as error:
             yield replace(record, read=partial(_fail, error))
             return
-        if not self.subjects:
-            self._require_first_of_its_owner(dataset)
+        self._know(dataset, label)
         frames = frames_of(dataset)
         wanted = frames if self.choices.frames == "all" else 1
-        if wanted > 1 and not self.subjects:
+        if wanted > 1 and self.subjects is False:
             raise PackingError(
                 f"{record.shown} has {frames:,} frames, which show one person, and the account protects single "
-                "records: leave --frames all out, or use an account whose unit is the subject."
+                f"records: leave --frames all out, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
             )
         self.tally.notes[BURNT_IN] += wanted * (tag_text(dataset, "BurnedInAnnotation").upper() != "NO")
         self.tally.notes[FIRST_FRAMES] += wanted < frames
@@ -160,18 +173,40 @@ class _Reader:
             shown = f"{record.shown} frame {number + 1}" if wanted > 1 else record.shown
             yield Record(label, owner, shown, partial(read_frame, dataset, number))
 
-    def _require_first_of_its_owner(self, dataset: Dataset) -> None:
-        """Let a picture of a record account pass, unless there was one of the same person before."""
+    def _know(self, dataset: Dataset, label: str) -> None:
+        """Remember whose a picture is; of a record account, let one pass of whom there was none before.
+
+        Raises:
+            PackingError: There was.
+        """
         tag = self.choices.subject_tag
         owner = "" if tag == NO_TAG else tag_text(dataset, tag)
-        if owner and owner in self.owners:
+        if owner and self.subjects is False and any(owner in owners for owners in self.private_owners.values()):
             raise PackingError(
-                f"Several pictures have the same {tag}, and the account protects single records. Use an account whose "
-                f"unit is the subject, and state --subjects-at-most: {OPEN_BY_SUBJECT}; or, where {tag} does not say "
-                "whose a picture is, name the tag that does with --subject-tag, or say --subject-tag "
-                f"{NO_TAG} where no two pictures are of one person."
+                f"Several pictures have the same {tag}, and the account protects single records: somebody with several "
+                "would be protected less than it seems. Use an account whose unit is the subject and state how many "
+                f"there are (--subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not say whose a picture is, "
+                f"name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where no two pictures are "
+                "of one person."
             )
-        self.owners.add(owner)
+        self.private_owners[label].add(owner or None)
+
+    def require_classes(self) -> None:
+        """Let folders pass that hold pictures of more than one person each.
+
+        Raises:
+            ChoiceNeeded: Each is one person's, and nobody has stated that they are classes.
+        """
+        every = [owner for owners in self.private_owners.values() for owner in owners]
+        alone = len(every) == len(self.private_owners) > 1 and len(set(every)) == len(every) and None not in every
+        if alone and self.choices.classes is None and self.choices.renamed is None:
+            names = sorted(self.private_owners)
+            raise ChoiceNeeded(
+                f"Every folder on top holds pictures of one person alone by {self.choices.subject_tag}, so they seem "
+                f"to be people: {some(names, len(names))}. Names of classes become public for ever. Say the classes in "
+                "a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
+                [classes_flag(names)],
+            )
 
 
 def _is_dicom(tree: Tree, path: str) -> bool:

@@ -16,10 +16,11 @@ from typing import NoReturn
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Axis, Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
-from obscura.preparing.folders import LOOSE
+from obscura.preparing.folders import LOOSE, base_of
 from obscura.preparing.nifti import SUFFIXES, Volume, open_volume, require_reader
 from obscura.preparing.sources import Content, Record, Source, Tally
-from obscura.preparing.trees import OTHER, Tree, all_files, suffix_of
+from obscura.preparing.subjects import OPEN_BY_SUBJECT
+from obscura.preparing.trees import OTHER, Tree, all_files, folders, suffix_of
 
 FIRST_VOLUMES = "are of the first volume of a file that has several"
 BY_FILE = (
@@ -28,7 +29,7 @@ BY_FILE = (
 _BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
 
 
-def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source | None:
+def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
     """Recognise a folder in which there is at least one NIfTI file.
 
     Raises:
@@ -37,7 +38,7 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
         PackingError: Several slices of one person are wanted, and the account protects single records; or slices of
             what holds no volume.
     """
-    if not any(_is_nifti(path) for path in all_files(tree, base)):
+    if not any(_is_nifti(path) for path in all_files(tree)):
         if choices.slices is not None or choices.every is not None:
             raise PackingError(f"--slices and --every are for NIfTI volumes, and {tree.name} has none.")
         return None
@@ -48,13 +49,15 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
             "or sagittal. One slice of each is taken, the middle one, or with --every 5 every fifth.",
             ["--slices axial"],
         )
-    if choices.every is not None and not subjects:
+    if choices.every is not None and subjects is False:
         raise PackingError(
             "--every takes several slices of one person, and the account protects single records: leave it out, which "
             "takes the middle one, or use an account whose unit is the subject."
         )
+    parts = choices.split is not None or len(folders(tree, "")) > 1
+    base, note = base_of(tree, choices, subjects=True) if parts else ("", "")
     walk = partial(_walk, tree, base, choices.slices, choices.every, subjects)
-    return Source(f"NIfTI, {choices.slices} slices", walk, folders=True)
+    return Source(f"{note + ', ' if note else ''}NIfTI, {choices.slices} slices", walk, folders=True)
 
 
 @dataclass
@@ -67,13 +70,16 @@ class _Owners:
         if owner in self.seen:
             raise PackingError(
                 "Several volumes are of one person by their paths, and the account protects single records. Use an "
-                "account whose unit is the subject."
+                f"account whose unit is the subject and state how many there are (--subjects-at-most): "
+                f"{OPEN_BY_SUBJECT}"
             )
         self.seen.add(owner)
 
 
-def _walk(tree: Tree, base: str, axis: Axis, every: int | None, subjects: bool, tally: Tally) -> Iterator[Record]:
-    owners = _Owners()
+def _walk(
+    tree: Tree, base: str, axis: Axis, every: int | None, subjects: bool | None, tally: Tally
+) -> Iterator[Record]:
+    owners, others, found = _Owners(), dict[str, None](), set[str]()
     for path in all_files(tree, base, tally):
         folder, _, inside = path.removeprefix(f"{base}/" if base else "").partition("/")
         if suffix_of(path) in picture_suffixes():
@@ -81,12 +87,14 @@ def _walk(tree: Tree, base: str, axis: Axis, every: int | None, subjects: bool, 
         if not _is_nifti(path):
             tally.left_out[OTHER] += 1
             tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
+            others |= {folder: None} if inside else {}
             continue
         if not inside:
             tally.left_out[LOOSE] += 1
             continue
+        found.add(folder)
         label, owner = unicodedata.normalize("NFC", folder), _owner(inside)
-        if not subjects:
+        if subjects is False:
             owners.require_new(owner or path)
         try:
             volume = open_volume(tree.read(path))
@@ -95,10 +103,11 @@ def _walk(tree: Tree, base: str, axis: Axis, every: int | None, subjects: bool, 
             continue
         numbers = _numbers(volume.count(axis), every)
         tally.notes[FIRST_VOLUMES] += len(numbers) * (volume.volumes > 1)
-        tally.notes[BY_FILE] += len(numbers) * (subjects and owner is None)
+        tally.notes[BY_FILE] += len(numbers) * (bool(subjects) and owner is None)
         for number in numbers:
             shown = f"{path} slice {number + 1}"
             yield Record(label, (owner or path) if subjects else None, shown, _slice(volume, axis, number))
+    tally.lost += [unicodedata.normalize("NFC", name) for name in others if name not in found]
 
 
 def _numbers(count: int, every: int | None) -> range:

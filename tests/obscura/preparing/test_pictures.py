@@ -64,11 +64,12 @@ def test_what_fits_is_sent_as_it_is(colours, kind):
     assert prepare_picture(content, target(40, 40))[1] != content
 
 
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientations_of_exif(colours, orientation):
+def test_orientations_of_exif(colours, orientation, kind):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    content = saved(Image.fromarray(colours(20, 30)), exif=exif)
+    content = saved(Image.fromarray(colours(20, 30)), kind, exif=exif)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
     seen = look(content)
     assert ((seen.width, seen.height), seen.turned) == (upright.size, orientation != 1)

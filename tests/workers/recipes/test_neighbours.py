@@ -70,6 +70,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("datalens", "subject", {**OPTIONS, "teachers": 15}),
     ("datalens", "record", WITHOUT_WARM_START),
     ("datalens", "record", VOTES_ON_PIXELS),
+    ("datalens", "record", {**VOTES_ON_PIXELS, "preset": "kernel", "teacher_bandwidth": 3.0}),
     ("moments", "record", {"components": 6, "evaluation_samples": 300}),
     ("dp_classifier", "record", {**STEPS, "architecture": "scatter_linear", "epochs": 0.5}),
     ("dp_classifier", "subject", {**STEPS, "architecture": "scatter_linear", "expected_batch": 10}),

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeachers
+from models.kernel_teachers import KernelTeachers
 from models.linear_teachers import LinearTeachers
 from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.shards import Shards
@@ -38,7 +39,9 @@ from workers.recipes.units import teacher_of_each
 _BETAS = (0.5, 0.999)  # of the generator's Adam
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _VOTE_SECONDS = 1e-5  # of one teacher on one image of 28 x 28
-_STEP_SECONDS = {"linear": 0.0, "dense": 1e-5, "convolutional": 3e-4}  # the same, of one step of learning
+_STEP_SECONDS = {"linear": 0.0, "kernel": 1e-5, "dense": 1e-5, "convolutional": 3e-4}  # the same, of a step of learning
+_STEPS_MAX = {"linear": 0, "kernel": 1}  # the steps of these are taken in closed form
+_SHOWN = 500  # images of all classes alike that kernel teachers see of the student; one of each at least
 
 
 class PixelStudent:
@@ -121,22 +124,24 @@ def train_on_pixels(run: Run) -> ConditionalDcganGenerator:
 def pixel_votes_work(plan: Plan, facts: PublicFacts) -> Piece:
     """Return the one piece of such a training."""
     cfg, iterations = plan.config_of(DataLensConfig), planned_iterations(plan)
-    each = _VOTE_SECONDS + cfg.teacher_steps * _STEP_SECONDS[cfg.teacher_network]
+    steps = min(cfg.teacher_steps, _STEPS_MAX.get(cfg.teacher_network, cfg.teacher_steps))
+    each = _VOTE_SECONDS + steps * _STEP_SECONDS[cfg.teacher_network]
     return Piece(VOTES, iterations, each * iterations * cfg.teachers * cfg.images_per_iteration * facts.size)
 
 
 def stage_config(plan: Plan, cfg: DataLensConfig, facts: PublicFacts) -> TeacherStageConfig:
     """Return the parameters of Algorithm 1, for votes on pixels or on latents."""
     aggregation = cfg.topagg(facts, plan.noise_stddev[VOTES])
-    learns = cfg.teacher_network != "linear"  # the others' one step is taken in closed form
+    steps_max = _STEPS_MAX.get(cfg.teacher_network, max(cfg.teacher_steps, cfg.pretraining_steps))
     return TeacherStageConfig(
         aggregation=aggregation,
         teacher=_teacher(cfg, facts, aggregation.dimension),
         images=cfg.images_per_iteration,
         iterations=planned_iterations(plan),
-        teacher_steps=cfg.teacher_steps * learns,
-        first_steps=cfg.pretraining_steps * learns,
+        teacher_steps=min(cfg.teacher_steps, steps_max),
+        first_steps=min(cfg.pretraining_steps, steps_max),
         shard_batch=max(1, facts.records_declared // cfg.teachers),
+        shown=max(_SHOWN, len(facts.classes)) if cfg.teacher_network == "kernel" else 0,
         gamma=cfg.step,
         charge_iterations=_CHARGED_TOGETHER,
         stage=VOTES,
@@ -164,10 +169,15 @@ def _teachers(run: Run, cfg: DataLensConfig, stage: TeacherStageConfig, private_
     mine = share(cfg.teachers)
     if cfg.teacher_network == "linear":
         return TeacherStageState(LinearTeachers(private_shards, stage.teacher.classes, mine, device=run.device))
+    if cfg.teacher_network == "kernel":
+        bandwidth = cfg.teacher_bandwidth * run.facts.size**0.5
+        made = KernelTeachers(private_shards, stage.teacher.classes, bandwidth, mine, device=run.device)
+        return TeacherStageState(made)
     if isinstance(stage.teacher, ConvolutionalConfig):
         stream = run.generator("teachers")
-        made = ConvolutionalTeachers(stage.teacher, private_shards, mine, generator=stream, device=run.device)
-        return TeacherStageState(made)
+        return TeacherStageState(
+            ConvolutionalTeachers(stage.teacher, private_shards, mine, generator=stream, device=run.device)
+        )
     return start_teacher_stage(stage, run)
 
 

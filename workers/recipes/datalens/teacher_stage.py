@@ -74,6 +74,7 @@ class TeacherStageConfig:
         teacher_steps: updates of the teachers per iteration; 0 for teachers that are fitted in closed form.
         first_steps: updates in the first iteration; nothing is released by them.
         shard_batch: records of each teacher per update.
+        shown: synthetic images that all teachers see in an update; 0: as many as they vote on.
         gamma: how far a full vote moves a pixel.
         charge_iterations: iterations that are paid together, before their first noise exists.
         stage: the plan's name for it.
@@ -86,6 +87,7 @@ class TeacherStageConfig:
     teacher_steps: int = 2
     first_steps: int = 10
     shard_batch: int = 15
+    shown: int = 0
     gamma: float = 0.1
     charge_iterations: int = 5
     stage: str = "votes"
@@ -99,7 +101,7 @@ class TeacherStageConfig:
         for name in ("images", "iterations", "shard_batch", "charge_iterations"):
             if getattr(self, name) < 1:
                 raise InvalidParameter(name, getattr(self, name), "it is a positive integer")
-        for name in ("teacher_steps", "first_steps"):
+        for name in ("teacher_steps", "first_steps", "shown"):
             if getattr(self, name) < 0:
                 raise InvalidParameter(name, getattr(self, name), "it is not negative")
         if self.teacher.inputs != self.aggregation.dimension:
@@ -250,8 +252,10 @@ def run_teacher_stage(
             paid_until += ahead
         y = uniform_labels(cfg.images, cfg.teacher.classes, labels).to(ensemble.device)
         for _ in range(cfg.teacher_steps if state.iteration else cfg.first_steps):
-            fake = student.propose(y).detach()  # (m, d)
-            ensemble.update(private_shards.batch(cfg.shard_batch, rows, mine), fake, y)  # descend the loss of Gamma_i
+            shown = uniform_labels(cfg.shown, cfg.teacher.classes, labels).to(ensemble.device) if cfg.shown else y
+            fake = student.propose(shown).detach()  # (m, d)
+            real = private_shards.batch(cfg.shard_batch, rows, mine)
+            ensemble.update(real, fake, shown)  # descend the loss of Gamma_i
         x = curator.agree(student.propose(y).detach())  # (m, d) = Psi(z, y); all vote on the same images
         votes = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
         for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j

@@ -101,13 +101,26 @@ def test_what_has_no_subject_or_class_is_named(tmp_path):
 
 def test_frames_are_one_subject_together(tmp_path):
     root = write(tmp_path, {f"{kind}/{kind}.dcm": {"PatientID": kind, "values": np.stack([RAMP] * 5)} for kind in "ab"})
-    first = prepare(root, subjects=True)
+    with pytest.raises(ChoiceNeeded, match="one person alone") as needed:
+        prepare(root, subjects=True)
+    assert needed.value.flags == ("--classes a,b",)
+    stated = Choices(classes=("a", "b"))
+    first = prepare(root, stated, subjects=True)
     assert (first.private_records, first.private_subjects) == (2, 2)
     assert "2 are the first frame" in first.summary
-    every = prepare(root, Choices(frames="all"), subjects=True)
+    every = prepare(root, replace(stated, frames="all"), subjects=True)
     assert (every.private_records, every.private_subjects) == (10, 2)
     with pytest.raises(PackingError, match="show one person"):
-        prepare(root, Choices(frames="all"))
+        prepare(root, replace(stated, frames="all"))
+
+
+def test_public_files_may_be_of_one_person_and_a_class_without_a_picture_is_lost(tmp_path):
+    root = two_by_two(tmp_path)
+    assert prepare(root, subjects=None).private_records == 4
+    (root / "odd").mkdir()
+    (root / "odd" / "notes.txt").write_text("no picture")
+    with pytest.raises(BrokenPictures, match="odd"):
+        prepare(root, subjects=True)
 
 
 @pytest.mark.parametrize(("value", "warned"), [("NO", False), ("YES", True), (None, True)])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.kernel_teachers import KernelTeachers
 from models.linear_teachers import LinearTeachers
 from models.shards import Shards
 from privacy.aggregation.topagg_config import TopAggConfig
@@ -75,7 +76,25 @@ def test_published_teachers_that_do_not_fit_in_memory_are_refused() -> None:
         plan_of("datalens", {"preset": "published", "teacher_network": "convolutional"}, FASHION)
 
 
-@pytest.mark.parametrize("network", ["linear", "dense", "convolutional"])
+def test_the_preset_kernel_has_k_by_the_size_of_images_and_2250_of_them() -> None:
+    for epsilon in (1.0, 8.0):
+        plan = plan_of("datalens", {"preset": "kernel"}, FASHION, epsilon)
+        config = plan.config_of(DataLensConfig)
+        assert (config.top_k, config.teachers, config.use_threshold) == (400, 4000, False)
+        assert plan.stage("votes").event.count == 2250  # type: ignore[union-attr]
+        assert 0.999 * plan.budget_nano < plan.price_nano <= plan.budget_nano
+    assert small(preset="kernel").config_of(DataLensConfig).top_k == round(400 * 64 / 784)
+    assert small(preset="kernel", top_k=3).config_of(DataLensConfig).top_k == 3
+
+
+def test_kernel_teachers_keep_nothing_beside_their_records() -> None:
+    facts = dataclasses.replace(FASHION, classes=tuple(map(str, range(100))), height=64, width=64, channels=3)
+    assert plan_of("datalens", {"preset": "kernel"}, facts).facts["teachers"] == 4000
+    with pytest.raises(InvalidParameter, match="parameters each"):
+        plan_of("datalens", {"preset": "published"}, facts)
+
+
+@pytest.mark.parametrize("network", ["linear", "kernel", "dense", "convolutional"])
 def test_all_teachers_pay_for_each_image_before_its_noise(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     purse, drawn, original = Purse(), [0], SecureNoise.discrete_gaussian
 
@@ -99,28 +118,48 @@ def test_without_noise_linear_teachers_teach_the_classes(monkeypatch: pytest.Mon
     assert share_nearest_to_own_class(generator) > 0.5
 
 
-def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint() -> None:
-    paid = train(small(), digits(), budget=Purse(80))
-    whole = train(small(), digits())
+def test_without_noise_kernel_teachers_teach_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(monkeypatch)
+    generator = train(small(preset="kernel", images=1500, step=0.05), digits())
+    assert share_nearest_to_own_class(generator) > 0.5
+
+
+def test_kernel_teachers_see_as_many_images_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, original = [], KernelTeachers.update
+
+    def watched(made: KernelTeachers, real: Any, fake: torch.Tensor, labels: torch.Tensor) -> None:
+        seen.append(torch.bincount(labels).tolist())
+        original(made, real, fake, labels)
+
+    monkeypatch.setattr(KernelTeachers, "update", watched)
+    train(small(preset="kernel", images=30), digits())
+    assert seen == [[50] * 10] * 2  # once in each iteration, the first one too
+
+
+@pytest.mark.parametrize("preset", ["published", "kernel"])
+def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint(preset: str) -> None:
+    paid = train(small(preset=preset), digits(), budget=Purse(80))
+    whole = train(small(preset=preset), digits())
     assert not torch.equal(weights(paid), weights(whole))
     with pytest.raises(NothingUseful):
-        train(small(), digits(), budget=Purse(10))
+        train(small(preset=preset), digits(), budget=Purse(10))
     memory, purse = Memory(), Purse()
     with pytest.raises(Cancelled):
-        train(small(), digits(), checkpoints=memory, progress=stop_at(7, "votes"))
-    train(small(), digits(), checkpoints=memory, budget=purse, attempt=2)
+        train(small(preset=preset), digits(), checkpoints=memory, progress=stop_at(7, "votes"))
+    train(small(preset=preset), digits(), checkpoints=memory, budget=purse, attempt=2)
     assert [event.count for event in purse.events] == [45]  # the second group again, in which it was cut off
-    left = train(small(), digits(), checkpoints=memory, budget=Purse(0), attempt=3)
+    left = train(small(preset=preset), digits(), checkpoints=memory, budget=Purse(0), attempt=3)
     assert torch.isfinite(weights(left)).all()
 
 
-def test_a_subjects_records_have_one_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("preset", ["published", "kernel"])
+def test_a_subjects_records_have_one_teacher(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All records of a subject together change one teacher's votes: at most 2 sqrt(k) on an image."""
     quiet(monkeypatch)
     found = digits()
     subjects = np.arange(1500) % 200
     facts = dataclasses.replace(FACTS, unit="subject", subjects_declared=200)
-    plan, sums = plan_of("datalens", {**SMALL, "images": 15}, facts), []
+    plan, sums = plan_of("datalens", {**SMALL, "preset": preset, "images": 15}, facts), []
     original = teacher_stage.topagg.threshold
 
     def watched(g_star: torch.Tensor, cfg: TopAggConfig) -> torch.Tensor:
@@ -145,11 +184,16 @@ class Grey:
         """Learn nothing."""
 
 
-def test_a_neighbour_attains_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
+def wide_kernel(shards: Shards, classes: int) -> KernelTeachers:
+    return KernelTeachers(shards, classes, bandwidth=10.0)
+
+
+@pytest.mark.parametrize("made", [LinearTeachers, wide_kernel])
+def test_a_neighbour_attains_the_sensitivity(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A white record beside a black one turns each of its teacher's k votes from down to up: exactly 2 sqrt(k)."""
     quiet(monkeypatch)
     aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.5, teachers=2, dimension=9)
-    cfg = TeacherStageConfig(aggregation, DataShape(9, 1), images=1, iterations=1, teacher_steps=0, first_steps=0)
+    cfg = TeacherStageConfig(aggregation, DataShape(9, 1), images=1, iterations=1, teacher_steps=1, first_steps=1)
     records, labels = (
         torch.tensor([0, 255], dtype=torch.uint8)[:, None].expand(-1, 9),
         torch.zeros(2, dtype=torch.int64),
@@ -157,7 +201,7 @@ def test_a_neighbour_attains_the_sensitivity(monkeypatch: pytest.MonkeyPatch) ->
     sums = []
     for own in ([0, 1], [0]):
         shards = Shards(records, labels, [np.array(own), np.empty(0, np.int64)])
-        state = TeacherStageState(LinearTeachers(shards, 1))
+        state = TeacherStageState(made(shards, 1))
         curator = TrustedCurator(budget=Purse(), secret=bytes(32))
         sums.append(run_teacher_stage(cfg, shards, Grey(), state, curator)[0].released_sums)
     assert float((sums[0] - sums[1]).norm()) == pytest.approx(2 * 4**0.5)
