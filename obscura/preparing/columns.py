@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text
-from obscura.preparing.people import owner_in
 from obscura.preparing.subjects import refuse_owned
 from obscura.preparing.tables import SEVERAL, Table
+from obscura.wire.meanings import owner_in
 
 # As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
 _FILE = (

@@ -20,10 +20,10 @@ from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
-from obscura.preparing.questions import is_part
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
 from obscura.preparing.trees import SubTree, Tree, all_files, all_pictures, below, folders, suffix_of
+from obscura.wire.meanings import is_part
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
 _PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
