@@ -1,4 +1,4 @@
-"""What an auditor reads of the votes on pixels of a whole training by the preset `published` of DataLens."""
+"""What an auditor reads of the votes on pixels of a whole training by DataLens' presets `published` and `kernel`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from benchmarks.audited_trainings import Array, Population, Tap, decode
+from models.kernel_teachers import KernelTeachers
 from models.linear_teachers import LinearTeachers
 from models.shards import Shards
 from privacy.aggregation import topagg
@@ -14,16 +15,16 @@ from privacy.mechanisms import partition
 from privacy.mechanisms.noise import derive_key
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.teacher_stage import Release
 
 
 def pixel_vote_scores(tap: Tap, plan: Plan, population: Population, secret: bytes, noise: float = 1.0) -> Array:
-    """Decode the coins from the noisy sums of all images, by how each canary would turn its linear teacher's votes.
+    """Decode the coins from the noisy sums of all images, by how each canary would turn its teacher's votes.
 
     Args:
-        tap: what the training released.
-        plan: of linear teachers.
+        tap: what the training released, and what its teachers were shown.
+        plan: of linear or kernel teachers.
         population: who may be in the data.
         secret: of the training: the auditor knows who teaches whom.
         noise: the share of the claimed noise that the auditor believes in.
@@ -39,14 +40,15 @@ def pixel_vote_scores(tap: Tap, plan: Plan, population: Population, secret: byte
     rows = torch.from_numpy(everyone.private_images.reshape(len(teacher), -1))
     labels, public = torch.from_numpy(everyone.private_labels), len(population.images)
     worlds = [
-        LinearTeachers(
-            Shards(rows[:n], labels[:n], partition.shard_members(teacher[:n], config.teachers)), population.classes
-        )
+        _teachers(Shards(rows[:n], labels[:n], partition.shard_members(teacher[:n], config.teachers)), config, facts)
         for n in (public, len(teacher))
     ]
     home, label = torch.from_numpy(teacher[public:]), labels[public:]
     projections, gram = np.zeros(len(home)), np.zeros((len(home), len(home)))
-    for release in tap.releases:
+    for number, release in enumerate(tap.releases):
+        for world in worlds:
+            if isinstance(world, KernelTeachers):
+                world.show(*tap.shown[number])
         absent, present = (_votes(world, release, aggregation) for world in worlds)  # (N, images, d) each
         middle = (absent.sum(0) + present.sum(0)) / 2  # (images, d)
         rest = (release.released_sums - middle) / (noise * aggregation.stddev)
@@ -57,7 +59,13 @@ def pixel_vote_scores(tap: Tap, plan: Plan, population: Population, secret: byte
     return decode(projections, gram)
 
 
-def _votes(teachers: LinearTeachers, release: Release, cfg: TopAggConfig) -> torch.Tensor:
+def _teachers(shards: Shards, config: DataLensConfig, facts: PublicFacts) -> LinearTeachers | KernelTeachers:
+    if config.teacher_network == "kernel":
+        return KernelTeachers(shards, len(facts.classes), config.teacher_bandwidth * facts.size**0.5)
+    return LinearTeachers(shards, len(facts.classes))
+
+
+def _votes(teachers: LinearTeachers | KernelTeachers, release: Release, cfg: TopAggConfig) -> torch.Tensor:
     """Return each teacher's votes, (N, images, d) int8; their coins are tossed only for gradients within the clip."""
     shape = len(release.released_inputs), cfg.dimension
     blocks = teachers.image_gradients(release.released_inputs, release.released_labels)

@@ -20,6 +20,7 @@ from scipy.linalg import hadamard
 from sklearn.datasets import load_digits
 
 from benchmarks.fetching import fetched_fashion_mnist
+from models.kernel_teachers import KernelTeachers
 from models.portable.generator import Generator
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
@@ -113,6 +114,7 @@ class Tap:
         votes: (images, d) integers of each noisy sum.
         moments: the round and the student's moments before each round of moment votes.
         releases: what a student learned from, of votes on latents or on pixels.
+        shown: the student's images and their labels that kernel teachers were shown before each of these.
     """
 
     journal: PaymentJournal | None = None
@@ -121,6 +123,7 @@ class Tap:
     votes: list[torch.Tensor] = dataclasses.field(default_factory=list)
     moments: list[tuple[MomentRound, moment_votes.Moments]] = dataclasses.field(default_factory=list)
     releases: list[Release] = dataclasses.field(default_factory=list)
+    shown: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
     _announced: list[GaussianEvent] = dataclasses.field(default_factory=list)
     _inside: bool = False
 
@@ -157,7 +160,7 @@ def tapped(tap: Tap) -> Iterator[None]:
         warm_start.release_scatter,
     )
     directions, draw = moment_votes._directions, SecureNoise.discrete_gaussian
-    learn, descend = LatentStudent.learn, PixelStudent.learn
+    learn, descend, update = LatentStudent.learn, PixelStudent.learn, KernelTeachers.update
 
     def watched_draw(noise: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         tap.drawing()
@@ -200,6 +203,10 @@ def tapped(tap: Tap) -> Iterator[None]:
         tap.releases.append(releases[-1])
         descend(student, releases)
 
+    def watched_update(teachers: KernelTeachers, real: Any, fake: torch.Tensor, labels: torch.Tensor) -> None:
+        tap.shown.append((fake, labels))
+        update(teachers, real, fake, labels)
+
     with ExitStack() as stack:
         for target, name, watched in (
             (topagg, "noisy_sum", watched_sum),
@@ -208,6 +215,7 @@ def tapped(tap: Tap) -> Iterator[None]:
             (moment_votes, "_directions", watched_directions),
             (LatentStudent, "learn", watched_learn),
             (PixelStudent, "learn", watched_descent),
+            (KernelTeachers, "update", watched_update),
             (SecureNoise, "discrete_gaussian", watched_draw),
         ):
             stack.enter_context(mock.patch.object(target, name, watched))

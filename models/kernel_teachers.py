@@ -59,7 +59,11 @@ class KernelTeachers:
     def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Take the one step from zero anew, against these synthetic images (s, d) of classes (s,)."""
         del real  # all of a shard's records are looked at
-        self._shown, self._shown_labels = fake, fake_labels
+        self.show(fake, fake_labels)
+
+    def show(self, images: Tensor, labels: Tensor) -> None:
+        """Take these synthetic images for the student's, from now on."""
+        self._shown, self._shown_labels = images, labels
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield the direction of d log D_i / d x_j for blocks of teachers (PRIVATE).

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.classes import require_stated
+from obscura.preparing.classes import in_order, require_stated
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import UNLABELLED, call_classes, read_labels
 from obscura.preparing.package import Member, Package, zip_stream
@@ -57,7 +57,7 @@ class Arrays:
             raise PackingError(f"There are {len(images):,} images and {len(self.subjects):,} subjects.")
         found = {label for label in labels if label is not None}
         require_stated(() if numbered else found, choices.classes)
-        names = numbered or choices.classes or tuple(sorted(found))
+        names = numbered or choices.classes or in_order(found)
         height, width, *channels = images.shape[1:]
         shape = (height, width, (channels or [1])[0])
         walk, package = partial(self._walk, labels), None if None in labels else partial(self._package, labels, names)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text
-from obscura.preparing.people import owner_in
 from obscura.preparing.subjects import refuse_owned
 from obscura.preparing.tables import SEVERAL, Table
+from obscura.wire.meanings import owner_in
 
 # As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
 _FILE = (
@@ -31,6 +31,7 @@ _SUBJECT = ("subject", "subjectid", "patient", "patientid", "person", "personid"
 _YES, _NO = frozenset({"1", "1.0", "true", "yes"}), frozenset({"0", "0.0", "false", "no"})
 _UNSURE = frozenset({"-1", "-1.0"})  # of CheXpert
 COMBINATIONS_MAX = 32
+_CELLS_TRIED = 50
 NOT_ONE = "picture with none or several of the attributes"
 
 
@@ -74,6 +75,8 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     files = _file_column(table, choices.file_column, exists)
     folders = [owner_in(cell) for cell in table.cells(files)]
     owners = _subject_column(table, choices.subject_column, subjects=bool(subjects) and not all(folders))
+    if owners == files and subjects is False:
+        owners = None  # one row for each: nobody has two pictures
     example = next(filter(None, folders), None)
     in_paths = None if example is None else f"A folder in the paths of {table.name}, such as {example}/,"
     owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"
@@ -99,8 +102,8 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
     if stated is not None:
         return _column(table, stated, "--file-column")
     known = _known(table.columns, _FILE)
-    if len(known) > 1:
-        known = [column for column in known if any(map(exists, list(table.cells(column))[:50]))] or known
+    named = [column for column in known or table.columns if all(map(exists, list(table.cells(column))[:_CELLS_TRIED]))]
+    known = (named if len(named) == 1 else []) or known
     if len(known) == 1:
         return known[0]
     labelled = [] if _known(table.columns, _LABEL) else ["--label-column NAME"]

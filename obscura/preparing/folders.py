@@ -10,10 +10,11 @@ from functools import partial
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
-from obscura.preparing.questions import ask_about_owners, is_part, is_split
+from obscura.preparing.questions import ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_pictures, below, folders, pictures
+from obscura.wire.meanings import is_part, is_split
 
 EMPTY = "empty class folder"
 LOOSE = "picture outside of the class folders"

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import PurePosixPath
+from os.path import splitext
 
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
@@ -20,10 +20,10 @@ from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
-from obscura.preparing.questions import is_part
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
 from obscura.preparing.trees import SubTree, Tree, all_files, all_pictures, below, folders, suffix_of
+from obscura.wire.meanings import is_part
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
 _PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
@@ -38,13 +38,21 @@ class Finder:
     """
 
     def __init__(self, paths: list[str]) -> None:
+        self._suffixes = picture_suffixes()
         self._paths = {_plain(path): path for path in paths}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
         for path in paths:
-            name = _plain(PurePosixPath(path).name).casefold()
+            name = _plain(path.rpartition("/")[2]).casefold()
             self._by_name[name].append(path)
-            self._by_stem[_stem(name)].append(path)
+            self._by_stem[splitext(name)[0]].append(path)
+
+    def knows(self, cell: str) -> bool:
+        """Whether a cell may mean a picture."""
+        try:
+            return self.find(cell) is not None
+        except PackingError:
+            return True
 
     def find(self, cell: str) -> str | None:
         """Return the path of the picture whose path ends like the cell, or of which the cell ends like the path.
@@ -58,7 +66,7 @@ class Finder:
         if wanted in self._paths:
             return self._paths[wanted]
         name = wanted.rpartition("/")[2].casefold()
-        whole = suffix_of(name) in picture_suffixes()
+        whole = splitext(name)[1] in self._suffixes
         candidates = self._by_name.get(name, []) if whole else self._by_stem.get(name, [])
         found = [path for path in candidates if _ends_alike(wanted, path, whole=whole)]
         if len(found) > 1:
@@ -71,10 +79,6 @@ def _plain(path: str) -> str:
     return unicodedata.normalize("NFC", path)
 
 
-def _stem(name: str) -> str:
-    return name[: -len(suffix)] if (suffix := suffix_of(name)) else name
-
-
 def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
     one = (wanted if whole else _stem_of(wanted, path)).casefold().split("/")
     two = _plain(path).casefold().split("/")
@@ -84,7 +88,7 @@ def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
 
 def _stem_of(wanted: str, path: str) -> str:
     """What is wanted, with the ending that the picture has."""
-    return wanted + path[len(path) - len(suffix_of(path)) :]
+    return wanted + splitext(path)[1]
 
 
 def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
@@ -103,7 +107,7 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
     """
     tree, table, part = _part(tree, table, choices.split, part)
     finder = Finder([*all_pictures(tree, "", Tally())])
-    said = read_columns(table, choices, lambda cell: finder.find(cell) is not None, subjects=subjects)
+    said = read_columns(table, choices, finder.knows, subjects=subjects)
     rows = [replace(row, label="") if _is_unlabelled(row.label, choices) else row for row in said.rows]
     _require_labels(table, rows, choices)
     title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"

@@ -21,7 +21,7 @@ from PIL import Image
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.classes import require_renamed, require_stated, stated_classes
+from obscura.preparing.classes import in_order, require_renamed, require_stated, stated_classes
 from obscura.preparing.columns import tells_subjects
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
@@ -119,7 +119,7 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
     require_stated(found.labels, choices.classes)
     if choices.classes is None:
         ask_about_classes(found.labels, folders=source.folders)
-    return choices.classes or tuple(sorted(found.labels)), {}
+    return choices.classes or in_order(found.labels), {}
 
 
 def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> Source:

@@ -14,38 +14,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing
-from obscura.preparing.people import why_personal
+from obscura.wire.meanings import is_part, why_personal
 
 MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
-_IS_SPLIT = re.compile(
-    r"(?:train|training|trainset|test|testing|testset|val|valid|validation|dev|eval|evaluation|holdout|unlabell?ed)"
-    r"(?:[-_ ]?(?:set|data|images|imgs|masks|\d+))*",
-    re.IGNORECASE,
-)
-_IS_KIND = re.compile(
-    r"images?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?"
-    r"|bbox(es)?|data|dataset|files?|raw|original|originals|processed|preprocessed|augmented|all|dicom|dcm|png|jpe?g|tiff?|bmp",
-    re.IGNORECASE,
-)
-_IS_NUMBERED_PART = re.compile(
-    r"(?:fold|split|part|batch|chunk|shard|series|study|studies|session|visit|scan|view|slice|frame|site)[-_ ]?\d*",
-    re.IGNORECASE,
-)
 _IS_SIDE = re.compile(
     r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t1|t2|flair|pre|post", re.IGNORECASE
 )
-_IS_YEAR = re.compile(r"(?:18|19|20)\d\d")
-
-
-def is_split(name: str) -> bool:
-    """Whether a folder is called like a part that a data set is divided into: train, Testing, val2017."""
-    return _IS_SPLIT.fullmatch(name) is not None
-
-
-def is_part(name: str) -> bool:
-    """Whether a folder is called like a part, a kind of file or a year, and not like a class: train, masks, 2019."""
-    return is_split(name) or any(kind.fullmatch(name) for kind in (_IS_KIND, _IS_NUMBERED_PART, _IS_YEAR))
 
 
 def ask_about_people(names: Iterable[str]) -> None:

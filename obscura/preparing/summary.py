@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.people import persons_in_file_names
 from obscura.preparing.sources import Tally
 from obscura.preparing.survey import Survey
 from obscura.preparing.trees import OTHER
+from obscura.wire.meanings import persons_in_file_names
 
 LARGE_SHARE = 0.25  # of all pictures, which one subject seldom has
 
@@ -78,7 +78,7 @@ def notes(found: Survey) -> Iterator[str]:
             + " Each copy counts as a record, and where records are protected, each only by itself."
         )
     owner, most = next(iter(found.subjects.most_common(1)), ("", 0))
-    if len(found.subjects) > 2 and most > LARGE_SHARE * found.records:
+    if most > max(LARGE_SHARE * found.records, 2 * found.records / max(len(found.subjects), 1)):
         yield (
             f"One subject ({owner}) has {most:,} of the {found.records:,} pictures. See that it is one person, and no "
             "word for those who are not known."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import codecs
 import csv
 import io
@@ -180,8 +181,18 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
                 f"Line {line} of {name} has {len(row)} cells, and there are {len(columns)} columns: a text that holds "
                 f"{delimiter!r} stands in quotation marks."
             )
-        body.append(tuple((*row, *[""] * len(columns))[: len(columns)]))
+        body.append(tuple(map(_unlisted, (*row, *[""] * len(columns))[: len(columns)])))
     return Table(name, columns, body, named)
+
+
+def _unlisted(cell: str) -> str:
+    """A cell; where it is a list as Python writes it, ['a', 'b'], with bars between its items."""
+    if not (cell.startswith("[") and cell.endswith("]")):
+        return cell
+    try:
+        return _json_text(ast.literal_eval(cell))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return cell
 
 
 def _delimiter(lines: Sequence[str]) -> str:

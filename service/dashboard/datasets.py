@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import or_, select
 
+from obscura.wire.meanings import is_part, why_personal
 from obscura.wire.schemas import DatasetRequest, Identifier
 from obscura.wire.words import DatasetState
 from privacy.errors import PrivacyError
@@ -49,6 +50,7 @@ from service.views.rows import ROWS_MAX, newest
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 DATASETS_A_PAGE = 30
 RECENT_JOBS = 6
+NAMES_SHOWN_MAX = 5
 PUBLIC = "public"  # chosen in the place of an account
 
 
@@ -83,6 +85,8 @@ def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form
         fields |= _whose(fields["account_id"])
         fields["classes"] = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
         fields["channels"] = int(fields["channels"]) if fields["channels"].isdecimal() else None
+        if form.get("stated") != "yes":
+            _ask_about_names(fields["classes"])
         body = read_body(DatasetRequest, fields).model_dump()
         now = dashboard.clock()
         with transaction(dashboard.factory) as session:
@@ -179,6 +183,24 @@ def _whose(chosen: str) -> dict[str, str | None]:
         raise FieldsRefused({"account_id": "Choose whose images these are."})
     public = chosen == PUBLIC
     return {"account_id": None if public else chosen, "visibility": "public" if public else "private"}
+
+
+def _ask_about_names(classes: list[str]) -> None:
+    """Let names of classes pass that look like those of classes; the form's box `stated` answers for all others.
+
+    Raises:
+        FieldsRefused: some look like people, or like parts of a collection.
+    """
+    people = [name for name in classes if why_personal(name)]
+    odd = people or [name for name in classes if is_part(name)]
+    if odd:
+        like = "people" if people else "parts of a collection"
+        raise FieldsRefused(
+            {
+                "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Names of classes become "
+                "public for ever. Rename the folders; or, if these are the classes, say so with the box below."
+            }
+        )
 
 
 def _refused_upload(request: Request, dashboard: Dashboard, dataset_id: str, error: ObscuraError) -> Response:

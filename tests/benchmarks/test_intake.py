@@ -19,19 +19,22 @@ from obscura.preparing import ChoiceNeeded, prepare, read_choices
 EVERY = [given for inputs in all_inputs().values() for given in inputs]
 
 
+UNITS = {"record": False, "subject": True, "public": None}
+
+
 def prepared(given: Input, folder: Path) -> Got:
     """What becomes of an input where nothing is sent."""
     place = given.write(folder)
     wishes = {name: value for name, value in given.arguments(folder).items() if not name.endswith("at_most")}
     try:
-        package = prepare(place, read_choices(**wishes), subjects=given.unit == "subject")
+        package = prepare(place, read_choices(**wishes), subjects=UNITS[given.unit])
         sent = pictures_of(package)
     except ObscuraClientError as error:
         flags = error.flags if isinstance(error, ChoiceNeeded) else ()
         return Got("asked" if flags else "refused", str(error), flags)
     counts = package.private_records, package.private_subjects
     assert len(sent) == package.private_records
-    return Got("read", package.summary, (), package.classes, *counts, pictures=sent)
+    return Got("read", " ".join((package.summary, *package.private_notes)), (), package.classes, *counts, pictures=sent)
 
 
 @pytest.mark.parametrize("given", EVERY, ids=[given.name for given in EVERY])

@@ -26,6 +26,7 @@ from models.released import ReleasedGenerator, load_released
 from obscura.wire.formats import CARD_FILE
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
+from privacy.plans.balance import SharesConfig
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.db.session import transaction
@@ -205,12 +206,15 @@ def _assumed_public(training: Training) -> tuple[str, ...]:
     count = f"that there are at most {facts.records_declared:,} records"
     if facts.subjects_declared is not None:
         count += f" of at most {facts.subjects_declared:,} subjects"
-    extractor, serve = training.plan.config.needed_extractor, training.plan.config.public_images_serve
+    config = training.plan.config
+    stated = config.class_shares if isinstance(config, SharesConfig) else ""
+    extractor, serve = config.needed_extractor, config.public_images_serve
     return (
         f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
         f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
         count,
         "the recipe, its options and the code",
+        *((f"the balance of the classes that was stated: {stated}",) if stated else ()),
         *((f"every image of the dataset {training.anchors.id}, {serve}",) if training.anchors else ()),
         *((f"the extractor {extractor} and every image that it was trained on",) if extractor else ()),
     )

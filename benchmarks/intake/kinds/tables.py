@@ -168,7 +168,7 @@ INPUTS = (
     given(
         "csv_unknown_columns",
         table("picture,finding_code,age", "{file},{label},44"),
-        Asked("--file-column", "finding_code"),
+        Asked("--label-column", "finding_code"),
     ),
     given(
         "csv_unknown_columns_stated",
@@ -190,7 +190,7 @@ INPUTS = (
     given(
         "txt_without_names",
         table("", "{file} {label}", file="train.txt"),
-        Asked("--file-column", "1 to 2"),
+        Asked("--label-column", "1 to 2"),
         "train.txt",
     ),
     given(
@@ -278,4 +278,14 @@ INPUTS = (
     given("csv_of_excel", table("sep=;\nfile;label", "{file};{label}"), BOTH),
     given("csv_gzipped", _gzipped, Refused("save the sheet"), "labels.csv.gz"),
     given("csv_accents_in_two_forms", _accents, BOTH),
+    given("csv_rsna", table("patientId,Target", "{stem},{other}"), Read(("0", "1"), COUNT)),
+    given(
+        "csv_rsna_boxes",
+        table("patientId,x,y,width,height,Target", "{stem},,,,,{other}"),
+        Read(("0", "1"), COUNT, COUNT),
+        unit="subject",
+    ),
+    given(
+        "csv_padchest", table("ImageID,Labels", "{file},\"['{label}', 'old']\""), Asked("--attribute", "several labels")
+    ),
 )

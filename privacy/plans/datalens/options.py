@@ -166,7 +166,9 @@ class DataLensConfig(MomentsConfig):
     def parameters_per_teacher(self, facts: PublicFacts) -> int:
         """Numbers that one teacher learns."""
         classes = len(facts.classes)
-        if self.teacher_network in ("linear", "kernel"):
+        if self.teacher_network == "kernel":
+            return 0  # its records are all that it knows
+        if self.teacher_network == "linear":
             return facts.pixels * classes
         if self.teacher_network == "convolutional":
             sides = facts.channels, facts.height, facts.width

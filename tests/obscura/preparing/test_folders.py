@@ -203,7 +203,7 @@ def test_a_table_with_subjects(fill):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("picture,class\n1.png,a\n", "Its columns are picture, class"),
+        ("picture,kind\n1.png,a\n", "Its columns are picture, kind"),
         ("file,label\n", "names no picture"),
         ("file,label\n1.png,\n", "do not tell the class"),
         ("file,label\n1.png,a\n1.png,b\n", "two things"),
@@ -347,3 +347,9 @@ def test_class_names_of_any_script_are_sent(fill):
     assert names(fill(f"{persian}/1.png", f"{hindi}/2.png", "日本/3.png")) == sorted(
         [f"{persian} 0", f"{hindi} 1", "日本 2"]
     )
+
+
+def test_classes_that_are_numbers_are_in_their_order(fill):
+    root = fill(*(f"{name}.png" for name in range(12)))
+    (root / "labels.csv").write_text("\n".join(["file,label", *(f"{name}.png,{name}" for name in range(12))]))
+    assert prepare(root, read_choices(labels="labels.csv")).classes == tuple(map(str, range(12)))

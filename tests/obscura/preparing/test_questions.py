@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from obscura.preparing import ChoiceNeeded, PackingError
-from obscura.preparing.people import owner_in, persons_in_file_names, why_personal
-from obscura.preparing.questions import ask_about_classes, ask_about_owners, classes_flag, is_part, look_alike
+from obscura.preparing.questions import ask_about_classes, ask_about_owners, classes_flag, look_alike
+from obscura.wire.meanings import is_part, owner_in, persons_in_file_names, why_personal
 
 PEOPLE = [
     "SURNAME_GIVEN_19610423", "Meier 23.04.1961", "1961-04-23", "04231961_x", "12MAR1980", "A-1980-Mar-12",

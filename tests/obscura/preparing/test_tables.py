@@ -37,6 +37,8 @@ PICTURES = ["train/p1/view1.png", "train/p2/view1.png", "x/Scan.JPG", "a.b.png",
             ("file_name", "label", "more"),
             ("1.png", "3", "a|b"),
         ),
+        ("file,labels\n1.png,\"['a', 'b']\"\n", ("file", "labels"), ("1.png", "a|b")),
+        ("file,label\n1.png,[a\n", ("file", "label"), ("1.png", "[a")),
         ('{"file_name": "1.png"}\n{"label": null}\n', ("file_name", "label"), ("1.png", "")),
     ],
 )
@@ -153,3 +155,16 @@ def test_of_several_columns_that_may_name_pictures_the_one_that_does_is_taken() 
     assert [row.file for row in found.rows] == ["a", "b"]
     with pytest.raises(ChoiceNeeded, match="Several columns"):
         read_columns(table, Choices(), lambda _: False, subjects=False)
+    unusual = Table("t", ("number", "what it shows", "label"), [("1", "a", "x"), ("2", "b", "y")])
+    found = read_columns(unusual, Choices(), lambda cell: cell in "ab", subjects=False)
+    assert [row.file for row in found.rows] == ["a", "b"]
+    with pytest.raises(ChoiceNeeded, match="names the pictures"):
+        read_columns(unusual, Choices(), lambda _: True, subjects=False)
+
+
+def test_a_column_that_names_pictures_and_people_tells_of_nobody_with_two() -> None:
+    table = Table("t", ("patientId", "Target"), [("a", "1"), ("b", "0")])
+    found = read_columns(table, Choices(), lambda cell: cell in "ab", subjects=False)
+    assert (found.owned, [row.subject for row in found.rows]) == (None, [None, None])
+    found = read_columns(table, Choices(), lambda cell: cell in "ab", subjects=True)
+    assert [row.subject for row in found.rows] == ["a", "b"]

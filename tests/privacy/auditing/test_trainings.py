@@ -51,6 +51,7 @@ BOTH: dict[str, Any] = {
 # Without their coins votes hide nothing by themselves.
 MOMENTS: dict[str, Any] = {"preset": "votes_only", "teachers": 250, "use_stochastic_sign": False}
 PIXELS: dict[str, Any] = {"preset": "published", "teachers": 250, "images": 60}
+KERNEL: dict[str, Any] = {**PIXELS, "preset": "kernel", "teacher_bandwidth": 100.0}  # canaries are far from all else
 INCLUDED = flip_coins(CANARIES, seed=0)
 
 
@@ -111,18 +112,20 @@ def test_moment_votes_without_noise_are_flagged() -> None:
     assert_claim_falls(moment_vote_scores(tap, plan, POPULATION, secret, noise=1e-3), epsilon)
 
 
-def test_votes_on_pixels_stay_below_their_claim() -> None:
+@pytest.mark.parametrize("options", [PIXELS, KERNEL], ids=["linear", "kernel"])
+def test_votes_on_pixels_stay_below_their_claim(options: dict[str, Any]) -> None:
     secret = secrets.token_bytes(32)
-    _, plan, tap = run(PIXELS, secret)
+    _, plan, tap = run(options, secret)
     assert sum(len(release.released_labels) for release in tap.releases) == 60
     assert_claim_stands(pixel_vote_scores(tap, plan, POPULATION, secret))
 
 
-def test_votes_on_pixels_without_noise_are_flagged() -> None:
+@pytest.mark.parametrize("options", [PIXELS, KERNEL], ids=["linear", "kernel"])
+def test_votes_on_pixels_without_noise_are_flagged(options: dict[str, Any]) -> None:
     """Canaries that share a teacher and a class hide each other, as in moment votes."""
     secret = secrets.token_bytes(32)
     with no_noise():
-        _, plan, tap = run(PIXELS, secret)
+        _, plan, tap = run(options, secret)
     assert_claim_falls(pixel_vote_scores(tap, plan, POPULATION, secret, noise=1e-3), EPSILON)
 
 

@@ -143,6 +143,30 @@ def test_images_are_sent_by_the_pages_script(site, declared):
     assert len(site.rows(Dataset)) == 1
 
 
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [("SURNAME_GIVEN_19610423, dog", "look like people: SURNAME_GIVEN_19610423"), ("train, test", "parts of a coll")],
+)
+def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(site, open_account, classes, said):
+    uploader = site.signed_in("data", "read")
+    fields = DATASET | {"account_id": open_account(site.factory), "classes": classes}
+    asked = send(uploader, "/datasets/new", "/datasets", **fields)
+    assert (asked.status_code, said in asked.text) == (422, True)
+    assert site.rows(Dataset) == []
+    assert send(uploader, "/datasets/new", "/datasets", **fields, stated="yes").status_code == 303
+    (declared,) = site.rows(Dataset)
+    assert list(declared.classes) == [name.strip() for name in classes.split(",")]
+
+
+def test_a_declaration_that_nothing_was_trained_on_leaves_the_pages(site, declared):
+    uploader = site.signed_in("data", "read")
+    assert "scans" in uploader.get("/datasets").text
+    answer = send(uploader, declared, f"{declared}/delete", sure="yes")
+    assert answer.headers["location"] == "/datasets"
+    assert "scans" not in uploader.get("/datasets").text
+    assert uploader.get(declared).status_code == 404
+
+
 def test_a_form_with_a_file_is_read_however_its_body_is_cut():
     body = (
         b'--x\r\nContent-Disposition: form-data; name="token"\r\n\r\nt\xc3\xb6\r\n'

@@ -253,6 +253,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "votes of a poor purse": partial(run_votes, left=12),
     "generator": partial(train_generator, components=6, top_k=3),
     "generator from pixels": partial(train_generator, preset="published"),
+    "generator of kernel teachers": partial(train_generator, preset="kernel"),
     "noise": release_noise,
     "integers": add_integers,
     "own directions, gep": partial(train_with_directions_of_its_own, "gep"),

@@ -41,7 +41,7 @@ _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _VOTE_SECONDS = 1e-5  # of one teacher on one image of 28 x 28
 _STEP_SECONDS = {"linear": 0.0, "kernel": 1e-5, "dense": 1e-5, "convolutional": 3e-4}  # the same, of a step of learning
 _STEPS_MAX = {"linear": 0, "kernel": 1}  # the steps of these are taken in closed form
-_SHOWN_EACH = 50  # images of each class that kernel teachers see of the student
+_SHOWN = 500  # images of all classes alike that kernel teachers see of the student; one of each at least
 
 
 class PixelStudent:
@@ -141,7 +141,7 @@ def stage_config(plan: Plan, cfg: DataLensConfig, facts: PublicFacts) -> Teacher
         teacher_steps=min(cfg.teacher_steps, steps_max),
         first_steps=min(cfg.pretraining_steps, steps_max),
         shard_batch=max(1, facts.records_declared // cfg.teachers),
-        shown=_SHOWN_EACH * len(facts.classes) if cfg.teacher_network == "kernel" else 0,
+        shown=max(_SHOWN, len(facts.classes)) if cfg.teacher_network == "kernel" else 0,
         gamma=cfg.step,
         charge_iterations=_CHARGED_TOGETHER,
         stage=VOTES,

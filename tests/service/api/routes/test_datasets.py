@@ -160,6 +160,16 @@ def test_images_that_no_one_account_can_pay_for_are_refused(served, make_npz):
     assert not (served.data_dir / "keys" / "datasets" / f"{second}.key").exists()
 
 
+def test_what_nothing_was_trained_on_is_found_nowhere_once_it_is_deleted(served, make_npz):
+    dataset_id = private(served, classes=["DOE_JANE_19610423", "ROE_JOHN_19551231"], name="pushed by mistake")
+    served.upload(dataset_id, make_npz(10))
+    for _ in range(2):  # an answer may be lost
+        deleted = served.ask("DELETE", f"datasets/{dataset_id}", scope="data")
+        assert (deleted["state"], deleted["name"], deleted["classes"]) == ("deleted", "erased", [])
+    served.ask("GET", f"datasets/{dataset_id}", scope="read", status=404)
+    assert dataset_id not in {row["id"] for row in served.read("datasets", limit=100)["items"]}
+
+
 def test_deleting_destroys_the_images_and_keeps_the_books(served, make_npz):
     dataset_id = private(served)
     served.upload(dataset_id, make_npz(10))

@@ -87,6 +87,13 @@ def test_the_preset_kernel_has_k_by_the_size_of_images_and_2250_of_them() -> Non
     assert small(preset="kernel", top_k=3).config_of(DataLensConfig).top_k == 3
 
 
+def test_kernel_teachers_keep_nothing_beside_their_records() -> None:
+    facts = dataclasses.replace(FASHION, classes=tuple(map(str, range(100))), height=64, width=64, channels=3)
+    assert plan_of("datalens", {"preset": "kernel"}, facts).facts["teachers"] == 4000
+    with pytest.raises(InvalidParameter, match="parameters each"):
+        plan_of("datalens", {"preset": "published"}, facts)
+
+
 @pytest.mark.parametrize("network", ["linear", "kernel", "dense", "convolutional"])
 def test_all_teachers_pay_for_each_image_before_its_noise(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     purse, drawn, original = Purse(), [0], SecureNoise.discrete_gaussian
@@ -117,7 +124,7 @@ def test_without_noise_kernel_teachers_teach_the_classes(monkeypatch: pytest.Mon
     assert share_nearest_to_own_class(generator) > 0.5
 
 
-def test_kernel_teachers_see_fifty_images_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_teachers_see_as_many_images_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, original = [], KernelTeachers.update
 
     def watched(made: KernelTeachers, real: Any, fake: torch.Tensor, labels: torch.Tensor) -> None:

@@ -224,7 +224,7 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) ->
 def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> None:
     workshop = workshop
     write_extractor(workshop.settings.extractors_path)
-    job_id = ask(workshop, **PRETRAINED)
+    job_id = ask(workshop, **PRETRAINED, class_shares="9,8,7,6,5,5,4,3,2,1")
     published = published_by(workshop, job_id)
     directory = workshop.settings.data_dir / published.artifact_dir
     described = json.loads((directory / "classifier.json").read_text())["extractor"]
@@ -233,6 +233,7 @@ def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> Non
     found = evaluated(workshop, published)["accuracy"]["classifier"]
     assert found == pytest.approx(accuracy(load_classifier(directory)))
     assert "the extractor tiny and every image that it was trained on" in published.card["assumed_public"]
+    assert "the balance of the classes that was stated: 9,8,7,6,5,5,4,3,2,1" in published.card["assumed_public"]
 
 
 def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop: Any) -> None:

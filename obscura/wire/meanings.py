@@ -1,8 +1,9 @@
-"""Whether a name looks like that of a person, or of one person's part of a collection. Pure functions over texts.
+"""What a folder's name may mean: a person, a part of a collection, or a class. Pure functions over texts.
 
 A folder that is named after somebody must not become a public class without a question; a word for a thing must not be
 held up by one. So these rules look at form (dates, long numbers, numbered words such as `patient12`, marks of DICOM and
-of registers) and at the given names that are common and mean nothing else.
+of registers) and at the given names that are common and mean nothing else. Whoever prepares pictures asks by them, and
+so does the form of a declaration.
 """
 
 from __future__ import annotations
@@ -43,6 +44,21 @@ _UID = re.compile(
     r"[0-2](?:\.\d+){3,}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=.*\d)[0-9a-f]{16,}|tcga-\w\w-\w{4}.*",
     re.IGNORECASE,
 )
+_IS_SPLIT = re.compile(
+    r"(?:train|training|trainset|test|testing|testset|val|valid|validation|dev|eval|evaluation|holdout|unlabell?ed)"
+    r"(?:[-_ ]?(?:set|data|images|imgs|masks|\d+))*",
+    re.IGNORECASE,
+)
+_IS_KIND = re.compile(
+    r"images?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?"
+    r"|bbox(es)?|data|dataset|files?|raw|original|originals|processed|preprocessed|augmented|all|dicom|dcm|png|jpe?g|tiff?|bmp",
+    re.IGNORECASE,
+)
+_IS_NUMBERED_PART = re.compile(
+    r"(?:fold|split|part|batch|chunk|shard|series|study|studies|session|visit|scan|view|slice|frame|site)[-_ ]?\d*",
+    re.IGNORECASE,
+)
+_IS_YEAR = re.compile(r"(?:18|19|20)\d\d")
 _GIVEN_NAMES = frozenset(
     [
         "aaron",
@@ -447,6 +463,16 @@ def why_personal(name: str) -> str | None:
     if re.search(rf"\d{{{LONG_NUMBER_DIGITS},}}", text):
         return "a long number"
     return "a given name" if _has_given_name(text) else None
+
+
+def is_split(name: str) -> bool:
+    """Whether a folder is called like a part that a data set is divided into: train, Testing, val2017."""
+    return _IS_SPLIT.fullmatch(name) is not None
+
+
+def is_part(name: str) -> bool:
+    """Whether a folder is called like a part, a kind of file or a year, and not like a class: train, masks, 2019."""
+    return is_split(name) or any(kind.fullmatch(name) for kind in (_IS_KIND, _IS_NUMBERED_PART, _IS_YEAR))
 
 
 def owner_in(path: str) -> str | None:
