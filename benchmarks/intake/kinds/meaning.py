@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.intake.inputs import Asked, InBrowser, Input, Outcome, Read, Refused, grey, numbered, put
+from benchmarks.intake.kinds.archives import SIZED
 
 PAIR = ("normal", "sick")
 Unit = Literal["record", "subject", "public"]
@@ -112,7 +113,6 @@ PEOPLE = {
     "unique_identifiers": ("1.2.840.113619.2.55.3", "1.2.840.113619.2.55.4"),
     "barcodes": ("TCGA-02-0006", "TCGA-02-0007"),
 }
-TYPED = {"width": "16", "height": "16", "channels": "1", "records_declared": "1000"}
 INPUTS = (
     *(folder(f"people_{name}", Asked("--rename-classes"), filled(*tops)) for name, tops in PEOPLE.items()),
     folder("people_in_public", Asked("--rename-classes"), filled(*PEOPLE["dates"]), "public"),
@@ -144,7 +144,7 @@ INPUTS = (
            filled("chest_xray/train/normal", "chest_xray/train/sick", "chest_xray/test/sick")),
     folder("wrappers", Read(PAIR, 6, said="a/b/"), filled("a/b/normal", "a/b/sick")),
     archive("zip_of_people", Asked("--rename-classes"), filled(*PEOPLE["dates"]),
-            browser=InBrowser(Refused("look like people"), TYPED)),
+            browser=InBrowser(Refused("look like people"), SIZED)),
     archive("zip_of_parts", Asked("--classes"), filled("train", "test")),
     archive("zip_with_wrapper", Read(PAIR, 6, said="chest_xray/train/"),
             filled("chest_xray/train/normal", "chest_xray/train/sick", "chest_xray/test/sick")),
