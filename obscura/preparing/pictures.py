@@ -90,11 +90,12 @@ def look(content: Content) -> Look:
         depth = depth_of(content)
         return Look(width, height, grey=True, transparent=False, deep=depth is not None, depth=depth)
     with _opened(content) as image:
-        turned, turn = _orientation(image) in _TURNS, _turn(image)
-        width, height = reversed(image.size) if turn in _LYING else image.size
-        animated = bool(getattr(image, "is_animated", False))
+        size, animated = image.size, bool(getattr(image, "is_animated", False))
+        of_tiff = _orientation(image) if image.format == "TIFF" else 1  # gone once Pillow has turned it
         image.draft(image.mode, (1, 1))  # of a JPEG, an eighth is enough to see whether it is whole
-        image.load()
+        image.load()  # before its metadata are looked at, which would hide that it is damaged
+        turn = _turn(image)
+        width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
             raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
         depth = _depth(image, content)
@@ -103,7 +104,7 @@ def look(content: Content) -> Look:
             height,
             grey=_is_grey(image),
             transparent=_is_transparent(image),
-            turned=turned,
+            turned=turn in _TURNS or of_tiff in _TURNS,
             printed=image.mode == "CMYK",
             deep=depth is not None,
             animated=animated,

@@ -172,6 +172,17 @@ def test_damaged_pictures_are_told_from_whole_ones(colours, kind):
             look(damaged)
 
 
+def test_a_stream_that_breaks_off_inside_a_whole_file_is_damage(colours):
+    content = saved(Image.fromarray(colours()))
+    at = content.index(b"IDAT")
+    length = int.from_bytes(content[at - 4 : at], "big")
+    stream = content[at + 4 : at + 4 + length // 2] + bytes(length - length // 2)
+    chunk = b"IDAT" + stream
+    broken = content[:at] + chunk + struct.pack(">I", zlib.crc32(chunk)) + content[at + 8 + length :]
+    with pytest.raises(Unreadable, match="damaged"):
+        look(broken)
+
+
 def test_bombs_are_judged_by_their_headers(colours):
     """The largest would take 3.6 gigabytes of pixels: a look that decoded it would not come back soon."""
     png = saved(Image.new("L", (16, 16)))
