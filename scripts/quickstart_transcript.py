@@ -1,19 +1,22 @@
 """Run `obscura quickstart` and the six lines of Python beside it on 1,400 real pictures of mixed sizes, and write what
-they say into docs/quickstart.md.
+they say into docs/quickstart.md; and `obscura quickstart` on 2,000 DICOM files, for docs/dicom.md.
 
     python scripts/quickstart_transcript.py
 
-The pictures are scikit-learn's handwritten digits, enlarged to sizes between 24 and 48 pixels.
+The pictures are scikit-learn's handwritten digits, enlarged to sizes between 24 and 48 pixels. The DICOM files are made
+up: shades of 12 bits, three or fewer of each patient.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +24,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quickstart.md"
+DICOM_PAGE = PAGE.with_name("dicom.md")
 PICTURES = 1400
+SCANS, PATIENTS, SCAN_SIDE = 2000, 700, 40
 SHOWN = re.compile(r"(?<=```text\n).*?(?=```)", re.DOTALL)  # of the command, and of the program
 PROGRAM = re.compile(r"(?<=```python\n).*?(?=```)", re.DOTALL)
 
@@ -37,9 +42,39 @@ def write_digits(folder: Path) -> None:
         picture.resize((width, height), Image.Resampling.BICUBIC).save(place / f"{number:04d}.png")
 
 
-def run(place: Path, *command: str) -> str:
+def write_scans(folder: Path) -> None:
+    """Write DICOM files without a suffix into two class folders: one file is made, and the others are like it."""
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian
+
+    radiograph, patient = "1.2.840.10008.5.1.4.1.1.1", "PATIENT{:04d}"
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = radiograph, "1.2.3"
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    one = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+    one.SOPClassUID, one.SOPInstanceUID, one.Modality = radiograph, "1.2.3", "DX"
+    one.PatientID, one.PatientName, one.BurnedInAnnotation = patient.format(0), "Doe^Jane", "NO"
+    one.SamplesPerPixel, one.PhotometricInterpretation, one.PixelRepresentation = 1, "MONOCHROME2", 0
+    one.BitsAllocated, one.BitsStored, one.HighBit, one.Rows, one.Columns = 16, 12, 11, SCAN_SIDE, SCAN_SIDE
+    one.PixelData = bytes(2 * SCAN_SIDE * SCAN_SIDE)
+    file = io.BytesIO()
+    one.save_as(file, enforce_file_format=True)
+    frame = file.getvalue().removesuffix(one.PixelData)
+    rng = np.random.default_rng(0)
+    down, across = (axis / SCAN_SIDE - 0.5 for axis in np.mgrid[:SCAN_SIDE, :SCAN_SIDE])
+    for number in range(SCANS):
+        sick = number % 2
+        shade = np.exp(-8 * (down**2 + across**2)) + 0.5 * sick * (down > 0.1) + rng.normal(0, 0.05, down.shape)
+        pixels = (np.clip(shade / 1.5, 0, 1) * 4095).astype("<u2")
+        place = folder / ("effusion" if sick else "normal") / f"IM{number:04d}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        owner = patient.format(number // 2 % PATIENTS).encode()
+        place.write_bytes(frame.replace(patient.format(0).encode(), owner) + pixels.tobytes())
+
+
+def run(place: Path, *command: str, write: Callable[[Path], None] = write_digits, folder: str = "digits") -> str:
     """Run a command in a folder that has the pictures; return what a person sees, without how far jobs were."""
-    write_digits(place / "digits")
+    write(place / folder)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
     ran = subprocess.run(
         [sys.executable, *command], cwd=place, env=kept, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -62,16 +97,25 @@ def run_program(place: Path) -> str:
     return run(place, "-P", "-c", program)
 
 
+def run_scans(place: Path) -> str:
+    """Run `obscura quickstart` on DICOM files, with the flag that it names where it is left out."""
+    words = ("quickstart", "scans", "--at-most", "3000", "--subjects-at-most", "1000", "--grey", "--yes")
+    return f"$ obscura {' '.join(words)}\n" + run(
+        place, "-P", "-m", "obscura.cli", *words, write=write_scans, folder="scans"
+    )
+
+
 def main() -> None:
     shown: list[str] = []
-    for act in (run_command, run_program):
+    for act in (run_command, run_program, run_scans):
         with tempfile.TemporaryDirectory() as name:
             began = time.monotonic()
             shown.append(act(Path(name)))
             seconds = time.monotonic() - began
         sys.stdout.write(f"{act.__name__}: {seconds:.0f} s, with the writing of the pictures\n")
     texts = iter(shown)
-    PAGE.write_text(SHOWN.sub(lambda _: next(texts), PAGE.read_text("utf-8")), "utf-8")
+    for page in (PAGE, DICOM_PAGE):
+        page.write_text(SHOWN.sub(lambda _: next(texts), page.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.intake.inputs import Asked, InBrowser, Input, Outcome, Read, Refused, grey, numbered, put
+from benchmarks.intake.kinds.archives import SIZED
 
 PAIR = ("normal", "sick")
 Unit = Literal["record", "subject", "public"]
@@ -143,7 +144,7 @@ INPUTS = (
            filled("chest_xray/train/normal", "chest_xray/train/sick", "chest_xray/test/sick")),
     folder("wrappers", Read(PAIR, 6, said="a/b/"), filled("a/b/normal", "a/b/sick")),
     archive("zip_of_people", Asked("--rename-classes"), filled(*PEOPLE["dates"]),
-            browser=InBrowser(Refused("look like people"), {"width": "16", "height": "16", "channels": "1"})),
+            browser=InBrowser(Refused("look like people"), SIZED)),
     archive("zip_of_parts", Asked("--classes"), filled("train", "test")),
     archive("zip_with_wrapper", Read(PAIR, 6, said="chest_xray/train/"),
             filled("chest_xray/train/normal", "chest_xray/train/sick", "chest_xray/test/sick")),

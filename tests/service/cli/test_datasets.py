@@ -5,6 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
+
+from obscura.cli import datasets, jobs
+from obscura.cli.app import app
+from obscura.client import Client
 
 
 @pytest.fixture
@@ -57,3 +62,26 @@ def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):
     pushed = shell("datasets", "push", str(root), "--public", "--size", "16", "--json")
     assert (pushed.json["state"], pushed.json["width"], pushed.json["height"]) == ("ready", 16, 16)
     assert "8 pictures: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err
+
+
+def test_at_a_terminal_push_asks_before_it_declares(shell, make_images, tmp_path, monkeypatch):
+    url = (shell.data_dir / "service.url").read_text("ascii").strip()
+    token = (shell.data_dir / "admin.key").read_text("ascii").strip()
+    path = str(make_images(tmp_path / "asked.npz", 30))
+    command = ("--url", url, "--token", token, "datasets", "push", path, "--public", "--name", "asked")
+    for module in (datasets, jobs):
+        monkeypatch.setattr(module, "somebody_there", lambda: True)
+    with Client(url, token) as client:
+        declined = CliRunner().invoke(app, command, input="n\n")
+        assert declined.exit_code == 1
+        assert "Stays here: pictures by class: 0 15, 1 15." in declined.stderr
+        assert "Nothing was declared or sent." in declined.stderr
+        assert "asked" not in {each.name for each in client.datasets()}
+        assert CliRunner().invoke(app, command, input="y\n").exit_code == 0
+        (found,) = (each for each in client.datasets() if each.name == "asked")
+        found.delete()
+        assert CliRunner().invoke(app, [*command, "--yes"]).exit_code == 0
+        (tmp_path / "train").mkdir()
+        Image.new("L", (8, 8), 9).save(tmp_path / "train" / "1.png")
+        guessed = CliRunner().invoke(app, [*command[:6], str(tmp_path), "--public", "--yes"])
+        assert (guessed.exit_code, "--classes train" in guessed.stderr) == (2, True)

@@ -14,7 +14,7 @@ from obscura.cli import quickstart
 from obscura.cli.app import app
 from obscura.cli.console import CliError
 from obscura.client import Client
-from scripts.quickstart_transcript import PAGE, PROGRAM, SHOWN, run_command, run_program
+from scripts.quickstart_transcript import DICOM_PAGE, PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
 
 Start = Callable[..., Result]
 MEND = "python scripts/quickstart_transcript.py mends it"
@@ -29,6 +29,18 @@ def test_the_page_shows_what_happens(tmp_path, warm, monkeypatch):
     assert len(list((tmp_path / "synthetic").glob("[0-9]/*.png"))) == 1000
     assert (tmp_path / "synthetic" / "grid.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "var" / "service.url").exists()
+
+
+@pytest.mark.slow
+def test_two_thousand_dicom_files_become_images_of_a_subject_account_in_one_command(tmp_path, warm, monkeypatch):
+    monkeypatch.setattr("sys.executable", warm)
+    (shown,) = SHOWN.findall(DICOM_PAGE.read_text("utf-8"))
+    ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
+    assert ids.sub("ID", run_scans(tmp_path)) == ids.sub("ID", shown), MEND
+    assert len(list((tmp_path / "synthetic").glob("*/*.png"))) == 1000
+    kept = [path.read_bytes() for path in (tmp_path / "var").rglob("*") if path.is_file()]
+    assert len(kept) > 3
+    assert not any(word in content for content in kept for word in (b"PATIENT0", b"Doe^Jane"))
 
 
 @pytest.mark.slow

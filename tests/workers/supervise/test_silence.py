@@ -84,7 +84,7 @@ def supervised(workshop: Any, warm: str) -> Callable[..., AbstractContextManager
         thread.start()
         try:
             yield thread
-            thread.join(timeout=120)
+            thread.join(timeout=400)  # two processes of a training that wait for each other, on a machine that is busy
         finally:
             for pid in (*processes(warm, job_id, "--attempt"), *really_running(job_id)):
                 os.kill(pid, signal.SIGKILL)
