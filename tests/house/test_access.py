@@ -20,6 +20,7 @@ WHOLE = {
     "auth.py": "finds the caller, and revokes with a key all that it made",
     "dashboard/sessions.py": "finds the caller, whose own name it shows",
     "datasets/deletion.py": "an image stays as long as anybody's job needs it; ends deletions without being asked",
+    "datasets/erasing.py": "what may be forgotten depends on everybody's jobs and on the account's whole log",
     "datasets/fingerprints.py": "an image must be known whoever's it is",
     "datasets/receiving.py": "checks every public dataset at the start",
     "datasets/states.py": "ends everybody's uploads whose lease has run out",
