@@ -43,6 +43,10 @@ NOT_RUN = {
     "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
     "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
     "obscura quickstart digits": "tests/service/cli/test_quickstart.py runs it and compares what it says",
+    "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "
+    "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
+    "obscura datasets push volumes/ --account patients --slices axial": "needs NIfTI files; "
+    "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",
     "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
     "python -m benchmarks.diffusion_utility": "takes hours of a GPU; tests/benchmarks run it small",
@@ -58,6 +62,11 @@ SHOWN = {
     ("docs/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
     ("docs/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",
     ("docs/jobs.md", "text", " client ──POST"): "a drawing",
+    (
+        "docs/dicom.md",
+        "text",
+        "$ obscura quickstart scans",
+    ): "tests/service/cli/test_quickstart.py makes and compares it",
     ("docs/pictures.md", "text", "1,400 pictures"): "a sentence; tests/obscura/preparing holds such sentences",
     (
         "docs/quickstart.md",

@@ -158,10 +158,10 @@ def test_a_quickstart_names_what_counts_and_what_serves(run, tmp_path):
     picture = tmp_path / "empty" / "pets" / "cat" / "1.png"
     picture.parent.mkdir(parents=True)
     Image.new("L", (8, 8)).save(picture)
-    counted = run("obscura", "quickstart", "pets", "--yes", code=1)
+    counted = run("obscura", "quickstart", "pets", "--classes", "cat", "--yes", code=1)
     assert "Without --at-most" in counted.stderr
     assert "Run: pip install 'obscura-server'" in counted.stderr
-    stated = run("obscura", "quickstart", "pets", "--yes", "--at-most", "100", code=1)
+    stated = run("obscura", "quickstart", "pets", "--classes", "cat", "--yes", "--at-most", "100", code=1)
     assert "Run: pip install 'obscura-server[worker]'" in stated.stderr
 
 

@@ -46,7 +46,7 @@ def test_a_folder_goes_in_as_it_is_and_is_declared_as_stated(served, client, alb
     account_id = served.account()["id"]
     before = sorted(album.rglob("*"))
     said: list[str] = []
-    dataset = client.datasets.push(album, account_id=account_id, at_most=2000, say=said.append)
+    dataset = client.datasets.push(album, account_id=account_id, at_most=2000, depth=16, say=said.append)
     assert (dataset.state, dataset.name, dataset.visibility) == ("ready", "album", "private")
     assert (dataset.height, dataset.width, dataset.channels, dataset.classes) == (32, 32, 3, ["boat", "car"])
     assert said[0].startswith("9 pictures: 2 cropped to 32 x 32, 7 scaled to 32 x 32, 1 laid on white, ")
@@ -60,7 +60,7 @@ def test_a_folder_goes_in_as_it_is_and_is_declared_as_stated(served, client, alb
 
 @pytest.mark.parametrize("size", ["8", "128", "8x128", "37x61"])
 def test_sizes_of_any_aspect(served, client, album, size):
-    dataset = client.datasets.push(album, public=True, size=size, background="#102030", fit="pad", grey=True)
+    dataset = client.datasets.push(album, public=True, size=size, background="#102030", fit="pad", grey=True, depth=16)
     width, _, height = size.partition("x")
     assert (dataset.state, dataset.width, dataset.height) == ("ready", int(width), int(height or width))
     assert dataset.channels == 1
@@ -68,7 +68,7 @@ def test_sizes_of_any_aspect(served, client, album, size):
 
 def test_broken_pictures_are_named_to_their_owner_and_to_nobody_else(served, client, album):
     (album / "car" / "CANARY.jpg").write_bytes((album / "boat" / "wide.jpg").read_bytes()[:300])
-    choices: dict[str, Any] = {"size": 32}
+    choices: dict[str, Any] = {"size": 32, "depth": 16}
     with pytest.raises(BrokenPictures, match=r"car/CANARY\.jpg") as error:
         client.datasets.push(album, public=True, **choices)
     assert (error.value.count, error.value.flags) == (1, ("--skip-broken",))
@@ -107,6 +107,6 @@ def test_subjects_of_a_table(served, client, album):
     (album / "labels.csv").write_text("\n".join(["file,label,subject", *rows]))
     account_id = served.account(unit="subject")["id"]
     dataset = client.datasets.push(
-        album, account_id=account_id, labels="labels.csv", size=(32, 32), at_most=20, subjects_at_most=5
+        album, account_id=account_id, labels="labels.csv", size=(32, 32), at_most=20, subjects_at_most=5, depth=16
     )
     assert (dataset.state, dataset.subjects_declared, dataset.records_declared) == ("ready", 5, 20)
