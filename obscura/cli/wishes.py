@@ -32,14 +32,18 @@ def with_wishes(command: Callable[..., None]) -> Callable[..., None]:
 
 def in_flags(wishes: Wishes) -> str:
     """Write wishes as they are given on the command line, each with a space before it."""
-    said = [(f"--{name.replace('_', '-')}", value) for name, value in wishes.items() if value not in (None, False)]
+    said = [(_flag(name), value) for name, value in wishes.items() if value not in (None, False)]
     return "".join(f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}" for flag, value in said)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _flags() -> Iterator[inspect.Parameter]:
     for name, hint in get_type_hints(Wishes, include_extras=True).items():
         kind, said = get_args(hint)
-        option = typer.Option(f"--{name.replace('_', '-')}", help=said)
+        option = typer.Option(_flag(name), help=said)
         usual = False if kind is bool else None
         annotation: Any = Annotated[_written_as(kind), option]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual, annotation=annotation)

@@ -74,15 +74,16 @@ def prepare(
     for label, count in found.labels.items():
         counts[names.get(label, label)] += count
     members = _Members(source, found, chosen, names)
+    in_folders = all(map(can_be_folder, classes))
     package = _as_it_is(source, chosen) or Package(
-        "zip" if all(map(can_be_folder, classes)) else "npz",
+        "zip" if in_folders else "npz",
         classes,
         found.height,
         found.width,
         found.channels,
         found.records,
         len(found.subjects) if subjects else None,
-        lambda: zip_stream(members if all(map(can_be_folder, classes)) else members.as_arrays(classes)),
+        lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
         summarise(found, chosen, tally, source.title),
     )
     return replace(package, classes=classes, private_counts=dict(counts), private_notes=tuple(notes(found)))

@@ -24,7 +24,18 @@ Build = Callable[[Path, np.random.Generator], None]
 
 
 def dicom(values: np.ndarray[Any, Any], syntax: str = ExplicitVRLittleEndian, **tags: Any) -> bytes:
-    """A DICOM file of numbers (h, w), or of frames (n, h, w), or of colours (h, w, 3)."""
+    """A DICOM file of numbers; see `radiograph`."""
+    file = radiograph(values, **tags)
+    if syntax == RLELossless:
+        file.compress(RLELossless)
+    file.file_meta.TransferSyntaxUID = syntax
+    target = io.BytesIO()
+    file.save_as(target, enforce_file_format=True)
+    return target.getvalue()
+
+
+def radiograph(values: np.ndarray[Any, Any], **tags: Any) -> FileDataset:
+    """What is in a DICOM file of numbers (h, w), or of frames (n, h, w), or of colours (h, w, 3)."""
     coloured = tags.get("PhotometricInterpretation") == "RGB"
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = RADIOGRAPH, generate_uid()
@@ -45,12 +56,7 @@ def dicom(values: np.ndarray[Any, Any], syntax: str = ExplicitVRLittleEndian, **
         setattr(file, name, value)
     file.HighBit = file.BitsStored - 1
     file.PixelData = values.tobytes()
-    if syntax == RLELossless:
-        file.compress(RLELossless)
-    meta.TransferSyntaxUID = syntax
-    target = io.BytesIO()
-    file.save_as(target, enforce_file_format=True)
-    return target.getvalue()
+    return file
 
 
 def files(
