@@ -25,9 +25,13 @@ SIZES = ((8, 8), (9, 12))
 ID = "x" * 20
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def people(shell: Any) -> str:
-    """The name of an account, which has a dataset of the same name."""
+    """The name of an account, which has a dataset of the same name.
+
+    Made once for each service: a process may do the tests of this file in two parts, and a second `ds_store` would
+    make that name ambiguous.
+    """
     name = f"people-{new_id('x')}"
     images = np.random.default_rng().integers(0, 255, (200, 8, 8), dtype=np.uint8)
     with Client(*address_and_key(shell.data_dir)) as client:

@@ -86,18 +86,21 @@ def test_every_recipe_that_makes_something_to_look_at_has_a_forecast(recipe):
 
 
 def test_of_a_rare_class_a_preview_tells_that_it_is_not_recognised(monkeypatch):
-    """20 records of 2,020: over all classes nothing would be noticed."""
+    """20 records of 4,020: over all classes nothing would be noticed.
+
+    The noise is new in each run: in 20 runs at least 0.27 lay between the two balanced accuracies.
+    """
     monkeypatch.setattr(previewing, "SAMPLES", 1000)
-    monkeypatch.setattr(previewing, "EPOCHS", 4)
-    facts = PublicFacts(("normal", "sick"), 16, 16, 1, 2020, "record")
+    monkeypatch.setattr(previewing, "EPOCHS", 8)
+    facts = PublicFacts(("normal", "sick"), 16, 16, 1, 4020, "record")
     found = {}
-    for shares in ("", "2000,20"):
-        plan = plan_of("moments", {"class_shares": shares} if shares else {}, facts=facts, epsilon=1.0)
+    for shares in ("", "4000,20"):
+        plan = plan_of("moments", {"class_shares": shares} if shares else {}, facts=facts, epsilon=4.0)
         stand_in = find_stand_in(facts, shares=previewing.shares_of(plan, facts))
         found[shares] = forecast(Rehearsal(plan, facts, stand_in), TRAINERS["moments"])
         assert found[shares].stated == bool(shares)
         assert set(found[shares].by_class) == {"normal", "sick"}
-    even, uneven = found[""], found["2000,20"]
+    even, uneven = found[""], found["4000,20"]
     assert uneven.balanced < even.balanced - 0.05
     assert uneven.balanced == pytest.approx(sum(uneven.by_class.values()) / 2)
 
