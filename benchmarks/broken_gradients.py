@@ -129,18 +129,26 @@ def rows_by_themselves() -> AbstractContextManager[object]:
     return mock.patch.object(private_steps, "trace_gradients", by_row)
 
 
+def written(part: Part) -> torch.Tensor:
+    """Return gradients (n, d) that may be outer products."""
+    if isinstance(part, integers.Outer):
+        return (part.left[:, :, None] * part.right[:, None, :]).flatten(1)
+    return part.flatten(1)
+
+
 @contextmanager
 def private_basis() -> Iterator[None]:
     """Find GEP's basis and RGP's carriers with the help of the batch that they will project."""
     find_basis, add_embedded, add_carried = Gep.find_basis, Gep.add, Rgp.add
-    public: list[torch.Tensor] = []
+    public: dict[str, Part] = {}
 
-    def found(self: Gep, anchors: torch.Tensor) -> None:
-        public[:] = [anchors]
+    def found(self: Gep, anchors: Mapping[str, Part]) -> None:
+        public.update(anchors)
         find_basis(self, anchors)
 
     def embedded(self: Gep, traces: Traces) -> None:
-        find_basis(self, torch.cat([*public, self.rows(traces)]))
+        both = {name: torch.cat([written(public[name]), written(own)]) for name, own in self.parts(traces).items()}
+        find_basis(self, both)
         add_embedded(self, traces)
 
     def carried(self: Rgp, traces: Traces) -> None:

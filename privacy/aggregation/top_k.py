@@ -79,7 +79,7 @@ def _first_of_ties(magnitude: Tensor, kth: Tensor, k: int) -> Tensor:
     """Mark exactly k coordinates of rows in which more than k reach kth: all above it, then the first equal ones."""
     above, equal = magnitude > kth, magnitude == kth  # (rows, d)
     room = k - above.sum(dim=1, keepdim=True)  # (rows, 1)
-    return above | (equal & (equal.cumsum(dim=1) <= room))  # (rows, d)
+    return above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))  # (rows, d)
 
 
 def side_by_side(work: Callable[[int], T], starts: Sequence[int], device: torch.device) -> list[T]:

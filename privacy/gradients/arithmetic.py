@@ -75,7 +75,8 @@ def aligned_products(left: Tensor, right: Tensor) -> Tensor:
 
 def aligned_rows(matrix: Tensor) -> Tensor:
     """Lengthen both sides of a matrix (p, d) with zeros, so that it is not copied by each of many products."""
-    return functional.pad(_padded(matrix), (0, 0, 0, -len(matrix) % _ALIGNED))
+    more = -len(matrix) % _ALIGNED
+    return functional.pad(_padded(matrix), (0, 0, 0, more)) if more else _padded(matrix)
 
 
 def aligned_combinations(rows: Tensor, matrix: Tensor, columns: int) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
@@ -21,13 +21,13 @@ from torch import nn
 from privacy.accounting.events import PoissonGaussianEvent, positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients import integers
-from privacy.gradients.integers import Part, Sums, exact_sums, grid_bits, noisy_sum, parted
+from privacy.gradients.integers import Outer, Part, Sums, exact_sums, grid_bits, noisy_sum, parted
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
 from privacy.mechanisms.noise import SecureNoise
 
 # Gradients by record that are written out together: on a CPU, what stays in its cache from one operation to the next.
-_BLOCK_NUMBERS = {"cpu": 2**21}
+_BLOCK_NUMBERS = {"cpu": 2**19}
 _BLOCK_NUMBERS_ELSEWHERE = 2**26
 
 
@@ -86,7 +86,7 @@ class Estimator(ABC):
         self.noise_multiplier = positive_finite("noise_multiplier", noise_multiplier)
         self.expected_batch = positive_finite("expected_batch", expected_batch)
         self.bound = 2.0 ** grid_bits(noise_multiplier)  # of a unit's integers: the sensitivity, in steps of the grid
-        self.active: torch.Tensor | None = None  # (d,) bool; None: nothing is frozen
+        self.active = None
         self.curator: Curator = Alone() if curator is None else curator
         self._sums: Sums = {}
 
@@ -99,6 +99,20 @@ class Estimator(ABC):
     def coordinates(self) -> int:
         """Number d of the parameters' coordinates."""
         return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def active(self) -> torch.Tensor | None:
+        """(d,) bool, which coordinates are not frozen; None: nothing is."""
+        return self._active
+
+    @active.setter
+    def active(self, active: torch.Tensor | None) -> None:
+        self._active = active
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        masks: Sequence[torch.Tensor | None] = [None] * len(sizes) if active is None else torch.split(active, sizes)
+        self._chosen = {
+            name: None if mask is None else mask.nonzero()[:, 0] for name, mask in zip(self.shapes, masks, strict=True)
+        }  # of each parameter, the places of its active coordinates; None: all
 
     def event(self, probability: float) -> PoissonGaussianEvent:
         """Return what one step releases, with its batch drawn by `poisson_sample(units, probability, ...)`."""
@@ -133,18 +147,36 @@ class Estimator(ABC):
 
     def rows(self, traces: Traces) -> torch.Tensor:
         """Return the records' gradients on the active coordinates: (n, d_active). PRIVATE."""
-        shares, parts, start = traces.shares(), [], 0
-        for name, shape in self.shapes.items():
-            size = math.prod(shape)
-            share = shares[name].flatten(1) if name in shares else traces.zeros(size)
-            parts.append(share if self.active is None else share[:, self.active[start : start + size]])
-            start += size
-        return torch.cat(parts, dim=1)
+        parts = traces.parts()
+        found = traces.layers[0].backprops.new_empty(traces.records, self.active_coordinates)
+        places = torch.split(found, [self.active_in(name) for name in self.shapes], dim=1)
+        for (name, shape), place in zip(self.shapes.items(), places, strict=True):
+            if name in parts:
+                _write(place, parts[name], shape, self._chosen[name])
+            else:
+                place.zero_()
+        return found
 
-    def blocks(self, traces: Traces) -> Iterator[Traces]:
-        """Yield the traces of a few records at a time, so that not all their `rows` exist at once. PRIVATE."""
+    def parts(self, traces: Traces) -> dict[str, Part]:
+        """Return the records' gradients on the active coordinates, by parameter name. PRIVATE.
+
+        As outer products where that is shorter and nothing is frozen; others (n, ...).
+        """
+        if self.active is None:
+            parts = traces.parts()
+            return {name: parts[name] if name in parts else traces.zeros(self.active_in(name)) for name in self.shapes}
+        rows = torch.split(self.rows(traces), [self.active_in(name) for name in self.shapes], dim=1)
+        return dict(zip(self.shapes, rows, strict=True))
+
+    def blocks(self, traces: Traces, many: int = 1) -> Iterator[Traces]:
+        """Yield the traces of a few records at a time, so that not all their `rows` exist at once. PRIVATE.
+
+        Args:
+            traces: of a pass.
+            many: times as many records as a cache holds.
+        """
         numbers = _BLOCK_NUMBERS.get(traces.layers[0].backprops.device.type, _BLOCK_NUMBERS_ELSEWHERE)
-        return traces.split(max(1, numbers // self.coordinates))
+        return traces.split(max(1, many * numbers // self.coordinates))
 
     def scales(self, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
         """Return (n,) what gradients are multiplied by, so that one of norm `clip` gets a part of the bound."""
@@ -197,7 +229,22 @@ class Estimator(ABC):
     @property
     def active_coordinates(self) -> int:
         """Number of coordinates that are not frozen."""
-        return self.coordinates if self.active is None else int(self.active.sum())
+        return sum(map(self.active_in, self.shapes))
+
+    def active_in(self, name: str) -> int:
+        """Return how many coordinates of a parameter are not frozen."""
+        chosen = self._chosen[name]
+        return math.prod(self.shapes[name]) if chosen is None else len(chosen)
+
+
+def _write(place: torch.Tensor, part: Part, shape: torch.Size, chosen: torch.Tensor | None) -> None:
+    """Write the chosen coordinates of n gradients to their place (n, chosen)."""
+    if not isinstance(part, Outer):
+        place.copy_(part.flatten(1) if chosen is None else part.flatten(1)[:, chosen])
+    elif chosen is None:
+        torch.mul(part.left[:, :, None], part.right[:, None, :], out=place.view(-1, *shape))
+    else:
+        torch.mul(part.left[:, chosen // shape[1]], part.right[:, chosen % shape[1]], out=place)
 
 
 def shapes_of(model: nn.Module) -> dict[str, torch.Size]:

@@ -3,7 +3,8 @@
 A basis B of the gradients' subspace is found on *public* anchor images, with random labels drawn afresh for every
 basis, by a few power iterations (one, as a rule) for each group of parameters. A record's gradient g becomes an
 embedding w = B g, clipped to S1, and a residual r = g - B^T w, clipped to S2. Both sums are released with noise, and
-B^T w~ + r~ is the gradient.
+B^T w~ + r~ is the gradient. Its rows are orthonormal up to rounding: what they lack in length or have in common stays
+in the residual, so that B^T w + r is g whatever B is, and privacy rests on the two clips alone.
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -27,13 +28,20 @@ from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients.arithmetic import aligned_combinations, aligned_linear, aligned_rows
 from privacy.gradients.estimator import Common, Estimator
-from privacy.gradients.integers import Part, squares, whole
+from privacy.gradients.integers import Outer, Part, squares, whole
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
 
 # The network, and public randomness for the labels -> traces of the public anchor images.
 AnchorTraces = Callable[[nn.Module, torch.Generator], Traces]
+
+_FEW = 4  # anchors for each vector of a basis: up to so many, their inner products are the shorter way
+_BLOCKS = 8  # of records at once: products with a basis take many rows
+_COLUMNS = 4096  # coordinates whose products are added up in float32
+_TOGETHER = 16  # combinations that are made at once
+_WEAKEST = 1e-6  # of a direction's squared strength, over the strongest's
+_TINY = 1e-60
 
 
 def orthonormal_basis(
@@ -56,18 +64,68 @@ def orthonormal_basis(
     return basis.mT
 
 
+def basis_of_combinations(
+    anchors: Sequence[Part], size: int, generator: torch.Generator, iterations: int = 1
+) -> torch.Tensor:
+    """Find the same as combinations of the anchors, from their inner products: without a decomposition of long vectors.
+
+    The random start is a combination of the anchors, too. What is solved are matrices of m and k, in float64, but inner
+    products and combinations round as float32 does. So a direction that is less than a thousandth as strong as the
+    strongest gets a vector that is too short rather than one of noise; others are orthonormal up to rounding.
+
+    Args:
+        anchors: parts of m public gradients, of p coordinates together.
+        size: k, at most m.
+        generator: public randomness.
+        iterations: t, at least 1.
+
+    Returns:
+        (k, p).
+    """
+    products = torch.stack([_inner_products(part) for part in anchors]).sum(dim=0)  # (m, m)
+    chosen = torch.randn(len(products), size, generator=generator, dtype=torch.float64).to(products.device)
+    for _ in range(iterations):
+        chosen = torch.linalg.qr(products @ chosen)[0]  # (m, k) combinations, of which each is a direction
+    strengths, turn = torch.linalg.eigh(chosen.mT @ products @ chosen)  # ascending
+    lengths = strengths.clamp(min=max(_WEAKEST * float(strengths[-1]), _TINY)).sqrt()
+    combinations = (chosen @ turn / lengths).mT.float()  # (k, m)
+    return torch.cat([_combined(combinations, part) for part in anchors], dim=1)
+
+
+def _inner_products(part: Part) -> torch.Tensor:
+    """(m, m) float64 of the gradients of a part."""
+    if isinstance(part, Outer):
+        left, right = (factor.double() @ factor.double().mT for factor in part)
+        return left * right
+    found = torch.zeros(len(part), len(part), dtype=torch.float64, device=part.device)
+    for columns in torch.split(part.flatten(1), _COLUMNS, dim=1):
+        found += columns @ columns.mT
+    return found
+
+
+def _combined(combinations: torch.Tensor, part: Part) -> torch.Tensor:
+    """Return combinations (k, m) of the gradients of a part, written out: (k, p)."""
+    if not isinstance(part, Outer):
+        return combinations @ part.flatten(1)
+    left, right = part  # (m, p), (m, d)
+    few = torch.split(combinations, _TOGETHER)
+    return torch.cat([((some[:, :, None] * left).mT @ right).flatten(1) for some in few])
+
+
 @dataclasses.dataclass(frozen=True)
 class GroupBasis:
     """The basis of one group of parameters.
 
     Attributes:
-        index: (p,) where the group's active coordinates stand in the active vector.
+        index: where the group's p active coordinates stand in the active vector: (p,), or a slice if beside each other.
         size: k, how many vectors it has.
+        coordinates: p.
         vectors: (k, p), lengthened with zeros by `aligned_rows`.
     """
 
-    index: torch.Tensor
+    index: torch.Tensor | slice
     size: int
+    coordinates: int
     vectors: torch.Tensor
 
     def embed(self, rows: torch.Tensor) -> torch.Tensor:
@@ -76,7 +134,7 @@ class GroupBasis:
 
     def expand(self, embedding: torch.Tensor) -> torch.Tensor:
         """(n, k) -> (n, p)."""
-        return aligned_combinations(embedding.to(self.vectors), self.vectors, len(self.index))
+        return aligned_combinations(embedding.to(self.vectors), self.vectors, self.coordinates)
 
 
 class Gep(Estimator):
@@ -114,8 +172,9 @@ class Gep(Estimator):
         if iterations < 1:
             raise InvalidParameter("iterations", iterations, "a basis takes one power iteration at least")
         self.iterations = iterations
-        names = [name.rpartition(".")[0] if groups == "layers" else str(shape[0]) for name, shape in shapes.items()]
-        self._groups = {group: [name == group for name in names] for group in dict.fromkeys(names)}
+        self._groups: dict[str, list[str]] = {}  # names of the parameters that have a basis together
+        for name, shape in shapes.items():
+            self._groups.setdefault(name.rpartition(".")[0] if groups == "layers" else str(shape[0]), []).append(name)
         if not len(self._groups) <= basis_size <= self.coordinates:
             raise InvalidParameter(
                 "basis_size", basis_size, f"between the {len(self._groups)} groups and {self.coordinates} coordinates"
@@ -136,48 +195,58 @@ class Gep(Estimator):
 
     def begin_step(self, model: nn.Module) -> None:
         """Find the step's basis from the public anchors."""
-        rows = self.rows(self._anchors(model, self._generator))
-        self.find_basis(rows.masked_fill(~rows.isfinite().all(dim=1, keepdim=True), 0))
+        self.find_basis(self.parts(self._anchors(model, self._generator)))
 
-    def find_basis(self, anchors: torch.Tensor) -> None:
-        """Find the step's basis from the anchors' gradients on the active coordinates (m, d_active). Public."""
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        places = self._places(sizes, anchors.device)
-        roots = {group: math.sqrt(len(index)) for group, index in places.items()}
+    def find_basis(self, anchors: Mapping[str, Part]) -> None:
+        """Find the step's basis from the `parts` of the anchors' gradients. Public. One that is not finite is zero."""
+        finite = torch.stack([squares(part) for part in anchors.values()]).sum(dim=0).isfinite()  # (m,)
+        anchors = {name: _where(finite, part) for name, part in anchors.items()}
+        places = {group: self._places(names, finite.device) for group, names in self._groups.items()}
+        roots = {group: math.sqrt(count) for group, (_, count) in places.items()}
         total = sum(roots.values())
         self.bases = []
-        for group, index in places.items():
-            if len(index):
-                size = min(len(index), max(1, math.floor(self.basis_size * roots[group] / total)))
-                basis = orthonormal_basis(anchors[:, index], size, self._generator, self.iterations)
-                self.bases.append(GroupBasis(index, size, aligned_rows(self.curator.agree(basis))))
+        for group, (index, count) in places.items():
+            if not count:
+                continue
+            size = min(count, max(1, math.floor(self.basis_size * roots[group] / total)))
+            parts = [anchors[name] for name in self._groups[group]]
+            if len(finite) <= _FEW * size or any(isinstance(part, Outer) for part in parts):
+                size = min(size, len(finite))
+                basis = basis_of_combinations(parts, size, self._generator, self.iterations)
+            else:
+                rows = torch.cat([part.flatten(1) for part in parts if not isinstance(part, Outer)], dim=1)
+                basis = orthonormal_basis(rows, size, self._generator, self.iterations)
+            self.bases.append(GroupBasis(index, size, count, aligned_rows(self.curator.agree(basis))))
 
-    def _places(self, sizes: list[int], device: torch.device) -> dict[str, torch.Tensor]:
-        """Where each group's active coordinates stand in the active vector."""
-        found: dict[str, torch.Tensor] = {}
-        for group, members in self._groups.items():
-            mask = torch.cat([torch.full((size,), member) for size, member in zip(sizes, members, strict=True)])
-            if self.active is not None:
-                mask = mask[self.active.cpu()]
-            found[group] = torch.nonzero(mask)[:, 0].to(device)
-        return found
+    def _places(self, names: Sequence[str], device: torch.device) -> tuple[torch.Tensor | slice, int]:
+        """Return where some parameters' active coordinates stand in the active vector, and how many there are."""
+        spans, start = [], 0
+        for name in self.shapes:
+            stop = start + self.active_in(name)
+            if name in names:
+                spans.append(range(start, stop))
+            start = stop
+        count = sum(map(len, spans))
+        if spans[-1].stop - spans[0].start == count:
+            return slice(spans[0].start, spans[-1].stop), count
+        return torch.cat([torch.arange(span.start, span.stop, device=device) for span in spans]), count
 
     def add(self, traces: Traces) -> None:
         """Embed, clip and sum; residuals are clipped and summed beside."""
         if not self.bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
-        for block in self.blocks(traces):
+        for block in self.blocks(traces, _BLOCKS):
             self.add_rows(self.rows(block), block.present)
 
     def add_rows(self, rows: torch.Tensor, present: torch.Tensor | None = None) -> None:
-        """Add records by their gradients on the active coordinates (n, d_active). PRIVATE."""
+        """Add records by their gradients on the active coordinates (n, d_active), which are used up. PRIVATE."""
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)
         part = 1 / self.sensitivity  # of the bound: each of the parts that are released gets as much
         parts: dict[str, Part] = {}
         if self.clip_residual is not None:
-            residual = rows - self._expand(embedding)  # (n, d_active)
-            scales = self.scales(squares(residual).sqrt(), self.clip_residual, part)
-            parts["residual"] = whole(residual, scales)
+            for basis, own in zip(self.bases, self._by_group(embedding), strict=True):
+                rows[:, basis.index] -= basis.expand(own)  # what is left is the residual
+            parts["residual"] = whole(rows, self.scales(squares(rows).sqrt(), self.clip_residual, part))
         parts["embedding"] = whole(embedding, self.scales(squares(embedding).sqrt(), self.clip, part))
         self._add_parts(parts, present)
 
@@ -186,9 +255,12 @@ class Gep(Estimator):
         if self.clip_residual is not None:
             parts["residual"] = torch.Size([self.active_coordinates])
         noisy = self._release_sums(parts, noise)
-        flat = self._expand(noisy["embedding"][None])[0] * self.clip
+        embedding = noisy["embedding"][None].to(self.bases[0].vectors)
+        flat = torch.zeros(self.active_coordinates, device=embedding.device)
+        for basis, own in zip(self.bases, self._by_group(embedding), strict=True):
+            flat[basis.index] = basis.expand(own)[0] * self.clip
         if self.clip_residual is not None:
-            flat = flat + noisy["residual"].to(flat) * self.clip_residual
+            flat += noisy["residual"].to(flat) * self.clip_residual
         self.bases = []
         return self.unflatten(flat / self.expected_batch)
 
@@ -198,10 +270,15 @@ class Gep(Estimator):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._generator.set_state(state["generator"].cpu())
 
-    def _expand(self, embedding: torch.Tensor) -> torch.Tensor:
-        """(n, k) -> (n, d_active): embedding times basis."""
-        whole = torch.zeros(len(embedding), self.active_coordinates, dtype=embedding.dtype, device=embedding.device)
-        parts = torch.split(embedding, [basis.size for basis in self.bases], dim=1)
-        for basis, part in zip(self.bases, parts, strict=True):
-            whole[:, basis.index] = basis.expand(part)
-        return whole
+    def _by_group(self, embedding: torch.Tensor) -> Sequence[torch.Tensor]:
+        """(n, k) -> for each group, (n, its k)."""
+        return torch.split(embedding, [basis.size for basis in self.bases], dim=1)
+
+
+def _where(finite: torch.Tensor, part: Part) -> Part:
+    """Put zero where a gradient (m,) is not finite."""
+    if bool(finite.all()):
+        return part
+    if isinstance(part, Outer):
+        return Outer(*(factor.masked_fill(~finite[:, None], 0) for factor in part))
+    return part.flatten(1).masked_fill(~finite[:, None], 0)

@@ -35,7 +35,7 @@ _ROOM = 2.0**-12  # that scaling leaves below the bound, so that measuring what 
 _ERROR = 2.0**-13  # relative, of a measured squared norm
 _EXACT = 2.0**53  # integers below are exact in float64
 _BLOCK = 512  # numbers whose squares are added in float32
-_COLUMNS = 4096  # of units' integers that are added up together
+_TOGETHER = 2**19  # integers of units that are added up together: they stay in a cache
 
 Sums = dict[str, torch.Tensor]  # by name, int64
 
@@ -154,9 +154,7 @@ def _sum(part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
         left, right = (_without(factor, dropped) for factor in part)
         return left.T @ right
     rows = _without(part, dropped).flatten(1)
-    columns = [
-        some.double().sum(dim=0) for some in torch.split(rows, _COLUMNS, dim=1)
-    ]  # each part of them stays in a cache
+    columns = [some.double().sum(dim=0) for some in torch.split(rows, max(1, _TOGETHER // max(1, len(rows))), dim=1)]
     return torch.cat(columns).view(part.shape[1:]) if columns else rows.new_zeros(part.shape[1:], dtype=torch.float64)
 
 

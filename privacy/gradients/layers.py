@@ -64,8 +64,9 @@ class LayerTrace:
         """Return the trace of the records from `start` to `stop`; it shares this one's memory."""
         rows = slice(start * self.repeats, stop * self.repeats)
         moments = None if self.moments is None else (self.moments[0][rows], self.moments[1][rows])
+        kept = None if self._kept is None else {key: share[start:stop] for key, share in self._kept.items()}
         return LayerTrace(
-            self.name, self.layer, self.activations[rows], self.backprops[rows], self.repeats, moments, self.tied
+            self.name, self.layer, self.activations[rows], self.backprops[rows], self.repeats, moments, self.tied, kept
         )
 
     def full(self, key: str) -> str:

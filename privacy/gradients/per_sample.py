@@ -19,6 +19,8 @@ from privacy.gradients.arithmetic import aligned_linear, is_aligned
 from privacy.gradients.integers import Part
 from privacy.gradients.layers import LayerTrace, Shares, supported
 
+_FEW_NUMBERS = 2**21  # of a layer's gradients by record, which may exist all at once
+
 Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targets) -> (rows,)
 
 
@@ -51,12 +53,19 @@ class Traces:
         return found | written
 
     def split(self, records: int) -> Iterator[Traces]:
-        """Yield the traces in parts of at most so many records, all of one size; parts share this trace's memory."""
+        """Yield the traces in parts of at most so many records, all of one size; parts share this trace's memory.
+
+        Parts in which no record stands are left out. Gradients of small layers are taken of all records at once.
+        """
         size = next(size for size in range(min(records, self.records), 0, -1) if self.records % size == 0)
+        for layer in self.layers:
+            if size < self.records and self.records * trainable_numbers(layer.layer) <= _FEW_NUMBERS:
+                layer.shares()
         for start in range(0, self.records, size):
             stop = start + size
             present = None if self.present is None else self.present[start:stop]
-            yield Traces([layer.part(start, stop) for layer in self.layers], size, present)
+            if present is None or bool(present.any()):
+                yield Traces([layer.part(start, stop) for layer in self.layers], size, present)
 
     def zeros(self, size: int) -> torch.Tensor:
         """Return (n, size) zeros where the traces are: the gradient of a parameter that the loss does not use."""
@@ -79,6 +88,11 @@ def add_shares(found: Shares, shares: Shares) -> None:
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that training moves, by name, in the model's order."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def trainable_numbers(layer: nn.Module) -> int:
+    """Return how many numbers of its own a layer learns."""
+    return sum(parameter.numel() for parameter in layer.parameters(recurse=False) if parameter.requires_grad)
 
 
 def check_model(model: nn.Module) -> None:

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 Compute = Callable[["npt.NDArray[np.uint8]"], Tensor]
 _PUBLIC_IMAGES = 32
 _PASS_NUMBERS = 2**26  # of gradients by record that are in memory at once
-_PASS_NUMBERS_GOOD = {"cpu": 2**22, "cuda": 2**26}  # on a CPU, they and activations should stay in its cache,
+# On a CPU they should stay in its cache; what a linear layer adds is not written out, or a few records at a time.
+_PASS_NUMBERS_GOOD = {"cpu": 2**22, "cuda": 2**26}
 _PASS_ROWS_MAX = {"cpu": 64, "cuda": 4096}
-_PASS_ROWS_GOOD = 8  # but fewer rows than these cost more than that saves
+_PASS_ROWS_SMALL, _PASS_INPUTS_SMALL = 512, 2**18  # on a CPU more rows, if they are small: so many numbers together
+_PASS_ROWS_GOOD = 8  # fewer rows than these cost more than a cache saves
 _ROUND = 32  # places of a pass, or a power of two below: see `privacy.gradients.arithmetic`
 
 
@@ -69,14 +71,23 @@ def computed_alike(private_images: npt.NDArray[np.uint8], compute: Compute, most
     return in_blocks(private_images, compute, alike_block(compute, private_images.shape[1:], most))
 
 
-def pass_size(estimator: Estimator, repeats: int, device: torch.device) -> int:
+def pass_size(estimator: Estimator, repeats: int, inputs: int, device: torch.device) -> int:
     """Return how many units, of `repeats` rows each, go through the network together: a public number.
 
     Large passes are quick, and the last one is half empty on average. So they are as large as memory and caches allow,
     and no larger than nearly every sample, or each rank's part of one.
+
+    Args:
+        estimator: of the network's gradient.
+        repeats: rows of a unit.
+        inputs: numbers of a row that enters the network.
+        device: of the network.
     """
-    most, fitting = max(1, _PASS_ROWS_MAX[device.type] // repeats), _PASS_NUMBERS / estimator.coordinates
-    good = max(_PASS_NUMBERS_GOOD[device.type] / estimator.coordinates, _PASS_ROWS_GOOD / repeats)
+    small = min(_PASS_ROWS_SMALL, _PASS_INPUTS_SMALL // inputs)
+    most = max(1, max(_PASS_ROWS_MAX[device.type], small) // repeats)
+    fitting = _PASS_NUMBERS / estimator.coordinates
+    written = sum(math.prod(shape) for shape in estimator.shapes.values() if len(shape) != 2)
+    good = max(_PASS_NUMBERS_GOOD[device.type] / max(1, written), _PASS_ROWS_GOOD / repeats)
     room = min(fitting, good)
     expected = estimator.expected_batch / ranks()
     size = min(most, room, expected + 2 * math.sqrt(expected))

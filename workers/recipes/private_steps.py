@@ -14,6 +14,7 @@ Privacy:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -242,9 +243,10 @@ class PrivateSteps:
         networks, size = [self.task.model] if self.state.step else [], self._size
         if not size:
             networks.append(moved(self.task.model, torch.Generator().manual_seed(0)))
-            size = pass_size(self.estimator, self.task.repeats, self.curator.device)
+            inputs, _ = self.task.anchor_rows(torch.Generator().manual_seed(0))
+            size = pass_size(self.estimator, self.task.repeats, inputs[0].numel(), self.curator.device)
         while size > 1 and not all(self._places_alike(network, size) for network in networks):
-            size //= 2
+            size = 2 ** (math.ceil(math.log2(size)) - 1)
         self._size, self._tried = size, part
 
     def _places_alike(self, network: nn.Module, size: int) -> bool:

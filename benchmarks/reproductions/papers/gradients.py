@@ -40,7 +40,7 @@ def projected(estimator: Gep, rows: torch.Tensor, random: bool = False) -> torch
     """Return what a step's basis leaves of gradients (n, d); `random` takes a random basis of as many vectors."""
     residual, stream = rows.clone(), torch.Generator().manual_seed(1)
     for basis in estimator.bases:
-        used = basis.vectors[: basis.size, : len(basis.index)]  # (k, p)
+        used = basis.vectors[: basis.size, : basis.coordinates]  # (k, p)
         if random:
             used = torch.linalg.qr(torch.randn(used.shape, generator=stream).mT)[0].mT
         residual[:, basis.index] -= rows[:, basis.index] @ used.mT @ used

@@ -108,7 +108,7 @@ def test_the_stable_rank_of_equal_directions_is_their_number_and_a_basis_leaves_
     given: dict[str, Any] = {"clip": 1.0, "clip_residual": None, "noise_multiplier": 1.0, "expected_batch": 1.0}
     estimator = Gep(shapes_of(model), lambda *_: None, basis_size=3, **given)
     rows = torch.randn(3, 12)
-    estimator.find_basis(rows)
+    estimator.find_basis({"weight": rows})
     assert float(projected(estimator, rows).norm()) < 1e-4
     assert float(projected(estimator, rows, random=True).norm()) > 0.5 * float(rows.norm())
 

@@ -14,9 +14,9 @@ from privacy.gradients import estimator as estimator_module
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
 from privacy.gradients.freeze import random_mask, ranked_mask
-from privacy.gradients.gep import Gep, orthonormal_basis
+from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import Traces, trace_gradients
-from privacy.gradients.topagg import TopAggSgd, norm_top_k
+from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.private_steps import FreezeSchedule
 
@@ -103,24 +103,6 @@ def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(kind: s
     assert largest > (0.95 if kind == "topagg" else 0.995)  # NormTopK stops just below its bound
 
 
-@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
-def test_norm_top_k_keeps_the_longest_prefix_of_the_sorted_squares(keep: float) -> None:
-    generator = torch.Generator().manual_seed(7)
-    rows = torch.randn(70, 300, generator=generator) * torch.logspace(-6, 3, 70)[:, None]
-    rows[3] = 0.0
-    rows[4, 1:] = 0.0  # one coordinate carries everything: it does not fit
-    kept = norm_top_k(rows, keep)
-    for row, found in zip(rows, kept, strict=True):
-        squares = row.square().double()
-        order = torch.argsort(squares, descending=True, stable=True)
-        fits = squares[order].cumsum(0) <= keep * squares.sum()
-        expected = torch.zeros_like(row)
-        expected[order[fits]] = row[order[fits]]
-        assert torch.equal(found != 0, expected != 0)
-        assert torch.equal(found, expected)
-    assert torch.equal(norm_top_k(rows, 1.0), rows)
-
-
 def test_blocks_of_records_are_all_rows_once_and_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one size, so that which kernels compute a record does not depend on its place."""
     model, (inputs, targets) = network(), batch(9)
@@ -156,24 +138,18 @@ def test_gep_with_wide_bounds_returns_the_gradient_and_b_gep_its_projection() ->
     assert float((many - truth).norm()) < 0.3 * float((few - truth).norm())
 
 
-def test_the_basis_is_orthonormal_and_finds_what_the_anchors_span() -> None:
-    generator = torch.Generator().manual_seed(0)
-    directions = torch.linalg.qr(torch.randn(200, 3, generator=generator))[0]
-    found = orthonormal_basis(torch.randn(50, 3, generator=generator) @ directions.mT, 3, generator)
-    torch.testing.assert_close(found @ found.mT, torch.eye(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.mT @ (found @ directions), directions, atol=1e-4, rtol=0)
-
-
-def test_more_power_iterations_find_the_strongest_directions_better() -> None:
-    generator = torch.Generator().manual_seed(0)
-    anchors = torch.randn(60, 200, generator=generator) * torch.linspace(2.0, 0.0, 200)
-    best = torch.linalg.svd(anchors).S[:5].square().sum()
-    once, often = (
-        (anchors @ orthonormal_basis(anchors, 5, torch.Generator().manual_seed(1), count).mT).square().sum() / best
-        for count in (1, 8)
-    )
-    assert once < 0.85
-    assert 0.95 < often <= 1 + 1e-5
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_a_basis_leaves_is_the_residual_whichever_way_it_was_found(frozen: bool) -> None:
+    model, rows_of = network(), torch.Generator().manual_seed(3)
+    estimator = gep(model, basis_size=50)
+    if frozen:
+        estimator.freeze(random_mask(estimator.coordinates, 0.5, torch.Generator().manual_seed(0)))
+    estimator.begin_step(model)
+    rows = torch.randn(4, estimator.active_coordinates, generator=rows_of)
+    for basis in estimator.bases:
+        own = rows[:, basis.index]
+        left = own - basis.expand(basis.embed(rows))
+        assert float((left @ basis.vectors[: basis.size, : basis.coordinates].mT).abs().max()) < 1e-3
 
 
 def test_anchors_get_fresh_labels_for_every_basis_and_a_resumed_training_the_same_ones() -> None:
@@ -204,7 +180,7 @@ def test_groups_are_layers_or_all_layers_of_one_width() -> None:
     for groups in ("layers", "widths"):
         estimator = Gep(shapes_of(model), anchors, basis_size=9, clip=1.0, clip_residual=1.0, groups=groups, **QUIET)
         estimator.begin_step(model)
-        found[groups] = [len(basis.index) for basis in estimator.bases]
+        found[groups] = [basis.coordinates for basis in estimator.bases]
     assert found == {"layers": [104, 72, 16, 36], "widths": [192, 36]}
 
 

@@ -220,7 +220,7 @@ def test_a_fault_that_shows_later_is_found_on_the_way_and_when_a_training_goes_o
     for _ in range(24):
         made.step()
         sizes.append(made._size)
-    assert sizes == [64] * 20 + [1] * 4
+    assert sizes == [128] * 20 + [1] * 4
     again = faulty_from(0)
     again.restore({**made.checkpoint_state(), "step": 25})
     again.step()

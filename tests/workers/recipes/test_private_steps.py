@@ -145,22 +145,27 @@ def test_a_mask_stays_for_its_period(period: int) -> None:
 
 
 def test_a_machine_whose_places_are_not_alike_gets_passes_whose_are() -> None:
-    for limit, size in ((64, 64), (63, 32), (16, 16), (1, 1), (0, 64)):  # from place 0 on, all are alike again
+    for limit, size in ((128, 128), (64, 64), (63, 32), (16, 16), (1, 1), (0, 128)):  # from place 0 on, all are alike
         made = steps(Uneven(limit), 100, 100.0)
         made.step()
         assert made._size == size
 
 
 def test_the_size_of_a_pass_follows_from_public_numbers() -> None:
-    def size(expected: float, repeats: int = 1, device: str = "cpu", width: int = 16) -> int:
-        shapes = {"weight": torch.Size([width, width])}
+    def size(
+        expected: float, repeats: int = 1, device: str = "cpu", width: int = 16, conv: bool = False, inputs: int = 10**6
+    ) -> int:
+        shapes = {"weight": torch.Size([width, width, 1, 1] if conv else [width, width])}
         estimator = DpSgd(shapes, clip=1.0, noise_multiplier=1.0, expected_batch=expected)
-        return pass_size(estimator, repeats, torch.device(device))
+        return pass_size(estimator, repeats, inputs, torch.device(device))
 
     assert [size(expected) for expected in (0.001, 1, 10, 60, 256, 512, 10**6)] == [1, 4, 16, 64, 64, 64, 64]
+    assert [size(expected, inputs=784) for expected in (0.001, 1, 10, 60, 256, 10**6)] == [1, 4, 16, 64, 288, 320]
+    assert size(10**6, inputs=16) == 512
     assert [size(256, repeats) for repeats in (2, 16, 64, 1000)] == [32, 4, 1, 1]
     assert [size(expected, 1, "cuda") for expected in (256, 512, 10**6)] == [288, 544, 4096]
-    assert [size(256, width=width) for width in (256, 512, 2048, 2**13)] == [64, 16, 8, 1]
+    assert [size(256, width=width, conv=True) for width in (256, 512, 2048, 2**13)] == [64, 16, 8, 1]
+    assert [size(256, width=width) for width in (256, 2**13)] == [64, 1]
     assert [size(10**6, device="cuda", width=width) for width in (512, 2048)] == [256, 16]
 
 

@@ -171,14 +171,15 @@ def add_integers() -> dict[str, Any]:
 
 def train_with_directions_of_its_own(estimator: str) -> dict[str, Any]:
     """As where rounding differs between devices: what rank 1 finds by itself is another basis of the same space."""
-    found = gep.orthonormal_basis, rgp.carriers_of
+    found = gep.orthonormal_basis, gep.basis_of_combinations, rgp.carriers_of
     if rank() == 1:
         gep.orthonormal_basis = lambda *given: found[0](*given).flip(0)
-        rgp.carriers_of = lambda *given: tuple(-part for part in found[1](*given))
+        gep.basis_of_combinations = lambda *given: found[1](*given).flip(0)
+        rgp.carriers_of = lambda *given: tuple(-part for part in found[2](*given))
     try:
         return train_classifier(estimator)
     finally:
-        gep.orthonormal_basis, rgp.carriers_of = found
+        gep.orthonormal_basis, gep.basis_of_combinations, rgp.carriers_of = found
 
 
 def train_with_a_fault_of_rank_1() -> dict[str, Any]:
