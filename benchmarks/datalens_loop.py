@@ -74,6 +74,20 @@ def table(number: str, dataset: str) -> Iterator[Asked]:
             yield Asked("published", 1.0, {switch: on for switch, on in switches if not on}, accuracy)
 
 
+def as_page(number: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of the paper on Fashion-MNIST as docs/research has it, from the rows of a file."""
+    lines = ["| `published` with | ε | accuracy ± sd | secrets | published |", "|---|---|---|---|---|"]
+    for asked in table(number, "fashion"):
+        options = ", ".join(f"`{name}` {json.dumps(value)}" for name, value in asked.options.items())
+        row = next((row for row in rows if asked.is_of(row, "fashion", SAMPLES)), None)
+        found = "**not run** | 0"
+        if row is not None:
+            spread = "" if row["sd"] is None else f" ± {row['sd']:.3f}"
+            found = f"{row['accuracy']:.3f}{spread} | {row['seeds']}"
+        lines.append(f"| {options or 'nothing else'} | {asked.epsilon:g} | {found} | {asked.published:.4f} |")
+    return "\n".join(lines) + "\n"
+
+
 def with_one_seed_more(row: dict[str, Any], asked: Asked, folder: Folder) -> dict[str, Any]:
     """Train once, measure, and return the row with what was found."""
     seed, (device, machine) = len(row["accuracies"]), here()
@@ -124,13 +138,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else []
     folder = SETS[given.dataset]()
     for asked in wanted:
-        places = [place for place, row in enumerate(rows) if asked.is_of(row, given.dataset, given.samples)]
-        place = max(places, key=lambda at: rows[at]["seeds"], default=len(rows))
-        row = rows[place] if places else {"dataset": given.dataset, "samples": given.samples, "accuracies": []}
+        found = (at for at, row in enumerate(rows) if asked.is_of(row, given.dataset, given.samples))
+        place = next(found, len(rows))
+        begun = {"dataset": given.dataset, "samples": given.samples, "accuracies": []}
+        row = rows[place] if place < len(rows) else begun
         while len(row["accuracies"]) < given.seeds:
             row = with_one_seed_more(row, asked, folder)
             rows[place : place + 1] = [row]
             given.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if given.table and given.dataset == "fashion":
+        print(as_page(given.table, rows))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import numpy as np
 import pytest
 
 from benchmarks import datalens_loop, symmetry
-from benchmarks.datalens_loop import table
+from benchmarks.datalens_loop import as_page, table
 from benchmarks.small_data import SETS, Folder
 from privacy.accounting.filter import open_filter
 from privacy.plans.datalens.options import PRESETS, DataLensConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 
+RESEARCH = Path(__file__).resolve().parents[2] / "docs/research"
+LOOP_PAGE = RESEARCH / "paper_datalens_loop.md"
 FACTS = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
 
 
@@ -39,6 +42,14 @@ def test_every_row_of_a_papers_table_can_be_planned_and_has_what_was_published(n
         plan = build_plan("datalens", options, account, account.capacity_nano, FACTS)
         assert plan.facts["images_to_aggregate"] == 2250
         assert 0.2 < (asked.published or 0) < 0.71
+
+
+def test_the_pages_tables_are_the_rows_of_their_file() -> None:
+    rows, found = json.loads((RESEARCH / "datalens_loop.json").read_text()), []
+    for number, shown in re.findall(r"<!-- rows: (\d) -->\n(.*?)<!-- end -->", LOOP_PAGE.read_text(), re.DOTALL):
+        assert shown == as_page(number, rows)
+        found.append(number)
+    assert found == ["1", "2", "4", "7"]
 
 
 def test_what_tables_vary_is_varied_around_the_preset() -> None:
