@@ -172,9 +172,7 @@ def alike(found: str, before: str) -> bool:
     """Whether two summaries are equal but for what a search found, which may differ by four parts in 10,000."""
     pairs = list(zip(found.split(" "), before.split(" "), strict=False))
     return found.count(" ") == before.count(" ") and all(
-        math.isclose(float(one[1:]), float(other[1:]), rel_tol=4e-4)
-        if one[:1] == other[:1] == "~"
-        else one == other
+        math.isclose(float(one[1:]), float(other[1:]), rel_tol=4e-4) if one[:1] == other[:1] == "~" else one == other
         for one, other in pairs
     )
 
