@@ -8,6 +8,7 @@ matter, and few coordinates mean little noise.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.portable.generator import Generator
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.datalens.options import TEACHER_BYTES, DataLensConfig
 from privacy.plans.datalens.plan import VOTES
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.moment_votes import moment_votes_work, release_by_votes
@@ -28,6 +29,7 @@ from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint
 from workers.recipes.moments.coefficients import exact_product, texture_coefficients
 from workers.recipes.moments.loop import Keep, empty_generator, started
 from workers.recipes.moments.warm_start import ClassGaussians, prior, release_gaussians, warm_start_work
+from workers.recipes.ranks import share
 
 _LATENT_CLIP = 4.0  # public: of a record further out than that, in standard deviations, teachers see that much
 _BLOCK = 4096
@@ -48,9 +50,25 @@ def train(run: Run) -> Generator | ConditionalDcganGenerator:
             before it was kept, more often than the rest of the hold can make up for.
         NothingUseful: there is neither a start nor a vote.
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
+        MemoryError: the teachers do not fit where they are to train; raised before anything is charged.
     """
     config = run.plan.config_of(DataLensConfig)
+    if VOTES in run.plan.noise_stddev:
+        _require_memory(run)
     return _train_on_pixels(run, config) if config.votes_on == "pixels" else _train_on_latents(run, config)
+
+
+def _require_memory(run: Run) -> None:
+    """Refuse teachers that a GPU has no memory left for, or that are larger than the machine's."""
+    config = run.plan.config_of(DataLensConfig)
+    teachers = share(config.teachers) if config.teacher_network == "convolutional" else slice(0, config.teachers)
+    held = TEACHER_BYTES * config.parameters_per_teacher(run.facts) * (teachers.stop - teachers.start)
+    if run.device.type == "cuda":
+        there = torch.cuda.mem_get_info(run.device)[0]
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if held > there:
+        raise MemoryError
 
 
 def _train_on_pixels(run: Run, config: DataLensConfig) -> ConditionalDcganGenerator:
