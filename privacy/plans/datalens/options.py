@@ -18,7 +18,8 @@ from privacy.plans.options import read_options
 from privacy.plans.plan import PublicFacts
 
 IMAGES_MAX = 200_000
-TEACHER_PARAMETERS_MAX = 1_000_000_000  # of all teachers: 16 GB of weights, gradients and Adam's two moments, float32
+TEACHER_BYTES = 16  # of a number that a teacher learns: the weight, its gradient and Adam's two moments, float32
+TEACHER_PARAMETERS_MAX = 4_000_000_000  # of all teachers: 64 GB, which one large GPU holds
 
 
 class DataLensConfig(MomentsConfig):

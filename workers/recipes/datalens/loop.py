@@ -8,6 +8,7 @@ the few coordinates for which a teacher may vote are the ones that matter, and f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from models.portable.generator import Generator
 from models.shards import Shards
 from privacy.mechanisms.partition import shard_members
 from privacy.plans.datalens.moment_votes import planned_rounds
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.datalens.options import TEACHER_BYTES, DataLensConfig
 from privacy.plans.datalens.plan import VOTES, planned_iterations
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.moment_votes import cosine_features, run_moment_votes
@@ -32,6 +33,7 @@ from workers.recipes.interface import NothingUseful, Piece, Run, save_checkpoint
 from workers.recipes.moments.coefficients import exact_product, texture_coefficients
 from workers.recipes.moments.loop import Keep, empty_generator, started
 from workers.recipes.moments.warm_start import ClassGaussians, prior, release_gaussians, warm_start_work
+from workers.recipes.ranks import share
 from workers.recipes.units import teacher_of_each
 
 _LATENT_CLIP = 4.0  # public: of a record further out than that, in standard deviations, teachers see that much
@@ -52,8 +54,11 @@ def train(run: Run) -> Generator | ConditionalDcganGenerator:
             before it was kept, more often than the rest of the hold can make up for.
         NothingUseful: there is neither a start nor a vote.
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
+        MemoryError: the teachers do not fit where they are to train; raised before anything is charged.
     """
     cfg = run.plan.config_of(DataLensConfig)
+    if run.plan.stage(VOTES) is not None:
+        _require_memory(cfg, run)
     if cfg.votes_on == "pixels":
         return train_on_pixels(run)
     features = 0 if cfg.texture and cfg.vote_share == 0 else cfg.features  # so it was before votes knew of texture
@@ -63,6 +68,18 @@ def train(run: Run) -> Generator | ConditionalDcganGenerator:
     if run.plan.stage(VOTES) is not None:
         _vote(run, cfg, generator, state.get("votes"))
     return generator.cpu().eval()
+
+
+def _require_memory(cfg: DataLensConfig, run: Run) -> None:
+    """Refuse teachers that a GPU has no memory left for, or that are larger than the machine's."""
+    teachers = share(cfg.teachers) if cfg.teacher_network == "convolutional" else slice(0, cfg.teachers)
+    held = TEACHER_BYTES * cfg.parameters_per_teacher(run.facts) * (teachers.stop - teachers.start)
+    if run.device.type == "cuda":
+        there = torch.cuda.mem_get_info(run.device)[0]
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if held > there:
+        raise MemoryError
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
