@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_audit import audit
-from benchmarks.chaos_clients import Customer, Heard, Uploader, set_up
+from benchmarks.chaos_clients import Customer, Heard, Uploader, publish_pictures, set_up, trainings
 from benchmarks.chaos_restores import DRILLS, Drill, restores
 from benchmarks.chaos_services import Mode, Services, installation
 from obscura.client import Client
@@ -132,7 +132,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
             services.start()
             token = settings.admin_key_path.read_text("ascii").strip()
             with Client(services.urls[0], token) as client:
-                dataset_id = set_up(client)
+                asked = trainings(set_up(client), publish_pictures(client))
             heard, closing = Heard(), threading.Event()
             deadline = [float("inf")]
             shared: dict[str, Any] = {"heard": heard, "closing": closing, "until": lambda: deadline[0]}
@@ -140,7 +140,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
                 Customer(
                     services.urls[number % len(services.urls) :] + services.urls[: number % len(services.urls)],
                     token,
-                    dataset_id=dataset_id,
+                    trainings=asked,
                     seed=dice.randrange(2**31),
                     **shared,
                 )

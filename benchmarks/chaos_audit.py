@@ -53,7 +53,7 @@ class Audit:
         ledger_verified: whether the full verification finds nothing.
         findings: of that verification.
         states: jobs by final state.
-        trainings_paid: trainings that have charged anything, by recipe.
+        trainings_paid: trainings that have charged anything, by recipe and the preset that was asked for.
         attempts: all attempts of all jobs.
         attempts_lost: those that were lost.
         journalled_nano: what the journals say together.
@@ -140,8 +140,8 @@ def audit(settings: Settings, accepted: set[str], uploads: Mapping[str, bytes]) 
 def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> None:
     with transaction(factory, read_only=True) as session:
         rows = session.execute(select(Job.id, Job.state, Job.attempt, Job.attempts_lost)).all()
-        charged = select(Job.recipe).join(HoldRow, HoldRow.id == Job.hold_id).where(HoldRow.charged_nano > 0)
-        paid = session.scalars(charged).all()
+        charged = select(Job.recipe, Job.options).join(HoldRow, HoldRow.id == Job.hold_id)
+        paid = session.execute(charged.where(HoldRow.charged_nano > 0)).all()
         told = [
             Counter(session.scalars(select(Release.job_id))),
             Counter(session.scalars(select(HoldRow.job_id))),
@@ -152,7 +152,9 @@ def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> 
     found.jobs_unfinished = sum(row.state not in ENDED for row in rows) + len(accepted - known)
     found.jobs_unknown = len(known ^ accepted)
     found.states = dict(sorted(Counter(row.state.value for row in rows).items()))
-    found.trainings_paid = dict(sorted(Counter(paid).items()))
+    found.trainings_paid = dict(
+        sorted(Counter(f"{row.recipe} {row.options.get('preset', '')}".strip() for row in paid).items())
+    )
     found.attempts = sum(row.attempt for row in rows)
     found.attempts_lost = sum(row.attempts_lost for row in rows)
 

@@ -52,7 +52,7 @@ NOT_RUN = {
     "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",
     "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
-    "python -m benchmarks.diffusion_utility": "takes hours of a GPU; tests/benchmarks run it small",
+    "python -m benchmarks.in_pieces": "takes hours of a GPU; tests/benchmarks run it small",
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {
