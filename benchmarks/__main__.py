@@ -36,6 +36,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
         ("--job", "diffusion_fashion_1", "--folder", "{folder}/diffusion_fashion", "--minutes", "60"),
     ),
     "intake": (("--sample", "4"), ()),
+    "job_seconds": (("--preset", "kernel"), ()),
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),

@@ -33,8 +33,7 @@ from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATI
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens import moment_votes
-from workers.recipes.datalens.pixel_votes import PixelStudent
-from workers.recipes.datalens.student import LatentStudent
+from workers.recipes.datalens.student import LatentStudent, PixelStudent
 from workers.recipes.datalens.teacher_stage import Release
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import coefficients, warm_start

@@ -231,7 +231,7 @@ def of_diffusion(folder: Path, data: Folder, plan: Plan, job: Job, seed: int, de
     rows = round(event.sampling_probability * len(data.labels)) * plan.config_of(DpDiffusionConfig).multiplicity
     found: dict[str, Any] = {"noise_multiplier": event.noise_multiplier, "steps": event.count}
     if denoiser.config.start_latent:
-        images, labels = draw(denoiser.first, len(data.classes), job.samples, seed)
+        images, labels = draw(denoiser.first, len(data.classes), job.samples, seed, device)
         test = channels_first(data.test_images), torch.from_numpy(data.test_labels)
         sizes: dict[str, Any] = {"classes": len(data.classes), "seed": seed, "device": device}
         found["accuracy_of_moments"] = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import datalens_loop, symmetry
+from benchmarks import datalens_loop, job_seconds, symmetry
 from benchmarks.datalens_loop import as_page, table
 from benchmarks.small_data import SETS, Folder
 from privacy.accounting.filter import open_filter
@@ -81,6 +81,18 @@ def test_a_row_gains_seeds_until_it_has_as_many_as_are_asked_for(
     assert ablated["options"] == {"use_threshold": False}
     assert (moments["recipe"], moments["teachers"], moments["images_aggregated"]) == ("moments", 0, 0)
     assert capsys.readouterr().out.count("seed 0") == 3
+
+
+@pytest.mark.slow
+def test_a_training_is_timed_as_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETS, "fashion", bright_rows)  # type: ignore[misc]
+    monkeypatch.setattr(job_seconds, "ASKED", (("moments", "default"), ("datalens", "kernel")))
+    file = tmp_path / "rows.json"
+    job_seconds.main(["--json", str(file), "--preset", "default"])
+    document = json.loads(file.read_text())
+    (row,) = document["rows"]
+    assert (document["records"], row["recipe"], row["preset"]) == (240, "moments", "default")
+    assert row["seconds"] > 0 < row["processor_seconds"]
 
 
 def test_a_row_of_a_declared_symmetry_gains_secrets_and_the_file_keeps_what_else_it_has(

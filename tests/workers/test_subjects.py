@@ -22,7 +22,6 @@ from privacy.mechanisms.contribution import one_record_each
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import assert_disjoint, subject_units
 from privacy.plans.datalens.moment_votes import MomentRound
-from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
@@ -31,6 +30,7 @@ from tests.workers.small_trainings import TINY_DATALENS, Purse
 from workers.recipes import units
 from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens import moment_votes
+from workers.recipes.datalens.votes import shards_of
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments.coefficients import cosine_basis
 from workers.recipes.moments.released_sums import release_means, release_scatter
@@ -167,12 +167,12 @@ def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_
     generator = Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=6, features=0))
     generator.factor.copy_(torch.randn(generator.factor.shape, generator=torch.Generator().manual_seed(0)))
     without, extra = everybody_says_brighter(), one_says_darker()
-    config = DataLensConfig(teachers=TEACHERS, top_k=3)
     rows = slice(0, TEACHERS)
     seen = []
     for data in (without, together(extra, without)):
         training = Run(plan=cast(Any, None), facts=FACTS, data=data, budget=cast(Any, None), secret=SECRET)
-        shards = datalens._shards(training, config, generator)
+        latents = datalens.encode(generator, data.private_images, torch.from_numpy(data.private_labels))
+        shards = shards_of(training, TEACHERS, latents)
         seen.append(shards.batch(50, torch.Generator().manual_seed(2)).read(rows))
     changed = [
         teacher

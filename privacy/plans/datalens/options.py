@@ -130,9 +130,14 @@ class DataLensConfig(MomentsConfig):
             raise InvalidParameter("vote_share", 1.0, "nothing is left for the warm start: turn it off instead")
 
     @property
+    def starts_from(self) -> Literal["statistics", "votes", "nothing"]:
+        """What is released before the votes on latents: class statistics, teachers' votes on moments, or nothing."""
+        return "statistics" if self.warm_start else "votes" if self.moment_votes else "nothing"
+
+    @property
     def has_start(self) -> bool:
         """Whether something is released before the votes on latents."""
-        return self.warm_start or self.moment_votes
+        return self.starts_from != "nothing"
 
     @property
     def start_share(self) -> float:

@@ -204,7 +204,7 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int, stddev: floa
 
 
 def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
-    """As of moments, where there is a warm start; else it is not known."""
+    """Return the same as for the recipe moments where there is a warm start; else it is not known."""
     return moments_smallest(plan, facts) if plan.config_of(DataLensConfig).warm_start else None
 
 

@@ -25,10 +25,9 @@ from service.storage.journals import Journalled, journalled
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
-from workers.train.orders import Context, Training, open_run, public_parts, read_training, require_keys
+from workers.train.orders import Context, HeldBudget, Training, open_run, public_parts, read_training, require_keys
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
-from workers.train.spending import HeldBudget
 
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 

@@ -32,6 +32,7 @@ from tests.privacy.plans.test_golden_options import GOLDEN
 from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.evaluation.utility import train_and_test
 from workers.recipes.datalens import loop as datalens
+from workers.recipes.datalens import votes as datalens_votes
 from workers.recipes.datalens.teacher_stage import start_teacher_stage
 from workers.recipes.interface import Cancelled, Run, TrainingData, TrustedCurator, load_checkpoint
 from workers.recipes.moments import loop as moments
@@ -244,7 +245,7 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
         save(*args, **kwargs)
 
     with monkeypatch.context() as patched:
-        for module in (datalens, moments):
+        for module in (datalens_votes, moments):
             patched.setattr(module, "save_checkpoint", dies)
         with pytest.raises(Lost):
             train(made, hold)
@@ -392,7 +393,7 @@ def test_the_teachers_have_as_many_parameters_as_their_plan_counted(options: dic
     made = plan(**options)
     config = made.config_of(DataLensConfig)
     teachers = start_teacher_stage(
-        datalens.stage_config(made, config, FACTS), TrustedCurator(budget=Purse(), secret=SECRET)
+        datalens.stage_config(made, FACTS), TrustedCurator(budget=Purse(), secret=SECRET)
     ).ensemble
     numbers = sum(value.numel() for value in teachers.state_dict().values())
     assert numbers == config.teachers * config.parameters_per_teacher(FACTS)
@@ -513,7 +514,7 @@ def test_one_records_presence_changes_votes_by_at_most_the_sensitivity(
     if "texture" in options:
         begun = train(start_alone(texture=True))
         start = ClassGaussians(begun.mean.double().numpy(), begun.factor.double().numpy())
-        monkeypatch.setattr(datalens, "_start", lambda *_: start)
+        monkeypatch.setattr(datalens, "release_gaussians", lambda *_: start)
     for without in (-1, 55):
         keep = np.arange(1797) != without
         subset = TrainingData(data.private_images[keep], data.private_labels[keep], FACTS.classes)
@@ -547,7 +548,7 @@ def test_a_neighbour_attains_the_sensitivity_with_texture(
             factor[part, number] = between[part] / 5
         assert np.linalg.norm(factor[:, number]) > 0.01
     start = ClassGaussians(np.tile(seen[0] + between / 5, (10, 1)), np.tile(factor, (10, 1, 1)))  # at -1 and at 4
-    monkeypatch.setattr(datalens, "_start", lambda *_: start)
+    monkeypatch.setattr(datalens, "release_gaussians", lambda *_: start)
     sums = []
     for own in ([0, 1], [0]):
         data = TrainingData(images[own], labels[own], FACTS.classes)
