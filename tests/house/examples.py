@@ -27,6 +27,7 @@ TOGETHER = tuple(
         "backups",
         "admins",
         "pictures",
+        "choices",
         "uploads",
     )
 )
@@ -66,11 +67,10 @@ SHOWN = {
     ("docs/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",
     ("docs/jobs.md", "text", " client ──POST"): "a drawing",
     (
-        "docs/dicom.md",
+        "docs/pictures.md",
         "text",
         "$ obscura quickstart scans",
     ): "tests/service/cli/test_quickstart.py makes and compares it",
-    ("docs/pictures.md", "text", "1,400 pictures"): "a sentence; tests/obscura/preparing holds such sentences",
     (
         "docs/quickstart.md",
         "text",
