@@ -36,6 +36,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "fuzz_api": (("--databases", "sqlite", "--examples", "3"), ()),
     "gradient_memory": ((), ()),
     "intake": (("--sample", "4"), ()),
+    "large_pictures": (("--recipes", "moments"), ()),
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),
