@@ -21,6 +21,8 @@ KINDS = {
     "workers/train/kinds": "a kind of job",
 }
 OWN = {
+    "service/storage/s3/claims.py": "a protocol between machines, with the reason that it holds",
+    "service/storage/s3/lookup.py": "reads what stands in a bucket; the chaos benchmark reads it, too",
     "models/discriminator.py": "a network",
     "models/kernel_teachers.py": "a network, beside the other teachers",
     "models/linear_teachers.py": "a network, beside the other teachers",
