@@ -65,6 +65,7 @@ def test_a_kind_of_training_is_among_the_jobs_whose_stage_is_paid_as_a_whole():
 
 def test_totals_are_as_bad_as_the_worst_mode():
     names = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture", "uploads_lost")
+    names = (*names, "releases_lost", "orphans")
     verdicts = {"ledger_verified": False, "violated": True}
     good: dict[str, Any] = dict.fromkeys(names, 1) | {"ledger_verified": True, "violated": False}
     assert together({"embedded": good, "celery": good | verdicts}) == dict.fromkeys(names, 2) | verdicts

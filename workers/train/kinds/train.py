@@ -42,7 +42,7 @@ def run(context: Context) -> None:
     """
     storage, attempt = context.storage, context.attempt
     release_id = release_id_of(attempt.job_id)
-    if release_id not in storage.list("releases"):
+    if not storage.holds(key_of(release_id)):
         with transaction(context.factory, read_only=True) as session:
             training = read_training(session, attempt)
         require_keys(context.settings, training)
@@ -50,7 +50,7 @@ def run(context: Context) -> None:
         pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
         progress = ReportedProgress(context, pieces, budget)
         work = work_key(attempt.job_id)
-        if _TRAINED not in storage.list(work):
+        if not storage.holds(f"{work}/{_TRAINED}"):
             _train(context, training, budget, progress)
         key = key_of(release_id)
         with storage.stage(key) as staging:
