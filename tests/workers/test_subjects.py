@@ -33,7 +33,7 @@ from workers.recipes.datalens import moment_votes
 from workers.recipes.datalens.votes import shards_of
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments.coefficients import cosine_basis
-from workers.recipes.moments.released_sums import release_means, release_scatter
+from workers.recipes.moments.released_sums import noisy_means, noisy_scatter
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.train.checkpoints import SealedFolder
 
@@ -206,13 +206,13 @@ def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> t
     images, labels = records_to_sum(facts, data, SECRET)
     rows = rows_of(TrainingData(images, labels, data.classes))
     above = 1 << 30  # keeps the counts away from their lower bound
-    counts, means = release_means(rows, labels, 2, clip, 10.0, cast(SecureNoise, Constant(above)))
+    counts, means = noisy_means(rows, labels, 2, clip, 10.0, cast(SecureNoise, Constant(above)))
     first = (
         np.rint(np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])).astype(np.int64) - above
     )
     silent = cast(SecureNoise, Constant(0))
-    pooled = release_scatter(rows, clip, 10.0, silent)
-    own = np.stack([release_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])
+    pooled = noisy_scatter(rows, clip, 10.0, silent)
+    own = np.stack([noisy_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])
     return first, *(np.rint(scatter * (Q / clip) ** 2).astype(np.int64) for scatter in (pooled, own))
 
 

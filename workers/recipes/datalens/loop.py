@@ -22,13 +22,13 @@ from models.portable.generator import Generator
 from privacy.plans.datalens.options import TEACHER_BYTES, DataLensConfig
 from privacy.plans.datalens.plan import VOTES
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes.datalens.moment_votes import moment_votes_work, release_by_votes
+from workers.recipes.datalens.moment_votes import gaussians_by_votes, moment_votes_work
 from workers.recipes.datalens.student import LatentStudent, PixelStudent, vote_stddev
 from workers.recipes.datalens.votes import stage_config, vote, votes_work
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint
 from workers.recipes.moments.coefficients import exact_product, texture_coefficients
 from workers.recipes.moments.loop import Keep, empty_generator, started
-from workers.recipes.moments.warm_start import ClassGaussians, prior, release_gaussians, warm_start_work
+from workers.recipes.moments.warm_start import ClassGaussians, noisy_gaussians, prior, warm_start_work
 from workers.recipes.ranks import share
 
 _LATENT_CLIP = 4.0  # public: of a record further out than that, in standard deviations, teachers see that much
@@ -125,7 +125,7 @@ class Start(NamedTuple):
 
 
 def _statistics(run: Run, released: Mapping[str, Any], keep: Keep) -> ClassGaussians:
-    return release_gaussians(run, run.plan.config_of(DataLensConfig), released, keep)
+    return noisy_gaussians(run, run.plan.config_of(DataLensConfig), released, keep)
 
 
 def _nothing(run: Run, _released: Mapping[str, Any], _keep: Keep) -> ClassGaussians:
@@ -134,7 +134,7 @@ def _nothing(run: Run, _released: Mapping[str, Any], _keep: Keep) -> ClassGaussi
 
 _STARTS = {
     "statistics": Start(_statistics, lambda plan, facts: (warm_start_work(plan, facts),)),
-    "votes": Start(release_by_votes, lambda plan, facts: (moment_votes_work(plan, facts),)),
+    "votes": Start(gaussians_by_votes, lambda plan, facts: (moment_votes_work(plan, facts),)),
     "nothing": Start(_nothing, lambda _plan, _facts: ()),
 }
 

@@ -39,7 +39,7 @@ _FEATURES_BLOCK = 512  # images whose features are computed together
 _REPORTED = "votes"  # the stage of its reports
 
 
-def release_by_votes(
+def gaussians_by_votes(
     run: Run, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
 ) -> ClassGaussians:
     """Let the teachers of a training vote on the moments of its classes; arguments and errors of `run_moment_votes`."""

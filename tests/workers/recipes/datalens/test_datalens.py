@@ -514,7 +514,7 @@ def test_one_records_presence_changes_votes_by_at_most_the_sensitivity(
     if "texture" in options:
         begun = train(start_alone(texture=True))
         start = ClassGaussians(begun.mean.double().numpy(), begun.factor.double().numpy())
-        monkeypatch.setattr(datalens, "release_gaussians", lambda *_: start)
+        monkeypatch.setattr(datalens, "noisy_gaussians", lambda *_: start)
     for without in (-1, 55):
         keep = np.arange(1797) != without
         subset = TrainingData(data.private_images[keep], data.private_labels[keep], FACTS.classes)
@@ -548,7 +548,7 @@ def test_a_neighbour_attains_the_sensitivity_with_texture(
             factor[part, number] = between[part] / 5
         assert np.linalg.norm(factor[:, number]) > 0.01
     start = ClassGaussians(np.tile(seen[0] + between / 5, (10, 1)), np.tile(factor, (10, 1, 1)))  # at -1 and at 4
-    monkeypatch.setattr(datalens, "release_gaussians", lambda *_: start)
+    monkeypatch.setattr(datalens, "noisy_gaussians", lambda *_: start)
     sums = []
     for own in ([0, 1], [0]):
         data = TrainingData(images[own], labels[own], FACTS.classes)
