@@ -11,7 +11,7 @@ from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.symmetry import ORDER
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Run, load_checkpoint, save_checkpoint
-from workers.recipes.moments.warm_start import ClassGaussians, put_into, release_gaussians, warm_start_work
+from workers.recipes.moments.warm_start import ClassGaussians, noisy_gaussians, put_into, warm_start_work
 
 Keep = Callable[[Mapping[str, Any]], None]
 
@@ -31,7 +31,7 @@ def train(run: Run) -> Generator:
     """
     config = run.plan.config_of(MomentsConfig)
     generator = empty_generator(config, run.facts)
-    started(run, generator, lambda released, keep: release_gaussians(run, config, released, keep))
+    started(run, generator, lambda released, keep: noisy_gaussians(run, config, released, keep))
     return generator.eval()
 
 

@@ -89,7 +89,7 @@ def run(context: Context) -> None:
             by = Yardsticks(test, extractor, context.device, kept)
             measured = measure_generator(directory, by, request, warm_start=warm_start, progress=progress)
     except (NotFound, FileNotFoundError, ValueError):
-        if release.id in context.storage.list("releases"):
+        if context.storage.holds(key_of(release.id)):
             raise
         raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
     listed = len(dataset.classes) <= _CONFUSION_CLASSES_MAX
