@@ -39,6 +39,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "intake": (("--sample", "4"), ()),
     "job_seconds": (("--preset", "kernel"), ()),
     "large_images": (("--sides", "128", "--records", "1000"), ()),
+    "large_pictures": (("--recipes", "moments"), ()),
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),

@@ -103,7 +103,10 @@ class Bucket:
     def __init__(self, url: str) -> None:
         form = _URL.fullmatch(url)
         if form is None:
-            raise InvalidInput(f"OBSCURA_STORAGE is like s3://bucket or s3://bucket/prefix, not {url!r}.")
+            raise InvalidInput(
+                "OBSCURA_STORAGE is like s3://bucket or s3://bucket/prefix; a bucket's name has 3 to 63 lower-case "
+                "letters, digits, dots and hyphens. Credentials do not belong there."
+            )
         self._bucket, self._prefix = form[1], f"{form[2][1:]}/" if form[2] else ""
 
     def put(self, name: str, content: bytes) -> None:

@@ -219,5 +219,6 @@ def test_a_wrong_bucket_and_a_wrong_clock_are_told(bucket_url, tmp_path, monkeyp
 
 @pytest.mark.parametrize("url", ["s3://", "s3://UPPER", "s3://ok/a//b", "s3://ok/../b", "s3://user:secret@host/x"])
 def test_an_address_that_is_none_is_refused(url, tmp_path):
-    with pytest.raises(InvalidInput, match="OBSCURA_STORAGE"):
+    with pytest.raises(InvalidInput, match="OBSCURA_STORAGE") as refused:
         storage_of(Settings(data_dir=tmp_path, storage=url))
+    assert "secret" not in refused.value.message

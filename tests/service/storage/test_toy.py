@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from obscura.cli.console import CliError, Output
+from service.cli.serving import serve
 from service.datasets import reading
 from service.datasets.reading import Upload
 from service.datasets.vault import make_fingerprint_key, open_dataset
@@ -54,5 +56,8 @@ def test_an_upload_is_published_and_swept_there(tmp_path, monkeypatch):
 
 
 def test_a_storage_that_nobody_has_made_is_refused(tmp_path):
+    settings, output = Settings(data_dir=tmp_path, storage="cloud"), Output(as_json=False)
     with pytest.raises(InvalidInput, match="OBSCURA_STORAGE is cloud; there are folder"):
-        storage_of(Settings(data_dir=tmp_path, storage="cloud"))
+        storage_of(settings)
+    with pytest.raises(CliError, match="OBSCURA_STORAGE is cloud; there are folder"):
+        serve(settings, output)
