@@ -25,6 +25,9 @@ COPY obscura/pyproject.toml obscura/
 # Dependencies first: this layer is rebuilt only when they change.
 RUN python -c "import tomllib; print(*(line for path in ('obscura/pyproject.toml', 'pyproject.toml') for line in tomllib.load(open(path, 'rb'))['project']['dependencies']), sep='\n')" \
     | grep --invert-match '^obscura' | xargs pip install --constraint constraints.txt
+# Both can keep files in a bucket.
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['s3'], sep='\n')" \
+    | xargs pip install --constraint constraints.txt
 
 
 FROM build AS build-worker

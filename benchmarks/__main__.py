@@ -24,18 +24,22 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "chaos": (("--mode", "embedded", "--kills", "3"), ()),
     "datalens_loop": (("--preset", "published", "--epsilon", "1", "--seeds", "1", "--samples", "5000"), ()),
     "datalens_utility": (("--variants", "moments", "--epsilons", "1", *_ONE, "--samples", "5000"), ()),
-    "diffusion_utility": (
-        ("--folder", "{folder}/diffusion_digits", "--dataset", "digits", "--epsilon", "10", "--minutes", "1"),
-        ("--folder", "{folder}/diffusion_fashion", "--epsilon", "1", "--minutes", "60"),
-    ),
     "dp_classifiers": (("--rows", "scatter_linear", *_ONE), ()),
-    "dpimagebench": (("--epsilons", "1", "--samples", "3000"), ("--budget", "full")),
+    "dpimagebench": (("--epsilons", "1", "--samples", "3000"), ()),
+    "drawing": (("--epsilons", "1", *_ONE, "--samples", "1000"), ()),
     "dpsgd_throughput": (("--rounds", "2", "--seconds", "60"), ()),
     "float_safety": (("--units", "1000", "--clips", "1", "--estimators", "dpsgd"), ()),
     "foreign_pictures": (("--sources", "pillow"), ()),
     "fuzz_api": (("--databases", "sqlite", "--examples", "3"), ()),
     "gradient_memory": ((), ()),
+    "in_pieces": (
+        ("--folder", "{folder}/diffusion_digits", "--dataset", "digits", "--epsilon", "10", "--minutes", "1"),
+        ("--job", "diffusion_fashion_1", "--folder", "{folder}/diffusion_fashion", "--minutes", "60"),
+    ),
     "intake": (("--sample", "4"), ()),
+    "job_seconds": (("--preset", "kernel"), ()),
+    "large_images": (("--sides", "128", "--records", "1000"), ()),
+    "large_pictures": (("--recipes", "moments"), ()),
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),
@@ -56,7 +60,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
         (),
     ),
 }
-_WITHOUT_JSON = ("diffusion_utility",)  # keeps its figures in its folder
+_WITHOUT_JSON = ("in_pieces",)  # keeps its figures in its folder
 _MINUTES = {"quick": 30.0, "full": 600.0}  # of one benchmark, on a machine that does other things too
 
 

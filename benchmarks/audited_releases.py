@@ -30,7 +30,7 @@ from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOL
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from workers.recipes.class_histogram import loop as class_histogram
-from workers.recipes.dp_diffusion.central_images import CentralConfig, release_central_images
+from workers.recipes.dp_diffusion.central_images import CentralConfig, noisy_central_images
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import released_sums
 from workers.recipes.select_public import loop as select_public
@@ -114,7 +114,7 @@ def audited_means(stddev: float) -> Audited:
         rows = np.concatenate([np.tile(other, (draws, 1)), np.tile(direction, (draws if present else 0, 1))])
         labels = np.concatenate([np.repeat(np.arange(draws), _BASE), np.arange(draws if present else 0)])
         noise = SecureNoise.derive(secret, "warm start")
-        counts, means = released_sums.release_means(rows, labels, draws, _CLIP, stddev, noise)
+        counts, means = released_sums.noisy_means(rows, labels, draws, _CLIP, stddev, noise)
         weighted = [means * counts[:, None] * (QUANTISATION / _CLIP), counts * COUNT_WEIGHT]
         integers: Scores = np.column_stack(weighted)  # (draws, 5)
         return integers
@@ -145,8 +145,8 @@ def audited_scatter(stage: str, stddev: float, mirrored: bool = False) -> Audite
         rows = np.concatenate([other, direction]) if present else other
         noise = SecureNoise.derive(secret, "warm start")
         with no_noise():
-            adds = released_sums.release_scatter(direction, _CLIP, stddev, noise, parts)
-        released = [released_sums.release_scatter(rows, _CLIP, stddev, noise, parts) for _ in range(draws)]
+            adds = released_sums.noisy_scatter(direction, _CLIP, stddev, noise, parts)
+        released = [released_sums.noisy_scatter(rows, _CLIP, stddev, noise, parts) for _ in range(draws)]
         return np.array([float((one * adds * weight).sum()) for one in released])
 
     names = {POOLED: "warm start: pooled covariance", BY_CLASS: "warm start: covariance of a class"}
@@ -252,7 +252,7 @@ def audited_central_images(mu: float, probability: float = 0.5) -> Audited:
         config = CentralConfig(draws, 1, (1, 1), bound, event, divisor)
         coins, noise = SecureNoise.derive(secret, "coins"), SecureNoise.derive(secret, "central images")
         units = Units(facts, DpDiffusionConfig(), data)
-        released = release_central_images(config, data, units, coins, noise)  # (draws, 1, 1, 1)
+        released = noisy_central_images(config, data, units, coins, noise)  # (draws, 1, 1, 1)
         return released.flatten().double().numpy() * divisor / bound
 
     return Audited("central images", event, draw, draws=2000, cut=0.9)

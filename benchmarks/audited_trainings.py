@@ -1,7 +1,7 @@
 """Whole trainings set up for a one-run audit: canary records among public ones, and what is seen of each release.
 
 The recipes run as they are. Three places are tapped, where noise has been added and nothing has been made of it yet:
-`topagg.noisy_sum`, `warm_start.release_means` and `warm_start.release_scatter`. Scores are projections of what was
+`topagg.noisy_sum`, `warm_start.noisy_means` and `warm_start.noisy_scatter`. Scores are projections of what was
 released on what each canary would add, which the auditor computes from everything but the coins.
 """
 
@@ -33,8 +33,7 @@ from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATI
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens import moment_votes
-from workers.recipes.datalens.pixel_votes import PixelStudent
-from workers.recipes.datalens.student import LatentStudent
+from workers.recipes.datalens.student import LatentStudent, PixelStudent
 from workers.recipes.datalens.teacher_stage import Release
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import coefficients, warm_start
@@ -154,10 +153,10 @@ class Tap:
 @contextmanager
 def tapped(tap: Tap) -> Iterator[None]:
     """Run production code and keep what its mechanisms return; nothing is changed."""
-    noisy_sum, release_means, release_scatter = (
+    noisy_sum, noisy_means, noisy_scatter = (
         topagg.noisy_sum,
-        warm_start.release_means,
-        warm_start.release_scatter,
+        warm_start.noisy_means,
+        warm_start.noisy_scatter,
     )
     directions, draw = moment_votes._directions, SecureNoise.discrete_gaussian
     learn, descend, update = LatentStudent.learn, PixelStudent.learn, KernelTeachers.update
@@ -173,14 +172,14 @@ def tapped(tap: Tap) -> Iterator[None]:
 
     def watched_means(rows: Array, labels: Any, classes: int, clip: float, stddev: float, noise: Any) -> Any:
         with tap.releasing(warm_start_event(MEANS, stddev)):
-            tap.means = release_means(rows, labels, classes, clip, stddev, noise)
+            tap.means = noisy_means(rows, labels, classes, clip, stddev, noise)
         return tap.means
 
     def watched_scatter(rows: Array, clip: float, stddev: float, noise: Any, blocks: Any) -> Array:
         # Pooled, then the classes, which share one release: a record is in one of them.
         first = len(tap.scatters) < 2
         with tap.releasing(*[warm_start_event(BY_CLASS if tap.scatters else POOLED, stddev)] * first):
-            tap.scatters.append(release_scatter(rows, clip, stddev, noise, blocks))
+            tap.scatters.append(noisy_scatter(rows, clip, stddev, noise, blocks))
         return tap.scatters[-1]
 
     def watched_directions(current: MomentRound, moments: moment_votes.Moments, private: Any) -> Any:
@@ -210,8 +209,8 @@ def tapped(tap: Tap) -> Iterator[None]:
     with ExitStack() as stack:
         for target, name, watched in (
             (topagg, "noisy_sum", watched_sum),
-            (warm_start, "release_means", watched_means),
-            (warm_start, "release_scatter", watched_scatter),
+            (warm_start, "noisy_means", watched_means),
+            (warm_start, "noisy_scatter", watched_scatter),
             (moment_votes, "_directions", watched_directions),
             (LatentStudent, "learn", watched_learn),
             (PixelStudent, "learn", watched_descent),

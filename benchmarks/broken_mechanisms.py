@@ -95,7 +95,7 @@ def sums_beyond_clip() -> Iterator[None]:
 @contextmanager
 def mirrored_beside() -> Iterator[None]:
     """Symmetrise by adding every record's mirror image beside it, so that a record is added twice."""
-    scatter, means = released_sums.release_scatter, released_sums.release_means
+    scatter, means = released_sums.noisy_scatter, released_sums.noisy_means
 
     def scatter_of_both(rows: Numbers, clip: float, stddev: float, noise: SecureNoise, parts: Any = None) -> Numbers:
         mirrored = rows.copy()
@@ -107,8 +107,8 @@ def mirrored_beside() -> Iterator[None]:
         return means(np.tile(rows, (2, 1)), np.tile(labels, 2), *others)  # what has a mean is as in the mirror
 
     with (
-        mock.patch.object(released_sums, "release_scatter", scatter_of_both),
-        mock.patch.object(released_sums, "release_means", means_of_both),
+        mock.patch.object(released_sums, "noisy_scatter", scatter_of_both),
+        mock.patch.object(released_sums, "noisy_means", means_of_both),
     ):
         yield
 

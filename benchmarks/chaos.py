@@ -5,9 +5,10 @@ celery PostgreSQL, Redis and a Celery worker. PostgreSQL and Redis are taken fro
 OBSCURA_TEST_REDIS, else from the usual local ports; a database of its own is made on each and dropped. In mode embedded
 there is SQLite and nothing else. In mode cluster two API processes and two Celery workers share one data folder, and
 PostgreSQL and Redis are the benchmark's own: each is ended without notice in the middle of everything and stays away
-for half a minute, Redis without its messages. Whatever died is started again, as an init system would. When the kills
-are done, the service has time to bring every job to its end, is stopped in order, started and stopped once more, and
-audited.
+for half a minute, Redis without its messages. In mode storage there are two API processes and three workers that share
+no folder but a bucket of an S3 server (`benchmarks.chaos_storage`). Whatever died is started again, as an init system
+would. When the kills are done, the service has time to bring every job to its end, is stopped in order, started and
+stopped once more, and audited.
 
 Mode restore is another exercise (`benchmarks.chaos_restores`): drills in which backups come back, databases are wrong
 or missing, disks are full and machines fail.
@@ -39,15 +40,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_audit import audit
-from benchmarks.chaos_clients import Customer, Heard, Uploader, set_up
+from benchmarks.chaos_clients import Customer, Heard, Uploader, publish_pictures, set_up, trainings
 from benchmarks.chaos_restores import DRILLS, Drill, restores
 from benchmarks.chaos_services import Mode, Services, installation
 from obscura.client import Client
+from scripts.swift_server import SwiftServer
 from scripts.with_services import PostgresServer, RedisServer
 
 MODES: tuple[Mode, ...] = ("embedded", "celery", "cluster")
+STORAGE: Mode = "storage"  # needs an S3 server to be installed
 RESTORE = "restore"
-OUTAGE_SECONDS = 30.0  # that PostgreSQL, and then Redis, is away
+_LEFT_OUT = f"all leaves out {STORAGE} and {RESTORE}"
+_Server = PostgresServer | RedisServer | SwiftServer
+OUTAGE_SECONDS = 30.0  # that PostgreSQL, then Redis, then S3, is away
 CUSTOMERS = 2
 RECOVERY_SECONDS_MAX = 900.0  # from the last kill to the end of the last job
 KEEP_SECONDS = 0.2
@@ -55,13 +60,11 @@ KILLS_IN_AN_OUTAGE = 3
 PAUSES_PER_START, PAUSE_SECONDS_MIN = 1.5, 2.0  # between two kills, on average; a start as the API did it last
 EVERYTHING = "everything"  # a kill of all processes at once, as when the machine fails
 # How often which role is chosen, where it lives. In mode embedded the dispatcher is a part of the API.
-WEIGHTS = {"api": 3, "worker": 2, "dispatcher": 3, "runner": 6, EVERYTHING: 1}
+WEIGHTS = {"api": 3, "worker": 2, "dispatcher": 3, "runner": 6, "s3": 1, EVERYTHING: 1}
 SPARED = 0.8  # how often an API that has not come back yet is spared: killed each time, it would never serve
 
 
-def killing(
-    services: Services, servers: tuple[PostgresServer | RedisServer, ...], wanted: int, dice: random.Random
-) -> Counter[str]:
+def killing(services: Services, servers: tuple[_Server, ...], wanted: int, dice: random.Random) -> Counter[str]:
     """Kill until there were `wanted` kills; returns how often which role was hit.
 
     A kill is one moment: that of everything counts once. Pauses are exponential, so every moment is as likely, and
@@ -93,7 +96,7 @@ def killing(
 
 
 @contextmanager
-def away(server: PostgresServer | RedisServer) -> Iterator[None]:
+def away(server: _Server) -> Iterator[None]:
     """End a server without notice; it comes back after half a minute, or at the end of the block if that is later."""
     print(f"  {type(server).__name__} is away", flush=True)
     back_at = time.monotonic() + OUTAGE_SECONDS
@@ -129,7 +132,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
             services.start()
             token = settings.admin_key_path.read_text("ascii").strip()
             with Client(services.urls[0], token) as client:
-                dataset_id = set_up(client)
+                asked = trainings(set_up(client), publish_pictures(client))
             heard, closing = Heard(), threading.Event()
             deadline = [float("inf")]
             shared: dict[str, Any] = {"heard": heard, "closing": closing, "until": lambda: deadline[0]}
@@ -137,7 +140,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
                 Customer(
                     services.urls[number % len(services.urls) :] + services.urls[: number % len(services.urls)],
                     token,
-                    dataset_id=dataset_id,
+                    trainings=asked,
                     seed=dice.randrange(2**31),
                     **shared,
                 )
@@ -185,6 +188,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
 def together(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Totals of all modes; the ledger has verified if each has."""
     summed = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture", "uploads_lost")
+    summed = (*summed, "releases_lost", "orphans")
     totals: dict[str, Any] = {name: sum(figures[name] for figures in modes.values()) for name in summed}
     totals["ledger_verified"] = all(figures["ledger_verified"] for figures in modes.values())
     totals["violated"] = any(figures["violated"] for figures in modes.values())
@@ -195,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, print and, where asked, write the figures as JSON; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--mode", choices=[*MODES, "all", RESTORE], default="all", help=f"all leaves out {RESTORE}")
+    parser.add_argument("--mode", choices=[*MODES, STORAGE, "all", RESTORE], default="all", help=_LEFT_OUT)
     parser.add_argument("--kills", type=int, default=100, help="in each mode")
     parser.add_argument("--drills", type=int, default=DRILLS, help=f"in mode {RESTORE}")
     parser.add_argument("--seed", type=int, default=0)
@@ -211,7 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
             figures = rampage(mode, options.kills, options.seed, (options.keep or Path(temporary)) / mode)
             modes[mode] = figures
             shown = ("kills", "jobs_accepted", "states", "jobs_unfinished", "undercharged", "artifacts_without_capture")
-            shown = (*shown, "uploads_lost", "ledger_verified", "seconds")
+            shown = (*shown, "uploads_lost", "releases_lost", "orphans", "ledger_verified", "seconds")
             print(f"{mode}: " + ", ".join(f"{name} {figures[name]}" for name in shown))
             if figures["violated"]:
                 print(json.dumps(figures, indent=2))

@@ -61,20 +61,30 @@ SAMPLED_OPTIONS: dict[str, Any] = {
     "generator_batch": 16,
     "evaluation_samples": 500,
 }
-PUBLISHED_OPTIONS: dict[str, Any] = {
+PUBLISHED_OPTIONS: dict[str, Any] = {  # six payments, with a checkpoint after each
     "preset": "published",
     "teachers": 40,
-    "images": 60,
+    "images": 450,
     "top_k": 8,
     "evaluation_samples": 500,
 }
-# What is trained, with its share of the trainings.
-TRAININGS: tuple[tuple[str, dict[str, Any], float], ...] = (
-    ("datalens", OPTIONS, 0.4),
-    ("datalens", PUBLISHED_OPTIONS, 0.15),
-    ("moments", {"components": 8, "evaluation_samples": 500}, 0.15),
-    ("dpgan", SAMPLED_OPTIONS, 0.3),
-)
+PUBLIC_PICTURES = 40
+
+
+def trainings(dataset_id: str, public_id: str) -> list[tuple[dict[str, Any], float]]:
+    """Return what is trained, as requests, each with its share of the trainings."""
+    of: tuple[tuple[str, dict[str, Any], float], ...] = (
+        ("datalens", OPTIONS, 0.3),
+        ("datalens", PUBLISHED_OPTIONS, 0.15),
+        ("datalens", {**PUBLISHED_OPTIONS, "preset": "kernel"}, 0.1),
+        ("moments", {"components": 8, "evaluation_samples": 500}, 0.1),
+        ("select_public", {"public_dataset_id": public_id}, 0.1),
+        ("dpgan", SAMPLED_OPTIONS, 0.25),
+    )
+    return [
+        ({"dataset_id": dataset_id, "recipe": recipe, "epsilon": EPSILON, "options": options}, share)
+        for recipe, options, share in of
+    ]
 
 
 @dataclass
@@ -117,6 +127,22 @@ def set_up(client: Client) -> str:
     )
     dice = np.random.default_rng(0)
     images = dice.integers(0, 256, (RECORDS, SIDE_PIXELS, SIDE_PIXELS), dtype=np.uint8)
+    dataset.push([npz_of(images)], format="npz")
+    return dataset.id
+
+
+def publish_pictures(client: Client) -> str:
+    """Declare a public dataset, from which `select_public` selects, and push random images; returns its id."""
+    dataset = client.declare_dataset(
+        name="pictures",
+        visibility="public",
+        classes=CLASSES,
+        height=SIDE_PIXELS,
+        width=SIDE_PIXELS,
+        channels=1,
+        records_declared=PUBLIC_PICTURES,
+    )
+    images = np.random.default_rng(1).integers(0, 256, (PUBLIC_PICTURES, SIDE_PIXELS, SIDE_PIXELS), dtype=np.uint8)
     dataset.push([npz_of(images)], format="npz")
     return dataset.id
 
@@ -218,7 +244,7 @@ class Customer(threading.Thread):
     Args:
         urls: of the API processes, the one that it asks first in front.
         token: with the right to train.
-        dataset_id: to train on.
+        trainings: what it may ask for, with shares.
         heard: shared with the other clients.
         closing: set when nothing more is wanted.
         until: time (monotonic) at which it gives up; read again and again.
@@ -230,7 +256,7 @@ class Customer(threading.Thread):
         urls: Sequence[str],
         token: str,
         *,
-        dataset_id: str,
+        trainings: Sequence[tuple[dict[str, Any], float]],
         heard: Heard,
         closing: threading.Event,
         until: Callable[[], float],
@@ -238,7 +264,7 @@ class Customer(threading.Thread):
     ) -> None:
         super().__init__(name=f"customer-{seed}", daemon=True)
         self._clients = [Client(url, token) for url in urls]
-        self._dataset_id, self._heard, self._closing, self._until = dataset_id, heard, closing, until
+        self._trainings, self._heard, self._closing, self._until = trainings, heard, closing, until
         self._dice = random.Random(seed)
         self._open: dict[str, float | None] = {}  # job: when to cancel it
 
@@ -264,11 +290,10 @@ class Customer(threading.Thread):
         key = secrets.token_hex(16)
         release_id = self._dice.choice(self._heard.releases) if self._heard.releases else None
         if release_id is not None and self._dice.random() < 0.25:
-            body: dict[str, Any] = {"count": 40, "seed": self._dice.randrange(2**31), "format": "npz"}
+            body = {"count": 40, "seed": self._dice.randrange(2**31), "format": "npz"}
             ask = self._starter(f"/v1/releases/{release_id}/samples", body, key, "job_id")
         else:
-            (recipe, options, _), *_ = self._dice.choices(TRAININGS, [share for *_, share in TRAININGS])
-            body = {"dataset_id": self._dataset_id, "recipe": recipe, "epsilon": EPSILON, "options": options}
+            ((body, _),) = self._dice.choices(self._trainings, [share for _, share in self._trainings])
             ask = self._starter("/v1/jobs", body, key, "id")
         job_id = self._insist(ask)
         if job_id is None:

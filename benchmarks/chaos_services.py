@@ -24,11 +24,12 @@ from sqlalchemy import create_engine, text
 
 from obscura.client import Client
 from obscura.client.transport import Transport
+from scripts.swift_server import SwiftServer
 from scripts.with_services import PostgresServer, RedisServer, free_port
 from service.settings import Settings
 from workers.supervise.supervisor import runner_environment
 
-Mode = Literal["embedded", "celery", "cluster"]
+Mode = Literal["embedded", "celery", "cluster", "storage"]
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 LOCAL_REDIS = "redis://127.0.0.1:6379"
 MARK = "OBSCURA_CHAOS_RUN"  # in the environment of every process of one run, and of no other
@@ -52,13 +53,23 @@ class Installation:
         settings: of its first API process and of all workers.
         apis: how many API processes share its data folder; each has a port of its own.
         workers: how many Celery workers.
-        servers: PostgreSQL and Redis where they are its own, to be stopped and started; else empty.
+        servers: PostgreSQL, Redis and S3 where they are its own, to be stopped and started; else empty.
+        s3: of the servers, the one that keeps the files where the processes share no folder.
     """
 
     settings: Settings
     apis: int = 1
     workers: int = 0
-    servers: tuple[PostgresServer | RedisServer, ...] = ()
+    servers: tuple[PostgresServer | RedisServer | SwiftServer, ...] = ()
+    s3: SwiftServer | None = None
+
+    def of(self, name: str) -> Settings:
+        """Return the settings of one process, `api-1` or `worker-2`: with a folder of its own where none is shared."""
+        if self.s3 is None or name == "api-1":
+            return self.settings
+        own = self.settings.data_dir.parent / name
+        keys = own / "keys" if name.startswith("worker") else self.settings.keys_dir
+        return self.settings.model_copy(update={"data_dir": own, "keys_dir": keys})
 
 
 @contextmanager
@@ -79,6 +90,20 @@ def installation(mode: Mode, folder: Path) -> Iterator[Installation]:
     }
     if mode == "embedded":
         yield Installation(Settings(**given, mode="embedded"))  # type: ignore[arg-type]
+        return
+    if mode == "storage":
+        from benchmarks.chaos_storage import URL, WORKERS, Courier, own_bucket  # which needs a package of an extra
+
+        with _own_servers() as servers, own_bucket() as s3:
+            given |= {"database_url": servers[0].url, "redis_url": servers[1].url, "mode": "celery"}
+            given |= {"data_dir": folder / "api-1", "keys_dir": folder / "keys", "storage": URL}
+            installed = Installation(Settings(**given), apis=2, workers=WORKERS, servers=(*servers, s3), s3=s3)  # type: ignore[arg-type]
+            courier = Courier(folder / "keys", [folder / f"worker-{n + 1}" / "keys" for n in range(WORKERS)])
+            courier.start()
+            try:
+                yield installed
+            finally:
+                courier.stop()
         return
     if mode == "cluster":
         with _own_servers() as servers:
@@ -113,19 +138,21 @@ class Services:
     """
 
     def __init__(self, installed: Installation, logs: Path) -> None:
-        settings, self._logs = installed.settings, logs
+        settings, self._logs, self._s3 = installed.settings, logs, installed.s3
         self._mark = secrets.token_hex(8)
         self._parts: dict[str, _Part] = {}
         self.urls: list[str] = []
         for number in range(installed.apis):
-            own = settings if number == 0 else settings.model_copy(update={"port": free_port()})
+            own = settings
+            if number:
+                own = installed.of(f"api-{number + 1}").model_copy(update={"port": free_port()})
             url = f"http://{own.host}:{own.port}"
             client = Client(url, None, transport=Transport(url, None, timeout_seconds=LOOK_SECONDS_MAX))
             self._parts[f"api-{number + 1}"] = _Part("api", _API, own, client)
             self.urls.append(url)
         for number in range(installed.workers):
             command = (*_WORKER, "--hostname", f"worker-{number + 1}@%h")
-            self._parts[f"worker-{number + 1}"] = _Part("worker", command, settings)
+            self._parts[f"worker-{number + 1}"] = _Part("worker", command, installed.of(f"worker-{number + 1}"))
         self.starts = dict.fromkeys((part.role for part in self._parts.values()), 0)
         self.start_seconds = 0.0  # that an API needed last, from its start to its first answer
 
@@ -152,6 +179,8 @@ class Services:
 
     def keep(self) -> None:
         """Start every part that does not run, and notice when an API serves again."""
+        if self._s3 is not None:
+            self._s3.keep()
         for name, part in self._parts.items():
             self._keep(name)
             if part.client is not None and not part.ready and time.monotonic() - part.looked_at > LOOK_SECONDS:
@@ -161,7 +190,7 @@ class Services:
         """Return the process ids that live now, by role.
 
         `api` (in embedded mode it holds the dispatcher), `worker` (Celery's main process), `dispatcher` (Celery's
-        children, which supervise), `runner`.
+        children, which supervise), `runner`, `s3` (one of the server's).
         """
         roles: dict[str, list[int]] = {}
         own = {part.process.pid: part.role for part in self._parts.values() if part.process is not None}
@@ -175,6 +204,8 @@ class Services:
             else:
                 continue
             roles.setdefault(role, []).append(pid)
+        if self._s3 is not None and self._s3.pids:
+            roles["s3"] = self._s3.pids
         return roles
 
     def left(self) -> list[int]:

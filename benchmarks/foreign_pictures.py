@@ -1,9 +1,8 @@
 """Pictures that others test their readers with: each becomes the right pixels, or a sentence that says why not.
 
-Run `python -m benchmarks.foreign_pictures --json FILE`. The test pictures of Pillow are
-taken from its source archive, and the pictures of scikit-image from its built package, for its source archive asks pip
-for compilers; both are fetched and not kept in this repository. Each picture is put into two class
-folders and prepared. What comes out is compared with what Pillow's own conversions make of its first frame; pictures of
+Run `python -m benchmarks.foreign_pictures --json FILE`. The test pictures of Pillow and the data of scikit-image are
+taken from their source archives, which are fetched and not kept in this repository. Each is put into two class folders
+and prepared. What comes out is compared with what Pillow's own conversions make of its first frame; pictures of
 more than eight bits, with what the stated numbers say. An error that is no sentence is a fault.
 """
 
@@ -24,13 +23,16 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from benchmarks.fetching import pypi_source, pypi_wheel
+from benchmarks.fetching import pypi_source
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing import ChoiceNeeded, PackingError, prepare, read_choices
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.pictures import Target, look, prepare_picture
 
-SOURCES = {"pillow": ("pillow==13.0.0", "Tests/images/"), "scikit-image": ("scikit_image==0.26.0", "skimage/data/")}
+SOURCES = {
+    "pillow": ("pillow==13.0.0", "Tests/images/", None),
+    "scikit-image": ("scikit_image==0.26.0", "data/", "mesonpy"),  # in skimage/data and in tests/skimage/data
+}
 OTHER_SUFFIXES = frozenset({".jp2", ".j2k", ".tga", ".ico", ".icns", ".pcx", ".psd", ".dds", ".sgi", ".eps", ".fits"})
 APART_MAX = 1  # of 255: a scale of 16 bits may be rounded in either way
 ALONE_BYTES_MAX = 64 * 2**20
@@ -38,12 +40,8 @@ ALONE_BYTES_MAX = 64 * 2**20
 
 def members(source: str) -> Iterator[tuple[str, bytes]]:
     """The names and contents of the pictures of a source."""
-    package, inside = SOURCES[source]
-    if source == "scikit-image":
-        with pypi_wheel(package) as wheel:
-            yield from ((name, wheel.read(name)) for name in wheel.namelist() if _is_picture(name, inside))
-        return
-    with pypi_source(package) as archive:
+    package, inside, backend = SOURCES[source]
+    with pypi_source(package, backend) as archive:
         yield from _of_source(archive, inside)
 
 

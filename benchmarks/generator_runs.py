@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmarks.budgets import NoLedger
+from benchmarks.budgets import CountedBudget
 from benchmarks.small_data import Folder, channels_first, facts_of
-from models.portable.generator import Generator
+from models.released import ReleasedGenerator
 from privacy.accounting.filter import open_filter
 from privacy.plans.datalens.defaults import UNITS_PER_TEACHER_MIN
 from privacy.plans.plan import Plan, PublicFacts
@@ -22,9 +24,16 @@ from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 
-DELTA = 1e-5
+DELTA, CPU = 1e-5, torch.device("cpu")
 SAMPLES, SAMPLES_LARGE, LARGE, EPOCHS = 8000, 2500, 2000, 10  # fewer samples of images with 2,000 pixels or more
-TODAY, PRIOR, OURS = "today", "prior", "ours"
+TODAY, PRIOR, OURS, PUBLISHED = "today", "prior", "ours", "published"
+
+
+def here() -> tuple[torch.device, str]:
+    """Return what to compute on, a GPU where there is one, and what a row says of it."""
+    if torch.cuda.is_available():
+        return torch.device("cuda"), torch.cuda.get_device_name()
+    return CPU, f"{platform.machine()} CPU"
 
 
 def request_of(variant: str, declared: PublicFacts) -> tuple[str, dict[str, Any]]:
@@ -35,6 +44,8 @@ def request_of(variant: str, declared: PublicFacts) -> tuple[str, dict[str, Any]
     """
     if variant == TODAY:
         return "datalens", {"preset": "fixed", "teachers": min(4000, declared.units_declared // UNITS_PER_TEACHER_MIN)}
+    if variant == PUBLISHED:
+        return "datalens", {"preset": "published"}
     if variant == PRIOR:
         return "moments", {"mean_share": 1.0, "pooled_share": 0.0, "class_share": 0.0}
     return "moments", {}
@@ -45,29 +56,45 @@ def samples_of(folder: Folder) -> int:
     return SAMPLES_LARGE if folder.images.shape[1] * folder.images.shape[2] >= LARGE else SAMPLES
 
 
-def train(folder: Folder, variant: str, epsilon: float) -> tuple[Generator, Plan, float]:
-    """Train one generator with a fresh secret; returns it, its plan and the seconds."""
-    declared = facts_of(folder)
-    privacy_filter = open_filter(epsilon, DELTA)
-    plan = build_plan(*request_of(variant, declared), privacy_filter, privacy_filter.capacity_nano, declared)
-    run = Run(
-        plan=plan,
-        facts=declared,
-        data=TrainingData(folder.images, folder.labels, declared.classes),
-        budget=NoLedger(),
-        secret=secrets.token_bytes(32),
-    )
+def trained(
+    folder: Folder,
+    recipe: str,
+    options: Mapping[str, Any],
+    epsilon: float,
+    *,
+    delta: float = DELTA,
+    device: torch.device = CPU,
+) -> tuple[ReleasedGenerator, Plan, float]:
+    """Train one generator with a fresh secret and all of a budget; returns it, its plan and the seconds.
+
+    Raises:
+        RuntimeError: it released something else than its plan says.
+    """
+    declared, account, budget = facts_of(folder), open_filter(epsilon, delta), CountedBudget()
+    plan = build_plan(recipe, options, account, account.capacity_nano, declared)
+    data = TrainingData(folder.images, folder.labels, declared.classes)
     started = time.monotonic()
-    generator = TRAINERS[plan.recipe](run)
+    generator: ReleasedGenerator = TRAINERS[recipe](  # type: ignore[assignment]  # it publishes a generator
+        Run(plan=plan, facts=declared, data=data, budget=budget, secret=secrets.token_bytes(32), device=device)
+    )
+    if budget.releases != {stage.name: stage.event.count for stage in plan.stages}:
+        raise RuntimeError("a training released something else than its plan says")
     return generator, plan, time.monotonic() - started
 
 
-def draw(generator: Generator, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+def train(folder: Folder, variant: str, epsilon: float) -> tuple[ReleasedGenerator, Plan, float]:
+    """Train a variant; see `trained`."""
+    return trained(folder, *request_of(variant, facts_of(folder)), epsilon)
+
+
+def draw(
+    generator: ReleasedGenerator, classes: int, samples: int, seed: int, device: torch.device = CPU
+) -> tuple[Tensor, Tensor]:
     """Return synthetic images (n, c, h, w) uint8 and their labels, uniform over the classes."""
-    wanted = torch.arange(samples) % generator.config.classes
-    stream = torch.Generator().manual_seed(seed)
-    drawn = torch.cat([generator.sample(part, stream) for part in torch.split(wanted, 2000)])
-    return (drawn * 255).round().byte(), wanted
+    wanted, stream = torch.arange(samples) % classes, torch.Generator().manual_seed(seed)
+    generator.to(device)
+    drawn = [generator.sample(part.to(device), stream).cpu() for part in torch.split(wanted, 2000)]
+    return (torch.cat(drawn) * 255).round().byte(), wanted
 
 
 def accuracy_of(images: Tensor, labels: Tensor, folder: Folder, seed: int) -> float:

@@ -57,7 +57,7 @@ def row_of(
     runs = []
     for seed in seeds:
         made, plan, seconds = select(folder, public, epsilon, options)
-        accuracy = accuracy_of(*draw(made, samples_of(folder), seed), folder, seed)  # type: ignore[arg-type]
+        accuracy = accuracy_of(*draw(made, len(folder.classes), samples_of(folder), seed), folder, seed)
         runs.append({"seed": seed, "seconds": round(seconds, 1), "accuracy": accuracy})
         print(f"  epsilon {epsilon:g} {dict(options)}: {accuracy:.4f} ({seconds:.0f} s)", flush=True)
     return {
@@ -90,7 +90,8 @@ def main() -> None:
     public = load_clipart(asked.public, folder.images.shape[1], colour=True)
     if asked.grid is not None:
         made, _, _ = select(folder, public, asked.epsilons[0], asked.options[0])
-        picture = tiled(*draw(made, COLUMNS * len(folder.classes), 0), len(folder.classes))  # type: ignore[arg-type]
+        classes = len(folder.classes)
+        picture = tiled(*draw(made, classes, COLUMNS * classes, 0), classes)
         Image.fromarray(picture).save(asked.grid, optimize=True)
     rows = [
         row_of(folder, public, epsilon, options, asked.seeds)

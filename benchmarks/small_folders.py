@@ -44,7 +44,7 @@ def row_of(name: str, folder: Folder, variant: str, epsilon: float | None, seeds
         else:
             generator, plan, seconds = train(folder, variant, epsilon)
             config = plan.config_of(MomentsConfig).model_dump()
-            images, labels = draw(generator, samples_of(folder), seed)
+            images, labels = draw(generator, len(folder.classes), samples_of(folder), seed)
         accuracy = accuracy_of(images, labels, folder, seed)
         runs.append({"seed": seed, "train_seconds": round(seconds, 1), "accuracy": accuracy})
         print(f"  {name} {variant} epsilon {epsilon}: {accuracy:.4f} ({seconds:.0f} s)", flush=True)
@@ -64,7 +64,8 @@ def row_of(name: str, folder: Folder, variant: str, epsilon: float | None, seeds
 def grid(folder: Folder, epsilon: float, variant: str, file: Path, columns: int = 12) -> None:
     """Draw a picture of released samples, one row for each class."""
     generator, _, _ = train(folder, variant, epsilon)
-    picture = tiled(*draw(generator, columns * len(folder.classes), 0), len(folder.classes))
+    classes = len(folder.classes)
+    picture = tiled(*draw(generator, classes, columns * classes, 0), classes)
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(picture.squeeze()).save(file, optimize=True)
 

@@ -4,33 +4,25 @@ Run `python -m benchmarks.symmetry --json FILE`. Every row trains `moments` on a
 secrets, draws synthetic images, trains the small CNN on them to the last step and tests it once on real images that
 took no part: all of CIFAR-10 by the fixed protocol of `benchmarks.datalens_utility` with 30,000 samples, the small
 sets by that of `benchmarks.small_folders`. Nothing is selected on them: `--held-out` measures where settings were
-chosen. A row is written after each of its secrets; a file that has some of them goes on with the others.
+chosen. A row is written after each of its secrets; a file that has some of them goes on with the others, in the order
+of what was asked first: run it again and again. All of it takes three hours of a processor core.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
-import secrets
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.budgets import CountedBudget
-from benchmarks.generator_runs import DELTA, accuracy_of, draw, samples_of
-from benchmarks.small_data import SETS, Folder, cifar10, facts_of
-from models.portable.generator import Generator
-from privacy.accounting.filter import open_filter
-from privacy.plans.plan import Plan
-from privacy.plans.registry import build_plan
-from workers.evaluation.utility import train_and_test
-from workers.recipes.interface import Run, TrainingData
-from workers.recipes.registry import TRAINERS
+from benchmarks.datalens_utility import measure
+from benchmarks.generator_runs import DELTA, accuracy_of, draw, here, samples_of, trained
+from benchmarks.small_data import SETS, Folder, cifar10
+from models.released import ReleasedGenerator
 
 WHOLE, SAMPLES = "cifar10", 30_000
 FOLDERS: Mapping[str, Callable[[], Folder]] = {
@@ -47,40 +39,23 @@ ROWS: tuple[tuple[str, float, str], ...] = (
 )
 
 
-def train(folder: Folder, epsilon: float, symmetry: str) -> tuple[Generator, Plan]:
-    """Train one generator with a fresh secret.
-
-    Raises:
-        RuntimeError: it released something else than its plan says.
-    """
-    declared, account = facts_of(folder), open_filter(epsilon, DELTA)
-    plan = build_plan("moments", {"symmetry": symmetry}, account, account.capacity_nano, declared)
-    data, budget = TrainingData(folder.images, folder.labels, declared.classes), CountedBudget()
-    generator = TRAINERS["moments"](
-        Run(plan=plan, facts=declared, data=data, budget=budget, secret=secrets.token_bytes(32))
-    )
-    if budget.releases != {stage.name: stage.event.count for stage in plan.stages}:
-        raise RuntimeError("a training released something else than its plan says")
-    return generator, plan
-
-
-def accuracy(name: str, folder: Folder, generator: Generator, seed: int, samples: int) -> float:
+def accuracy(
+    name: str, folder: Folder, generator: ReleasedGenerator, seed: int, samples: int, device: torch.device
+) -> float:
     """Return the accuracy of a CNN trained on a generator's images."""
-    images, labels = draw(generator, samples, seed)
-    if name != WHOLE:
-        return accuracy_of(images, labels, folder, seed)
-    test = torch.from_numpy(folder.test_images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(folder.test_labels)
-    return train_and_test("cnn", images, labels, *test, classes=len(folder.classes), seed=seed).accuracy
+    if name == WHOLE:
+        return measure(folder, generator, samples, seed, device, ("cnn",))["cnn"]
+    return accuracy_of(*draw(generator, len(folder.classes), samples, seed), folder, seed)
 
 
-def measured(row: dict[str, Any], name: str, folder: Folder, samples: int | None) -> dict[str, Any]:
-    """Return a row with one secret more."""
-    seed, started = len(row["runs"]), time.monotonic()
-    generator, plan = train(folder, row["epsilon"], row["symmetry"])
-    seconds = time.monotonic() - started
+def with_one_secret_more(row: dict[str, Any], folder: Folder, samples: int | None) -> dict[str, Any]:
+    """Train once, measure, and return the row with what was found."""
+    seed, name, (device, machine) = len(row["runs"]), row["dataset"], here()
+    asked = {"symmetry": row["symmetry"], **row["options"]}
+    generator, plan, seconds = trained(folder, "moments", asked, row["epsilon"])
     drawn = samples or (SAMPLES if name == WHOLE else samples_of(folder))
-    found = accuracy(name, folder, generator, seed, drawn)
-    runs = [*row["runs"], {"seed": seed, "train_seconds": round(seconds, 1), "accuracy": found}]
+    found = accuracy(name, folder, generator, seed, drawn, device)
+    runs = [*row["runs"], {"seed": seed, "train_seconds": round(seconds, 1), "accuracy": found, "machine": machine}]
     each = [run["accuracy"] for run in runs]
     return {
         **row,
@@ -92,50 +67,47 @@ def measured(row: dict[str, Any], name: str, folder: Folder, samples: int | None
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure all rows, print them as a table and, where asked, keep them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--datasets", nargs="+", choices=list(FOLDERS), default=list(FOLDERS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 3.0, 10.0])
     parser.add_argument("--symmetries", nargs="+", default=["none", "mirror", "square"])
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of `moments`, as JSON")
     parser.add_argument("--secrets", type=int, default=3, help="fresh secrets for each row")
     parser.add_argument("--samples", type=int, help="synthetic images; default: what each protocol says")
     parser.add_argument("--held-out", action="store_true", help="test on held-out training images, to choose settings")
-    options = parser.parse_args()
+    given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    rows: dict[tuple[str, float, str], dict[str, Any]] = {}
-    if options.json is not None and options.json.exists():
-        kept = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
-        rows = {(row["dataset"], row["epsilon"], row["symmetry"]): row for row in kept}
-    folders: dict[str, Folder] = {}
-    for count in range(options.secrets):
-        for key in ROWS:
-            name, epsilon, symmetry = key
-            if name not in options.datasets or epsilon not in options.epsilons or symmetry not in options.symmetries:
+    options = {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in given.option)}
+    document: dict[str, Any] = {"held_out": given.held_out, "rows": []}
+    if given.json is not None and given.json.exists():
+        document = json.loads(given.json.read_text(encoding="utf-8"))
+    if document["held_out"] != given.held_out:
+        parser.error(f"{given.json} is of {'held-out' if document['held_out'] else 'test'} images: name another file")
+    rows, folders = document["rows"], dict[str, Folder]()
+    for count in range(given.secrets):
+        for name, epsilon, symmetry in ROWS:
+            if name not in given.datasets or epsilon not in given.epsilons or symmetry not in given.symmetries:
                 continue
             if name not in folders:
                 folder = FOLDERS[name]()
                 part = min(5000, len(folder.labels) // 5)
-                folders[name] = folder.held_out(test=part) if options.held_out else folder
-            row = rows.get(key) or {
-                "dataset": name,
-                "records": len(folders[name].labels),
-                "epsilon": epsilon,
-                "delta": DELTA,
-                "symmetry": symmetry,
-                "runs": [],
-            }
+                folders[name] = folder.held_out(test=part) if given.held_out else folder
+            asked = {"dataset": name, "records": len(folders[name].labels), "epsilon": epsilon, "delta": DELTA}
+            asked |= {"symmetry": symmetry, "options": options}
+            place = next((at for at, row in enumerate(rows) if asked.items() <= row.items()), len(rows))
+            row = rows[place] if place < len(rows) else {**asked, "runs": []}
             if len(row["runs"]) > count:
                 continue
-            rows[key] = row = measured(row, name, folders[name], options.samples)
+            row = with_one_secret_more(row, folders[name], given.samples)
+            rows[place : place + 1] = [row]
             print(f"  {name} epsilon {epsilon:g} {symmetry}: {row['runs'][-1]}", flush=True)
-            if options.json is not None:
-                document = {"machine": f"{platform.machine()} CPU", "torch": torch.__version__}
-                document |= {"held_out": options.held_out, "rows": [rows[key] for key in ROWS if key in rows]}
-                options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            if given.json is not None:
+                given.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     print(f"{'dataset':<14} {'records':>7} {'epsilon':>7} {'symmetry':<8} {'secrets':>7} {'cnn':>7} {'sd':>7}")
-    for row in rows.values():
+    for row in rows:
         spread = "" if row["sd"] is None else f"{row['sd']:.4f}"
         print(
             f"{row['dataset']:<14} {row['records']:>7} {row['epsilon']:>7g} {row['symmetry']:<8} {len(row['runs']):>7} "

@@ -22,6 +22,7 @@ from models.teacher_sizes import convolutional_sizes
 
 _DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2
 _BETAS = (0.5, 0.999)  # of Adam
+_BLOCK_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class ConvolutionalTeachers:
         teachers: those whose shards are asked for, side by side.
         generator: a CPU generator, of the initial weights. A teacher's do not depend on which others are made.
         device: to compute on.
-        block_bytes: of temporary tensors; how many teachers are worked on at a time follows.
+        block_bytes: of temporary tensors, from which follows how many teachers are worked on at a time; None: what
+            suits the device.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class ConvolutionalTeachers:
         *,
         generator: torch.Generator,
         device: torch.device | str = "cpu",
-        block_bytes: int = 64 * 2**20,
+        block_bytes: int | None = None,
     ) -> None:
         self.config = c = config
         self.device = torch.device(device)
@@ -97,7 +99,8 @@ class ConvolutionalTeachers:
             moved.grad = torch.zeros_like(moved)
         self._optimizer = torch.optim.Adam(self._parameters.values(), lr=c.learning_rate, betas=_BETAS, fused=True)
         widest = max(c.height * c.width * (c.channels + c.classes), 4 * math.prod(shapes["dense"]) // c.hidden)
-        self._bytes_each, self._block_bytes = 16 * widest, block_bytes  # an image's, with what autograd keeps
+        self._bytes_each = 16 * widest  # of an image, with what autograd keeps
+        self._block_bytes = block_bytes or _BLOCK_BYTES.get(self.device.type, _BLOCK_BYTES["cuda"])
 
     def __repr__(self) -> str:
         return f"ConvolutionalTeachers(teachers={self.teachers}, <private>)"

@@ -1,5 +1,5 @@
 """Run `obscura quickstart` and the six lines of Python beside it on 1,400 real pictures of mixed sizes, and write what
-they say into docs/quickstart.md; and `obscura quickstart` on 2,000 DICOM files, for docs/dicom.md.
+they say into docs/quickstart.md; and `obscura quickstart` on 2,000 DICOM files, for docs/pictures.md.
 
     python scripts/quickstart_transcript.py
 
@@ -24,7 +24,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quickstart.md"
-DICOM_PAGE = PAGE.with_name("dicom.md")
+PICTURES_PAGE = PAGE.with_name("pictures.md")
 PICTURES = 1400
 SCANS, PATIENTS, SCAN_SIDE = 2000, 700, 40
 SHOWN = re.compile(r"(?<=```text\n).*?(?=```)", re.DOTALL)  # of the command, and of the program
@@ -72,15 +72,16 @@ def write_scans(folder: Path) -> None:
         place.write_bytes(frame.replace(patient.format(0).encode(), owner) + pixels.tobytes())
 
 
-def run(place: Path, *command: str, write: Callable[[Path], None] = write_digits, folder: str = "digits") -> str:
+def run(place: Path, *command: str, write: Callable[[Path], None] | None = None, stops: bool = False) -> str:
     """Run a command in a folder that has the pictures; return what a person sees, without how far jobs were."""
-    write(place / folder)
+    if write is not None:
+        write(place)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
     ran = subprocess.run(
         [sys.executable, *command], cwd=place, env=kept, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False,
     )  # fmt: skip
-    if ran.returncode:
+    if bool(ran.returncode) is not stops:
         raise RuntimeError(ran.stdout)
     return re.sub(r"^(training|sampling) .*\n", "", ran.stdout, flags=re.MULTILINE)
 
@@ -88,21 +89,24 @@ def run(place: Path, *command: str, write: Callable[[Path], None] = write_digits
 def run_command(place: Path) -> str:
     """Run `obscura quickstart`."""
     words = ("quickstart", "digits", "--at-most", "2000", "--size", "28", "--grey", "--yes")
-    return f"$ obscura {' '.join(words)}\n" + run(place, "-P", "-m", "obscura.cli", *words)
+    said = run(place, "-P", "-m", "obscura.cli", *words, write=lambda at: write_digits(at / "digits"))
+    return f"$ obscura {' '.join(words)}\n{said}"
 
 
 def run_program(place: Path) -> str:
     """Run the lines of Python that stand on the page."""
     (program,) = PROGRAM.findall(PAGE.read_text("utf-8"))
-    return run(place, "-P", "-c", program)
+    return run(place, "-P", "-c", program, write=lambda at: write_digits(at / "digits"))
 
 
 def run_scans(place: Path) -> str:
-    """Run `obscura quickstart` on DICOM files, with the flag that it names where it is left out."""
-    words = ("quickstart", "scans", "--at-most", "3000", "--subjects-at-most", "1000", "--grey", "--yes")
-    return f"$ obscura {' '.join(words)}\n" + run(
-        place, "-P", "-m", "obscura.cli", *words, write=write_scans, folder="scans"
-    )
+    """Run `obscura quickstart` on DICOM files, and again with the two flags that its error names."""
+    write_scans(place / "scans")
+    shown = ""
+    for bounds in ((), ("--at-most", "3000", "--subjects-at-most", "1000")):
+        words = ("quickstart", "scans", *bounds, "--yes")
+        shown += f"$ obscura {' '.join(words)}\n" + run(place, "-P", "-m", "obscura.cli", *words, stops=not bounds)
+    return shown
 
 
 def main() -> None:
@@ -114,7 +118,7 @@ def main() -> None:
             seconds = time.monotonic() - began
         sys.stdout.write(f"{act.__name__}: {seconds:.0f} s, with the writing of the pictures\n")
     texts = iter(shown)
-    for page in (PAGE, DICOM_PAGE):
+    for page in (PAGE, PICTURES_PAGE):
         page.write_text(SHOWN.sub(lambda _: next(texts), page.read_text("utf-8")), "utf-8")
 
 

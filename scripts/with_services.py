@@ -1,11 +1,12 @@
-"""Run a command with a PostgreSQL and a Redis server at hand.
+"""Run a command with a PostgreSQL, a Redis and an S3 server at hand.
 
     python scripts/with_services.py COMMAND [ARGUMENT ...]
 
-For each of the two, in this order: the address in the environment (OBSCURA_TEST_POSTGRES,
-OBSCURA_TEST_REDIS), a server that answers on this machine's usual port, a private throw-away server started from
-the installed binaries and stopped when the command ends. Where none can be had, the address stays unset and the tests
-that need it are left out, which is said here and in pytest's summary. The command's exit status is passed on.
+For each of the three, in this order: the address in the environment (OBSCURA_TEST_POSTGRES, OBSCURA_TEST_REDIS,
+OBSCURA_TEST_S3), a server that answers on this machine's usual port (not for S3), a private throw-away server started
+from the installed binaries (for S3 of OpenStack Swift) and stopped when the command ends. Where none can be had, the
+address stays unset and the tests that need it are left out, which is said here and in pytest's summary. The command's
+exit status is passed on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import redis
@@ -28,6 +30,7 @@ POSTGRESQL_VARIABLE = "OBSCURA_TEST_POSTGRES"
 POSTGRESQL_USUAL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 REDIS_VARIABLE = "OBSCURA_TEST_REDIS"
 REDIS_USUAL = "redis://127.0.0.1:6379/9"
+S3_VARIABLE = "OBSCURA_TEST_S3"
 PATIENCE_SECONDS = 60
 
 
@@ -50,6 +53,14 @@ def redis_answers(url: str) -> bool:
         with redis.Redis.from_url(url, socket_connect_timeout=3, socket_timeout=3) as connection:
             return bool(connection.ping())
     except redis.RedisError:
+        return False
+
+
+def s3_answers(url: str) -> bool:
+    try:
+        with socket.create_connection((urlsplit(url).hostname or "", urlsplit(url).port or 80), timeout=3):
+            return True
+    except OSError:
         return False
 
 
@@ -189,6 +200,25 @@ def private_redis() -> Iterator[str | None]:
         yield server.url
 
 
+@contextlib.contextmanager
+def private_s3() -> Iterator[str | None]:
+    """Start OpenStack Swift in a temporary folder; yield its address, at which it will answer in a few seconds."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    with tempfile.TemporaryDirectory(prefix="obscura-swift-") as folder:
+        try:
+            from scripts.swift_server import SwiftServer
+
+            server = SwiftServer(Path(folder))
+        except (FileNotFoundError, subprocess.CalledProcessError):
+            yield None
+            return
+        try:
+            server.spawn()
+            yield server.url
+        finally:
+            server.stop()
+
+
 def main(command: list[str]) -> int:
     if not command:
         sys.stderr.write(__doc__ or "")
@@ -198,6 +228,7 @@ def main(command: list[str]) -> int:
         for name, variable, usual, answers, private in (
             ("PostgreSQL", POSTGRESQL_VARIABLE, POSTGRESQL_USUAL, postgresql_answers, private_postgresql),
             ("Redis", REDIS_VARIABLE, REDIS_USUAL, redis_answers, private_redis),
+            ("S3", S3_VARIABLE, "", s3_answers, private_s3),
         ):
             given = environment.get(variable)
             if given and answers(given):
@@ -206,7 +237,7 @@ def main(command: list[str]) -> int:
             if given:
                 say(f"{name} does not answer at the address in {variable}")
                 return 1
-            if answers(usual):
+            if usual and answers(usual):
                 environment[variable] = usual
                 say(f"{name} answers on its usual port")
                 continue

@@ -34,7 +34,7 @@ from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_directory, open_regular
-from service.storage.interface import Storage, key_of
+from service.storage.interface import Storage, StorageUnavailable, key_of
 
 # The service reads no more than this by itself: ten seconds. Longer logs are read from the newest checkpoint on, whose
 # heads were verified when it was signed; the whole is for `obscura ledger verify`, from time to time.
@@ -124,6 +124,8 @@ def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterato
             directory = storage.open(key_of(row.id))
             same = digest_directory(directory) == row.artifact_sha256
             shows_its_card = same and _shows_card(directory, row.card)
+        except StorageUnavailable:
+            raise
         except (ObscuraError, OSError):
             message = f"The files of release {row.id} are gone, or are not plain files."
             yield Finding(FindingCode.ARTIFACT_MISMATCH, message, row.account_id, stops=False)
@@ -173,6 +175,7 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the stop cannot be written: the database is away, and nothing can be armed.
+        StorageUnavailable: the storage cannot be asked.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -180,6 +183,8 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
         report = inspect_ledger(settings, factory, full=full)
         if report.clean:
             _keep(settings, factory)
+    except StorageUnavailable:  # nothing is wrong with the ledger, and nothing can begin
+        raise
     except Exception as error:  # what cannot be verified is not trusted
         report = _not_verifiable(error)
     follow_up(factory, report, now=now)
@@ -216,7 +221,7 @@ def nothing_is_found(settings: Settings, factory: SessionFactory, *, now: dateti
     For who is about to remove files: what cannot be verified is not believed.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: the database is away.
+        sqlalchemy.exc.SQLAlchemyError, StorageUnavailable: the database or the storage is away.
     """
     return _verified(settings, factory, full=False, now=now).clean
 
@@ -225,7 +230,7 @@ def _verified(settings: Settings, factory: SessionFactory, *, full: bool, now: d
     """Verify and act on what is found."""
     try:
         report = inspect_ledger(settings, factory, full=full)
-    except SQLAlchemyError:  # the database is away: the next round tries again
+    except (SQLAlchemyError, StorageUnavailable):  # away: the next round tries again
         raise
     except Exception as error:
         report = _not_verifiable(error)

@@ -20,6 +20,7 @@ from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
 from service.api.uploading import UploadLimits, upload_slots
+from service.audit.signing import open_signing_key
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
@@ -28,6 +29,8 @@ from service.inspection import inspect_at_start, require_clock
 from service.key_uses import KeyUses
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage import is_elsewhere
+from service.storage.interface import StorageUnavailable
 from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler
 
@@ -108,7 +111,11 @@ def create_app(
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     parts: tuple[_Part, ...] = app.state.parts
-    app.state.warning = await run_sync(_prepare, service)
+    try:
+        app.state.warning = await run_sync(_prepare, service)
+    except StorageUnavailable as error:
+        get_logger(__name__).error("operator_needed", code=error.code, message=error.message)
+        raise
     for part in parts:
         part.start()
     try:
@@ -156,6 +163,8 @@ def _clear_up(service: Service) -> None:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):
             vault.make_fingerprint_key(settings)
+            if is_elsewhere(settings):  # workers elsewhere get copies of it, and make none
+                open_signing_key(settings.ledger_key_path)
         to_shred = deletion.unfinished(session, settings)
     receiving.check_public(settings, factory)
     for dataset_id in to_shred:

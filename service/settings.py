@@ -25,7 +25,10 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OBSCURA_", frozen=True, extra="ignore")
 
     data_dir: Path = Path("var")
-    storage: str = Field(default="folder", description="what keeps the files that outlive processes: the data folder")
+    storage: str = Field(
+        default="folder",
+        description="what keeps the files that outlive processes: the data folder, or s3://bucket/prefix",
+    )
     database_url: str = ""
     mode: Literal["embedded", "celery"] = "embedded"
     redis_url: str = "redis://127.0.0.1:6379/0"

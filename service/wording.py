@@ -22,6 +22,7 @@ from privacy.plans.registry import RECIPES
 
 NONE_SHOWN = "None is shown until an operator has looked."
 NEEDS_OPERATOR = "The ledger refuses to go on until an operator has looked at it."
+NO_STORAGE = "The service does not reach its storage now. Nothing was lost: try again soon."
 
 JOB_STATES = {
     JobState.QUEUED: "Queued",

@@ -29,6 +29,13 @@ _ARCHIVES = (
     b"\x28\xb5\x2f\xfd",
 )
 _TAR_MAGIC_OFFSET = 257
+TIFF_MAGICS = (b"II*\0", b"MM\0*")
+_JPEG_2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
+# What people have beside others, as pictures, volumes or films: named where it is left out, never passed over.
+_OTHERS = (
+    ".jxl", ".jls", ".tga", ".psd", ".svg", ".exr", ".webm", ".raw", ".dng", ".nef", ".cr2", ".cr3", ".arw", ".svs",
+    ".ndpi", ".czi", ".mha", ".mhd", ".nrrd", ".mgz", ".mp4", ".avi", ".mov", ".mkv", ".wmv",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +77,14 @@ TYPES = (
     ),
     PictureType("WEBP", (".webp",), lambda data: data.startswith(b"RIFF") and data[8:12] == b"WEBP", webp_size),
     PictureType("BMP", (".bmp",), lambda data: data.startswith(b"BM"), bmp_size, count_runs),
-    PictureType("GIF", (".gif",)),
-    PictureType("TIFF", (".tif", ".tiff")),
-    PictureType("PPM", (".ppm", ".pgm")),
+    PictureType("GIF", (".gif",), lambda data: data.startswith(b"GIF8")),
+    PictureType("TIFF", (".tif", ".tiff"), lambda data: data.startswith(TIFF_MAGICS)),
+    PictureType("PPM", (".ppm", ".pgm", ".pbm", ".pnm", ".pfm")),
+    PictureType("JPEG2000", (".jp2", ".j2k", ".jpx", ".jpc"), lambda data: data.startswith(_JPEG_2000)),
     PictureType("DICOM", (".dcm", ".dicom", ".ima"), readable=False),  # but by obscura.preparing.dicom
     PictureType("HEIC", (".heic", ".heif"), readable=False),
     PictureType("AVIF", (".avif",), readable=False),
+    PictureType("pictures of other kinds", _OTHERS, readable=False),
 )
 
 
@@ -96,6 +105,11 @@ def picture_header(data: bytes) -> tuple[PictureType, int, int]:
     if data.startswith(_ARCHIVES) or data[_TAR_MAGIC_OFFSET : _TAR_MAGIC_OFFSET + 5] == b"ustar":
         raise Refused(Fault.ARCHIVE_NESTED)
     raise Refused(Fault.IMAGE_FORMAT)
+
+
+def is_picture(head: bytes) -> bool:
+    """Whether a file is of a readable type, by its first 16 bytes."""
+    return any(kind.readable and kind.begins(head) for kind in TYPES if kind.name != "BMP")  # two letters are little
 
 
 def require_few_parts(data: bytes) -> None:

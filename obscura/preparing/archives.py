@@ -145,7 +145,7 @@ class TarTree(_Members):
         try:
             self._file = _unpacked(path)  # open for as long as the tree
             self._archive = tarfile.TarFile(fileobj=self._file)
-            infos = [info for info in self._archive if info.isfile()]
+            infos = [info for info in self._archive if info.isfile() or info.islnk() or info.issym()]
         except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError) as error:
             raise PackingError(f"{path.name} cannot be read as a tar: {error}.") from error
         names = [_safe(path.name, info.name) for info in infos]
@@ -168,6 +168,8 @@ class TarTree(_Members):
                 return bounded(file, member.size)
         except Unreadable:
             raise
+        except KeyError:
+            raise Unreadable("it is a link to a file that is not in the tar") from None
         except Exception as error:  # a damaged tar fails in many ways
             raise Unreadable(f"the tar does not give it out ({type(error).__name__})") from None
 

@@ -7,28 +7,19 @@ owner is asked, and told which columns there are.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from obscura.preparing.choices import Choices
+from obscura.preparing.column_names import known_files, known_labels, known_subjects
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text
 from obscura.preparing.subjects import refuse_owned
 from obscura.preparing.tables import SEVERAL, Table
 from obscura.wire.meanings import owner_in
 
-# As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
-_FILE = (
-    "file", "filename", "filepath", "path", "imagepath", "imgpath", "imagefile", "imagefilename", "image", "imageindex",
-    "imageid", "imagename", "img", "imgname", "isicid", "dicomid", "idcode", "id", "key",
-)  # fmt: skip
-_LABEL = (
-    "label", "labels", "class", "classname", "classlabel", "dx", "target", "findinglabels", "finding", "diagnosis",
-    "category", "level",
-)  # fmt: skip
-_SUBJECT = ("subject", "subjectid", "patient", "patientid", "person", "personid", "pid")
-_YES, _NO = frozenset({"1", "1.0", "true", "yes"}), frozenset({"0", "0.0", "false", "no"})
+_YES, _NO = frozenset({"1", "1.0", "true", "yes", "t", "y"}), frozenset({"0", "0.0", "false", "no", "f", "n"})
+_LETTERS = frozenset("tfyn")  # of F and M, one may be all that there is
 _UNSURE = frozenset({"-1", "-1.0"})  # of CheXpert
 COMBINATIONS_MAX = 32
 _CELLS_TRIED = 50
@@ -82,31 +73,48 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"
     if owned is not None and subjects is False:
         refuse_owned(owned)
+    table = _joined(table, choices, files, owners)
+    folders = [owner_in(cell) for cell in table.cells(files)]
     labels, classes = _labels(table, choices, {files, owners})
     whose = folders if owners is None else table.cells(owners)
     return Said([Row(*said) for said in zip(table.cells(files), labels, whose, strict=True)], classes, owned)
 
 
+def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> Table:
+    """Where a picture has several rows, as in lists of findings, one row with all of its labels."""
+    known = [choices.label_column] if choices.label_column else known_labels(table.columns)
+    column = next((name for name in table.columns if name in known and name not in (files, owners)), None)
+    rows: dict[tuple[str, ...], dict[str, None]] = {}
+    if column is None or set(choices.attributes) & set(table.columns) or len({*table.cells(files)}) == len(table.rows):
+        return table
+    whose = table.cells(owners) if owners else itertools.repeat("")
+    for file, owner, label in zip(table.cells(files), whose, table.cells(column), strict=False):
+        rows.setdefault((file, owner), {})[label] = None
+    kept = [*dict.fromkeys((files, *([owners] if owners else []), column))]
+    joined = [(*(key if owners else key[:1]), SEVERAL.join(labels)) for key, labels in rows.items()]
+    return Table(table.name, tuple(kept), joined, table.named)
+
+
 def tells_classes(table: Table, choices: Choices) -> bool:
     """Whether a table that lies beside pictures is about them, and about their classes."""
     stated = {choices.label_column, *choices.attributes} & set(table.columns)
-    return bool(_known(table.columns, _FILE)) and bool(stated or _known(table.columns, _LABEL))
+    return bool(known_files(table.columns)) and bool(stated or known_labels(table.columns))
 
 
 def tells_subjects(table: Table) -> bool:
     """Whether a column has a name that those of subjects have."""
-    return bool(_known(table.columns, _SUBJECT))
+    return bool(known_subjects(table.columns))
 
 
 def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]) -> str:
     if stated is not None:
         return _column(table, stated, "--file-column")
-    known = _known(table.columns, _FILE)
+    known = known_files(table.columns)
     named = [column for column in known or table.columns if all(map(exists, list(table.cells(column))[:_CELLS_TRIED]))]
     known = (named if len(named) == 1 else []) or known
     if len(known) == 1:
         return known[0]
-    labelled = [] if _known(table.columns, _LABEL) else ["--label-column NAME"]
+    labelled = [] if known_labels(table.columns) else ["--label-column NAME"]
     if not known:
         raise ChoiceNeeded(
             f"Nothing says which column of {table.name} names the pictures. {_columns(table)}",
@@ -121,7 +129,7 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
 def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str | None:
     if stated is not None:
         return _column(table, stated, "--subject-column")
-    known = _known(table.columns, _SUBJECT)
+    known = known_subjects(table.columns)
     if not subjects:
         return known[0] if known else None  # whoever asks for the rows decides what an unwanted one means
     if len(known) == 1:
@@ -141,7 +149,7 @@ def _labels(
     classes = (f"not {attributes[0]}", attributes[0]) if len(attributes) == 1 else attributes or None
     if attributes and set(attributes) <= set(table.columns):
         return _of_attributes(table, attributes), classes
-    known = [column for column in _known(table.columns, _LABEL) if column not in taken]
+    known = [column for column in known_labels(table.columns) if column not in taken]
     order = None if choices.label_column or attributes else _numbered(table, known)
     column = order[0] if order is not None else _label_column(table, choices.label_column, known)
     if column is None:
@@ -261,21 +269,7 @@ def _members(cell: str) -> list[str]:
 def _is_binary(table: Table, column: str) -> bool:
     values = {cell.casefold() for cell in table.cells(column)}
     said = {value for value in values if not is_missing(value)}
-    return bool(said) and said <= _YES | _NO | _UNSURE
-
-
-def known_labels(columns: Sequence[str]) -> list[str]:
-    """Which of these columns are called as those of classes are."""
-    return _known(columns, _LABEL)
-
-
-def known_subjects(columns: Sequence[str]) -> list[str]:
-    """Which of these columns are called as those of subjects are."""
-    return _known(columns, _SUBJECT)
-
-
-def _known(columns: Sequence[str], names: tuple[str, ...]) -> list[str]:
-    return [column for column in columns if re.sub(r"[^a-z0-9]", "", column.casefold()) in names]
+    return bool(said) and said <= (_YES | _NO | _UNSURE) - _LETTERS
 
 
 def _column(table: Table, stated: str, flag: str) -> str:

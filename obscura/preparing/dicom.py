@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 132
 _WHAT = "Reading DICOM files"
+_NO_TEXT = ("O", "SQ", "UN")  # value representations of bytes and sequences
+_DEFLATED = b"1.2.840.10008.1.2.1.99"  # of the whole file after its meta group (PS3.5, A.5)
+_INFLATED_BYTES_MAX, _META_BYTES_MAX = 2**30, 2**16
 _PIXEL_WORDS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 _GREY, _COLOUR = ("MONOCHROME1", "MONOCHROME2"), ("RGB", "YBR_")
 # Which sequences of a functional group hold what stands at the top of a plain file.
@@ -46,13 +50,15 @@ def require_reader(*tags: str | None) -> None:
         PackingError: There is no such tag.
     """
     with extras(_WHAT):
-        from pydicom.datadict import dictionary_has_tag
+        from pydicom.datadict import dictionary_has_tag, dictionary_VR
     for tag in tags:
         if tag is None or tag == NO_TAG:
             continue
         number = _tag(tag)
         if number is None or not (dictionary_has_tag(number) or number.is_private):
             raise PackingError(f"{tag!r} is no tag of DICOM: write PatientID or 0010,0020.")
+        if dictionary_has_tag(number) and dictionary_VR(number).startswith(_NO_TEXT):
+            raise PackingError(f"The values of {tag} are no texts or numbers: name another tag.")
 
 
 def _tag(text: str) -> BaseTag | None:
@@ -86,6 +92,7 @@ def open_dicom(data: bytes) -> Dataset:
         from pydicom import dcmread
         from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
     try:
+        _bound_inflated(data)
         with _quietly():
             dataset = dcmread(io.BytesIO(data), force=True)
             known = "SOPClassUID" in dataset or "Rows" in dataset or begins_like_dicom(data)
@@ -93,11 +100,33 @@ def open_dicom(data: bytes) -> Dataset:
                 explicit = ExplicitVRLittleEndian if dataset.original_encoding[1] else ExplicitVRBigEndian
                 syntax = ImplicitVRLittleEndian if dataset.original_encoding[0] else explicit
                 dataset.file_meta.TransferSyntaxUID = syntax
+    except Unreadable:
+        raise
     except Exception as error:  # damaged files fail in many ways
         raise Unreadable(f"it is damaged ({type(error).__name__})") from None
     if not known:
         raise Unreadable("it is not a DICOM file")
     return cast("Dataset", dataset)
+
+
+def _bound_inflated(data: bytes) -> None:
+    """Let a file pass that is not deflated, or not to more than a picture can be.
+
+    Raises:
+        Unreadable: It is.
+    """
+    meta = (
+        HEAD_BYTES + 12 + int.from_bytes(data[HEAD_BYTES + 8 : HEAD_BYTES + 12], "little")
+    )  # PS3.10, 7.1: (0002,0000)
+    if _DEFLATED not in data[:_META_BYTES_MAX]:
+        return
+    stream, left = zlib.decompressobj(-zlib.MAX_WBITS), data[meta:]
+    for _ in range(_INFLATED_BYTES_MAX // 2**20):
+        stream.decompress(left, 2**20)
+        left = stream.unconsumed_tail
+        if not left or stream.eof:
+            return
+    raise Unreadable(f"it has more than {_INFLATED_BYTES_MAX >> 20} MiB once it is inflated")
 
 
 def has_picture(dataset: Dataset) -> bool:
@@ -115,11 +144,13 @@ def frames_of(dataset: Dataset) -> int:
 
 def tag_text(dataset: Dataset, tag: str) -> str:
     """The value of a tag, by its keyword or number, as text; empty where it is not there."""
+    from pydicom.multival import MultiValue
+
     with _quietly():
         number = _tag(tag)
         element = None if number is None else dataset.get(number)
         value = getattr(element, "value", element)
-        parts = [value] if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else list(value)
+        parts = list(value) if isinstance(value, MultiValue) else [value]
         return "\\".join(str(part).strip() for part in parts if part is not None)
 
 
@@ -166,6 +197,8 @@ def _frame(dataset: Dataset, number: int) -> Pixels | Numbers:
     if kind not in _GREY or stored.ndim != 2:
         raise Unreadable(f"its pixels are of a kind that is not taken ({kind or 'no PhotometricInterpretation'})")
     settings = _settings(dataset, number)
+    if not settings.get("ModalityLUTSequence") and settings.get("RescaleSlope") == 0:
+        raise Unreadable("its RescaleSlope is 0, so that all of its numbers are one")
     values = apply_modality_lut(stored, settings)
     ends = None if stored.dtype.kind == "f" else _ends(settings)
     limits = None if ends is None else (min(ends), max(ends))
@@ -209,13 +242,16 @@ def _ends(settings: Dataset) -> Window:
 
 def _own(values: np.ndarray[Any, Any], settings: Dataset, ends: Window | None) -> Numbers | None:
     """The picture as the file's own VOI LUT or window shows it, the first where it has several."""
+    from pydicom.multival import MultiValue
     from pydicom.pixels.processing import apply_voi, apply_windowing
 
     tables = settings.get("VOILUTSequence")
     if tables and None not in [tables[0].get(word) for word in ("LUTDescriptor", "LUTData")]:
         return Numbers(apply_voi(values, settings, 0), (0, 2 ** int(tables[0].LUTDescriptor[2]) - 1))
-    if ends is None or None in [settings.get(word) for word in ("WindowCenter", "WindowWidth")]:
-        return None
+    width = settings.get("WindowWidth")
+    first = width[0] if isinstance(width, MultiValue) and width else width
+    if ends is None or settings.get("WindowCenter") is None or not isinstance(first, float | int) or first < 1:
+        return None  # PS3.3, C.11.2.1.2: a window has a width of 1 or more
     return Numbers(
         apply_windowing(values, settings, 0), ends
     )  # from one end to the other, also where the slope is negative

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from obscura.pictures.types import picture_suffixes
+from obscura.pictures.types import names_of
 from obscura.preparing.choices import Choices
-from obscura.preparing.errors import ChoiceNeeded, PackingError
+from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_pictures, below, folders, pictures
-from obscura.wire.meanings import is_part, is_split
+from obscura.preparing.trees import OTHER, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
+from obscura.wire.meanings import is_kind, is_part, is_split
+
+_ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"})
 
 EMPTY = "empty class folder"
 LOOSE = "picture outside of the class folders"
@@ -27,9 +30,15 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
         PackingError: It has none, or another depth than the account's unit asks for.
         ChoiceNeeded: It has pictures, and nothing says of which class they are; or parts, and none is the usual one.
     """
-    base, title = base_of(tree, choices, subjects=bool(subjects))
-    walk = partial(_walk_subjects, tree, base) if subjects else partial(_walk_classes, tree, base, subjects is None)
+    base, title = base_of(tree, choices, subjects=bool(subjects), kinds=True)
     found = folders(tree, base)
+    kind, note = _kind_inside(tree, base, found, choices.split)
+    title = ", ".join(filter(None, (title, note)))
+    walk = (
+        partial(_walk_subjects, tree, base, kind)
+        if subjects
+        else partial(_walk_classes, tree, base, kind, subjects is None)
+    )
     direct = any(pictures(tree, below(base, name)) for name in found)
     if not direct:
         if not subjects and pictures(tree, base):
@@ -39,61 +48,117 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
                 ["--labels labels.csv"],
             )
         if not any(True for name in found for _ in all_pictures(tree, below(base, name), Tally())):
-            kinds = ", ".join(sorted(picture_suffixes()))
-            raise PackingError(f"{tree.name} holds no class folders with pictures ({kinds}).")
+            archives = [name for name in all_files(tree) if suffix_of(name) in _ARCHIVES]
+            packed = f", but archives ({some(archives, len(archives))}): unpack each" if archives else ""
+            raise PackingError(
+                f"{tree.name} holds no class folders with pictures{packed}. Pictures are files such as "
+                f"{names_of(taken=False, last='and')}."
+            )
     if subjects:
-        ask_about_owners({name: folders(tree, below(base, name)) for name in found})
+        ask_about_owners({name: folders(tree, _inside(base, name, kind)) for name in found})
     return Source(title, walk, folders=True)
 
 
-def base_of(tree: Tree, choices: Choices, *, subjects: bool) -> tuple[str, str]:
+def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) -> tuple[str, str]:
+    """Return (the folder inside every class folder in which the pictures are, what is said of it), or ("", "").
+
+    Raises:
+        ChoiceNeeded: Every class folder holds several kinds of pictures, as images/ and masks/.
+    """
+    inside = [folders(tree, below(base, name)) for name in found]
+    kinds = sorted({kind for each in inside for kind in each})
+    if not kinds or not all(map(is_kind, kinds)) or not all(map(len, inside)):
+        if wanted is not None and not base:
+            raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
+        return "", ""
+    kind = next((kind for kind in kinds if wanted is not None and kind.casefold() == wanted.casefold()), kinds[0])
+    if len(kinds) > 1 and kind.casefold() != (wanted or "").casefold():
+        raise ChoiceNeeded(
+            f"The class folders of {tree.name} hold {', '.join(f'{name}/' for name in kinds)}: choose the one in which "
+            "the pictures are.",
+            [f"--split {next((name for name in kinds if name.casefold().startswith('im')), kinds[0])}"],
+        )
+    others = " and ".join(f"{name}/" for name in kinds if name != kind)
+    return kind, f"{kind}/ of every class" + (f" (not {others}; --split chooses)" if others else "")
+
+
+def _inside(base: str, name: str, kind: str) -> str:
+    """The folder of a class in which its pictures are."""
+    at = below(base, name)
+    return below(at, kind) if kind else at
+
+
+def base_of(
+    tree: Tree,
+    choices: Choices,
+    *,
+    subjects: bool,
+    holds: Callable[[str], bool] | None = None,
+    kinds: bool = False,
+) -> tuple[str, str]:
     """Return (folder of the class folders, title): inside folders that stand around everything, and of parts one.
+
+    Args:
+        tree: What is looked through.
+        choices: With `split` and `classes`.
+        subjects: Whether folders inside those of classes are subjects.
+        holds: Whether a folder itself holds what becomes pictures; None asks for picture files.
+        kinds: Whether `split` may name a folder inside the class folders.
 
     Raises:
         PackingError: There is no part of that name.
         ChoiceNeeded: There are parts, and none that is usually taken.
     """
     base, note, split = "", "", choices.split
+    holds = holds or (lambda at: bool(pictures(tree, at)))
     while True:
         top = folders(tree, base)
-        if pictures(tree, base) or not top or set(map(_class, top)) <= set(choices.classes or ()):
+        if holds(base) or not top or set(map(_class, top)) <= set(choices.classes or ()):
             break
         inside = {name: folders(tree, below(base, name)) for name in top}
         wanted = next((name for name in top if split is not None and name.casefold() == split.casefold()), None)
-        parts = [name for name in top if is_part(name) and inside[name]]
+        apart = _apart(top)
+        parts = [name for name in top if (is_part(name) or is_split(apart[name])) and inside[name]]
         if wanted is not None:
             split = None
         elif len(top) == 1:
-            if not _is_wrapper(tree, base, top[0], subjects=subjects):
+            if not _is_wrapper(tree, below(base, top[0]), holds, subjects=subjects and not is_part(top[0])):
                 break
             wanted = top[0]
         elif parts:
-            wanted = _usual_part(tree, top, parts, split)
+            wanted = _usual_part(tree, apart, parts, split)
         else:
             break
         others = " and ".join(f"{name}/" for name in parts if name != wanted)
         note = f" (not {others}; --split chooses)" if others else note
         base = below(base, wanted)
-    if split is not None:
+    if split is not None and not kinds:
         raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
     return base, f"{base}/{note}" if base else ""
 
 
-def _is_wrapper(tree: Tree, base: str, name: str, *, subjects: bool) -> bool:
+def _is_wrapper(tree: Tree, at: str, holds: Callable[[str], bool], *, subjects: bool) -> bool:
     """Whether the only folder stands around the class folders, rather than being one."""
-    at = below(base, name)
     inner = folders(tree, at)
-    if pictures(tree, at) or not inner:
+    if holds(at) or not inner:
         return False
-    return not subjects or is_part(name) or not any(pictures(tree, below(at, deeper)) for deeper in inner)
+    return not subjects or not any(holds(below(at, deeper)) for deeper in inner)
 
 
-def _usual_part(tree: Tree, top: list[str], parts: list[str], wanted: str | None) -> str:
+def _apart(names: list[str]) -> dict[str, str]:
+    """Names, and what is left of each without the word that all begin with: seg_train, seg_test."""
+    words = {(found := re.match(r"[^-_ .]+[-_ .]", name)) and found[0] for name in names}
+    shared = words.pop() if len(names) > 1 and len(words) == 1 else None
+    return {name: name.removeprefix(shared or "") for name in names}
+
+
+def _usual_part(tree: Tree, apart: dict[str, str], parts: list[str], wanted: str | None) -> str:
     """Return the part that is called like train, where all are parts of that kind."""
-    train = [name for name in parts if name.casefold().startswith("train")]
+    top = list(apart)
+    train = [name for name in parts if apart[name].casefold().startswith("train")]
     if wanted is not None:
         raise PackingError(f"{tree.name} comes in parts: choose one with --split ({', '.join(top)}).")
-    if len(train) != 1 or not all(map(is_split, top)):
+    if len(train) != 1 or not all(is_split(apart[name]) or is_split(name) for name in top):
         raise ChoiceNeeded(
             f"{tree.name} has the folders {', '.join(top)}, which look like parts and not like classes: choose the one "
             "in which the class folders are.",
@@ -102,10 +167,10 @@ def _usual_part(tree: Tree, top: list[str], parts: list[str], wanted: str | None
     return train[0]
 
 
-def _walk_classes(tree: Tree, base: str, public: bool, tally: Tally) -> Iterator[Record]:
+def _walk_classes(tree: Tree, base: str, kind: str, public: bool, tally: Tally) -> Iterator[Record]:
     tally.left_out[LOOSE] += len(pictures(tree, base, tally))
     for name in folders(tree, base, tally):
-        at = below(base, name)
+        at = _inside(base, name, kind)
         if not public and any(
             True for inner in folders(tree, at) for _ in all_pictures(tree, below(at, inner), Tally())
         ):
@@ -132,10 +197,10 @@ def _counting(name: str, tally: Tally) -> Iterator[list[str]]:
         tally.left_out[EMPTY] += 1
 
 
-def _walk_subjects(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
+def _walk_subjects(tree: Tree, base: str, kind: str, tally: Tally) -> Iterator[Record]:
     tally.left_out[LOOSE] += len(pictures(tree, base, tally))
     for name in folders(tree, base, tally):
-        at = below(base, name)
+        at = _inside(base, name, kind)
         if pictures(tree, at, tally):
             raise PackingError(
                 f"{tree.name} has pictures outside of the folders of subjects. The account protects all records of a "

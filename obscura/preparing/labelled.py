@@ -22,8 +22,8 @@ from obscura.preparing.labels import UNLABELLED, is_missing
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
-from obscura.preparing.trees import SubTree, Tree, all_files, all_pictures, below, folders, suffix_of
-from obscura.wire.meanings import is_part
+from obscura.preparing.trees import SubTree, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
+from obscura.wire.meanings import is_part, is_split
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
 _PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
@@ -70,7 +70,10 @@ class Finder:
         candidates = self._by_name.get(name, []) if whole else self._by_stem.get(name, [])
         found = [path for path in candidates if _ends_alike(wanted, path, whole=whole)]
         if len(found) > 1:
-            raise PackingError(f"The table names {cell!r}, which may be any of {some(sorted(found), len(found))}.")
+            raise PackingError(
+                f"The table names {cell!r}, which may be any of {some(sorted(found), len(found))}. If it is about one "
+                f"folder of them alone, name it: --split {min(found).partition('/')[0]}."
+            )
         return found[0] if found else None
 
 
@@ -105,7 +108,7 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
         ChoiceNeeded: Something about the table is its owner's to say.
         PackingError: It names no picture, or says two things about one.
     """
-    tree, table, part = _part(tree, table, choices.split, part)
+    tree, table, part = _part(tree, table, choices, part)
     finder = Finder([*all_pictures(tree, "", Tally())])
     said = read_columns(table, choices, finder.knows, subjects=subjects)
     rows = [replace(row, label="") if _is_unlabelled(row.label, choices) else row for row in said.rows]
@@ -114,15 +117,19 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
     return Source(title, partial(_walk, tree, _resolved(table, rows, finder)), said.classes, owned=said.owned)
 
 
-def _part(tree: Tree, table: Table, split: str | None, part: str) -> tuple[Tree, Table, str]:
-    """Return (the pictures, the rows, what of several parts was taken): those of the part that was asked for, or that
-    the table is called like, as train.csv beside the folders train/ and test/.
+def _part(tree: Tree, table: Table, choices: Choices, part: str) -> tuple[Tree, Table, str]:
+    """Return (the pictures, the rows, what of several parts was taken): those of the part that was asked for, in which
+    the table lies, or that it is called like, as train.csv beside the folders train/ and test/.
 
     Raises:
         PackingError: There is no such part.
     """
+    split = choices.split
     if part:
         return tree, table, part
+    beside = choices.labels.parent.as_posix() if choices.labels is not None and not choices.labels.is_file() else "."
+    if beside != "." and split is None and pictures(tree, beside):
+        return SubTree(tree, beside), table, f"{beside}/"
     tops = {name.casefold(): name for name in folders(tree, "")}
     called = split or next(
         (name for name in PARTS if re.search(rf"(^|[^a-z]){name}([^a-z]|$)", table.name.casefold())), ""
@@ -130,10 +137,11 @@ def _part(tree: Tree, table: Table, split: str | None, part: str) -> tuple[Tree,
     if called.casefold() in tops:
         folder = tops[called.casefold()]
         return SubTree(tree, folder), table, f"{folder}/"
-    if split is None:
-        return tree, table, ""
     column = next((name for name in table.columns if name.casefold() in _PART_COLUMNS), None)
     told = [] if column is None else list(table.cells(column))
+    if split is None:
+        several = len(set(told)) > 1 and all(map(is_split, filter(None, told)))
+        return tree, table, f"all of the column {column!r} (--split chooses)" if several else ""
     rows = [row for row, value in zip(table.rows, told, strict=False) if value.casefold() == split.casefold()]
     if not rows:
         raise PackingError(
@@ -196,19 +204,22 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
                 f"{tree.name} looks like YOLO's layout for detection: labels/ holds boxes in the pictures, and not the "
                 "classes of pictures. Put the pictures into one folder for each class, or write a table (--labels)."
             )
-    tables = sorted(_tables_in(tree), key=lambda name: "train" not in name.casefold())
+    tables = sorted(_tables_in(tree), key=lambda name: ("train" not in name.casefold(), name))
     flat = all(is_part(name) and not folders(tree, name) for name in tops)
     if tables and flat and choices.classes is None:
         raise ChoiceNeeded(
             f"{tree.name} holds no class folders, and {some(tables, len(tables))} beside its pictures. Name the table "
-            "that tells their classes.",
+            "or the annotations that tell their classes.",
             [f"--labels {tables[0]}"],
         )
 
 
 def _tables_in(tree: Tree) -> list[str]:
-    """Names of the files on top that are tables by their names."""
-    return [name for name in tree.files("") if suffix_of(name) in TABLE_SUFFIXES and not name.startswith(".")]
+    """Paths of the files on top that are tables by their names, and of those and of annotations in folders there."""
+    inside = [below(at, name) for at in folders(tree, "") for name in tree.files(at)]
+    found = [path for path in inside if suffix_of(path) in (*TABLE_SUFFIXES, ".json")]
+    found += [name for name in tree.files("") if suffix_of(name) in TABLE_SUFFIXES]
+    return [path for path in found if not path.rpartition("/")[2].startswith(".")]
 
 
 def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:

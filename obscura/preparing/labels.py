@@ -6,6 +6,7 @@ names of the classes has answered. What names mean is asked in `questions`.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,7 +17,12 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 
 # How missing values look once they were made into texts. "unknown" and "other" are classes of many collections.
-_MISSING = frozenset({"", "nan", "nat", "none", "null", "na", "n/a", "<na>", "#n/a", "-", "--", "?"})
+_MISSING = frozenset(
+    [
+        *("nan", "nat", "none", "null", "nil", "na", "n a", "missing", "undefined", "not available", "tbd", "todo"),
+        *("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"),
+    ]
+)
 UNLABELLED = "picture without a label"
 
 
@@ -28,7 +34,8 @@ def label_text(value: object) -> str:
 
 def is_missing(label: str) -> bool:
     """Whether a label looks like one that is missing."""
-    return label.casefold() in _MISSING
+    plain = re.sub(r"[\W_]+", " ", label.casefold()).strip()
+    return not plain or plain in _MISSING or label == "\\N"
 
 
 def read_labels(

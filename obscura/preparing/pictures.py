@@ -6,37 +6,36 @@ not fit is made to fit here, on the owner's side, and whoever calls counts what 
 
 from __future__ import annotations
 
+import hashlib
 import io
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
-from obscura.pictures.parts import SCANS_MAX
-from obscura.pictures.types import names_of, open_picture, picture_header, require_few_parts, taken_suffixes
+from obscura.pictures.types import (
+    picture_header,
+    taken_suffixes,
+)
 from obscura.preparing.choices import Colour, Fit, Size
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.sources import PIXELS_MAX, Content
-from obscura.wire.faults import Fault, Refused
+from obscura.preparing.opening import opened
+from obscura.preparing.sources import Content
+from obscura.wire.faults import Refused
 
 FILE_BYTES_MAX = 256 * 2**20
 _PLAIN_MODES = frozenset({"1", "L", "P", "RGB", "LA", "PA", "RGBA"})
 _GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
 _READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
-_MADE_TO_LAST = {
-    Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it anew",
-    Fault.IMAGE_PARTS: "it is made of far more parts than its size explains; save it anew, without metadata",
-}
 _ORIENTATION_TAG = 0x0112
 _BITS_TAG, _PHOTOMETRIC_TAG, _SAMPLE_FORMAT_TAG = 258, 262, 339  # TIFF 6.0, sections 4 and 19
-_MIN_IS_WHITE, _SIGNED = 0, 2
+_PLANAR_TAG = 284
+_MIN_IS_WHITE, _SIGNED, _APART = 0, 2, 2
+_COMPARED_SIDE = 128  # pixels: a JPEG is decoded to a fraction of its size that has as many
 _TURNS = {  # EXIF 2.32, tag 274: what brings each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -51,12 +50,13 @@ _LYING = frozenset({5, 6, 7, 8})
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a picture is, standing upright."""
+    """What a picture is, standing upright. `digest` is one of its pixels: the same for copies of it."""
 
     width: int
     height: int
     grey: bool
     transparent: bool
+    digest: int
     turned: bool = False
     printed: bool = False  # CMYK
     deep: bool = False  # more than eight bits a channel
@@ -84,32 +84,51 @@ def look(content: Content) -> Look:
     """
     content = _decoded(content)
     if isinstance(content, np.ndarray):
-        return Look(content.shape[1], content.shape[0], grey=content.ndim == 2, transparent=False)
+        digest = _digest(content.shape, content)
+        return Look(content.shape[1], content.shape[0], grey=content.ndim == 2, transparent=False, digest=digest)
     if isinstance(content, Numbers):
         height, width = content.values.shape
         depth = depth_of(content)
-        return Look(width, height, grey=True, transparent=False, deep=depth is not None, depth=depth)
-    with _opened(content) as image:
+        digest = _digest((height, width), content.values)
+        return Look(width, height, grey=True, transparent=False, digest=digest, deep=depth is not None, depth=depth)
+    with opened(content) as image:
         size, animated = image.size, bool(getattr(image, "is_animated", False))
         of_tiff = _orientation(image) if image.format == "TIFF" else 1  # gone once Pillow has turned it
-        image.draft(image.mode, (1, 1))  # of a JPEG, an eighth is enough to see whether it is whole
+        image.draft(image.mode, (_COMPARED_SIDE, _COMPARED_SIDE))  # of a large JPEG, an eighth is enough to be compared
         image.load()  # before its metadata are looked at, which would hide that it is damaged
         turn = _turn(image)
         width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
             raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
+        if image.format == "TIFF" and _is_deep_colour(image, content) and _is_planar(image):
+            raise Unreadable("it is a TIFF of 16 bits whose colours are stored apart, which is not read: save it anew")
         depth = _depth(image, content)
         return Look(
             width,
             height,
             grey=_is_grey(image),
             transparent=_is_transparent(image),
+            digest=_digest((width, height), _compared(image, turn)),
             turned=turn in _TURNS or of_tiff in _TURNS,
             printed=image.mode == "CMYK",
             deep=depth is not None,
             animated=animated,
             depth=depth,
         )
+
+
+def _compared(image: Image.Image, turn: int) -> np.ndarray[Any, Any]:
+    """The pixels by which copies are told: of any type, standing upright, grey ones like coloured ones."""
+    numbers = _numbers(image)
+    if numbers is not None:
+        return numbers.values
+    flat = image.convert("RGBA" if _is_transparent(image) else "RGB")
+    return np.asarray(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat)
+
+
+def _digest(shape: tuple[int, ...], pixels: np.ndarray[Any, Any]) -> int:
+    content = hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=8, person=str(shape).encode()[:16])
+    return int.from_bytes(content.digest(), "little")
 
 
 def prepare_picture(content: Content, target: Target) -> tuple[str, bytes]:
@@ -123,7 +142,7 @@ def prepare_picture(content: Content, target: Target) -> tuple[str, bytes]:
         return _png(_fitted(Image.fromarray(content), target))
     if isinstance(content, Numbers):
         return _png(_fitted(Image.fromarray(eight_bits(content, target.scale)), target))
-    with _opened(content) as image:
+    with opened(content) as image:
         turn = _turn(image)
         if turn not in _TURNS and _is_plain(image, content, target):
             return taken_suffixes()[str(image.format)], content
@@ -145,37 +164,6 @@ def _decoded(content: Content) -> Content:
     if isinstance(content, bytes) and begins_like_dicom(content):
         return read_frame(open_dicom(content))
     return content
-
-
-@contextmanager
-def _opened(data: bytes) -> Iterator[Image.Image]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about damaged metadata, which is not sent
-            require_few_parts(data)
-            if data.startswith(b"RIFF"):
-                _, width, height = picture_header(data)  # Pillow's decoder of WEBP allocates before its own check
-                _bound(width, height)
-            with open_picture(data) as image:
-                _bound(*image.size)
-                yield image
-    except Unreadable:
-        raise
-    except Refused as refused:
-        if refused.fault not in _MADE_TO_LAST:
-            raise Unreadable("it is damaged") from None
-        raise Unreadable(_MADE_TO_LAST[refused.fault]) from None
-    except UnidentifiedImageError:
-        raise Unreadable(f"it is not a {names_of(taken=False, last='or')} picture") from None
-    except (Image.DecompressionBombError, MemoryError):
-        raise Unreadable(f"it has more than {PIXELS_MAX:,} pixels") from None
-    except Exception as error:  # decoders of damaged files fail in many ways
-        raise Unreadable(f"it is damaged ({type(error).__name__})") from None
-
-
-def _bound(width: int, height: int) -> None:
-    if width * height > PIXELS_MAX:
-        raise Unreadable(f"it has {width:,} x {height:,} pixels, more than {PIXELS_MAX:,}")
 
 
 def _orientation(image: Image.Image) -> int:
@@ -230,6 +218,11 @@ def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
     except Refused:
         return True
     return False
+
+
+def _is_planar(image: Image.Image) -> bool:
+    tags: Any = getattr(image, "tag_v2", {})
+    return bool(tags.get(_PLANAR_TAG, 1) == _APART)
 
 
 def _is_grey(image: Image.Image) -> bool:

@@ -18,8 +18,11 @@ from obscura.wire.meanings import is_part, why_personal
 
 MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
+_IS_CODE = re.compile(r"[A-Za-z]{1,3}[-_ ]?\d{2,7}")  # eight digits are those of ImageNet
 _IS_SIDE = re.compile(
-    r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t1|t2|flair|pre|post", re.IGNORECASE
+    r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t[12]w?|flair|dwi|adc|swi|bold|anat|pre|post"
+    r"|ct|mri?|us|dx|cr|dr|mg|pet|oct|fundus|x-?rays?",
+    re.IGNORECASE,
 )
 
 
@@ -57,12 +60,14 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         raise _ask(f"There is one folder, {names[0]}, and so one class", names)
     parts = [name for name in names if folders and is_part(name)]
     if parts:
-        raise _ask(f"These are called like parts of a collection, not like classes: {some(parts, len(parts))}", names)
+        raise _ask(f"These are called like parts or copies, not like classes: {some(parts, len(parts))}", names)
     blank = [name for name in names if is_missing(name)]
     if blank:
         raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
     for group in look_alike(names):
         raise _ask(f"These would be classes of their own, and look like one: {some(group, len(group))}", names)
+    if folders and len(names) > 1 and all(map(_IS_CODE.fullmatch, names)):
+        raise _ask(f"These are codes with numbers, as those of people: {some(names, len(names))}", names)
     if folders and not _counts_up(names):
         raise _ask(f"These are numbers that do not count up, as those of people: {some(names, len(names))}", names)
     if len(names) >= MANY_CLASSES and statistics.median(counts.values()) <= FEW_PICTURES and not _are_numbers(names):
@@ -106,11 +111,12 @@ def look_alike(names: Iterable[str]) -> list[list[str]]:
 def folded(text: str) -> str:
     """Return what texts that people would read as one have in common.
 
-    Without case, the spaces around, how characters are stored (Unicode form KC), and of numbers without leading zeros
-    and decimals that are zero.
+    Without case, how characters are stored (Unicode form KC), the marks and spaces around and which they are within,
+    and of numbers without leading zeros and decimals that are zero.
     """
-    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    number = re.fullmatch(r"([a-z]*)0*(\d+?)(?:\.0+)?", plain)
+    whole = re.sub(r"(?<=\d)\.0+$", "", unicodedata.normalize("NFKC", text).casefold().strip())
+    plain = " ".join(re.findall(r"[^\W_]+", whole)) or whole
+    number = re.fullmatch(r"([a-z]*) ?0*(\d+)", plain)
     return f"{number[1]}{number[2]}" if number else plain
 
 

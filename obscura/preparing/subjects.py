@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
 from obscura.wire.faults import Refused
-from obscura.wire.subjects import SubjectId, canonical
+from obscura.wire.subjects import SubjectId, canonical, is_nobody
 
 OPEN_BY_SUBJECT = "obscura accounts create NAME --unit subject --epsilon E --delta D"
 
@@ -22,19 +23,22 @@ def canonical_id(private_id: SubjectId) -> int | str:
     try:
         return canonical(private_id)
     except Refused:
-        raise PackingError(
-            f"A subject id stands for nobody: {str(private_id)[:40]!r}. All pictures that have it would count as those "
-            "of one person. Write whose each is, one id for each person, or leave those pictures out."
-        ) from None
+        raise _stands_for_nobody(private_id) from None
 
 
 def require_told_apart(ids: Iterable[SubjectId]) -> None:
-    """Let ids pass of which no two look like one person's.
+    """Let ids pass of which no two look like one person's, and none beside the others like nobody's.
 
     Raises:
-        ChoiceNeeded: Some differ in nothing but case, spaces, zeros or how characters are stored.
+        ChoiceNeeded: Some differ in nothing but case, marks, spaces, zeros or how characters are stored.
+        PackingError: One is 00000000 or unknown01 among others that are not.
     """
-    for group in look_alike(sorted({_text(private_id) for private_id in ids})):
+    texts = sorted({_text(private_id) for private_id in ids})
+    numbered = [text for text in texts if (word := re.match(r"\D*[^\W\d]\D*", text)) and is_nobody(word[0])]
+    blank = [text for text in texts if re.fullmatch(r"0{4,}|9{4,}", text) and not _counts_on(text, texts)]
+    for text in (*blank, *(numbered if 2 * len(numbered) < len(texts) else ())):
+        raise _stands_for_nobody(text)
+    for group in look_alike(texts):
         shown = some([repr(name) for name in group], len(group))
         raise ChoiceNeeded(
             f"These subject ids may name one person: {shown}. As two subjects, a person would be protected less than "
@@ -78,6 +82,18 @@ def number_subjects(ids: Iterable[SubjectId]) -> dict[int | str, int]:
     names = list({canonical_id(private_id) for private_id in ids})
     secrets.SystemRandom().shuffle(names)
     return {name: number for number, name in enumerate(names)}
+
+
+def _stands_for_nobody(private_id: SubjectId) -> PackingError:
+    return PackingError(
+        f"A subject id stands for nobody: {str(private_id)[:40]!r}. All pictures that have it would count as those of "
+        "one person. Write whose each is, one id for each person, or leave those pictures out."
+    )
+
+
+def _counts_on(number: str, texts: list[str]) -> bool:
+    """Whether the number before or after this one is an id, too: 00000000 is the first of those that count from 0."""
+    return any(str(int(number) + step).zfill(len(number)) in texts for step in (-1, 1))
 
 
 def _text(private_id: SubjectId) -> str:

@@ -78,7 +78,8 @@ def notes(found: Survey) -> Iterator[str]:
             + " Each copy counts as a record, and where records are protected, each only by itself."
         )
     owner, most = next(iter(found.subjects.most_common(1)), ("", 0))
-    if most > max(LARGE_SHARE * found.records, 2 * found.records / max(len(found.subjects), 1)):
+    others = (found.records - most) / max(len(found.subjects) - 1, 1)  # pictures of each, in the mean
+    if most > max(1, LARGE_SHARE * found.records, 2 * others):
         yield (
             f"One subject ({owner}) has {most:,} of the {found.records:,} pictures. See that it is one person, and no "
             "word for those who are not known."

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from obscura.preparing.choices import SIDE_USUAL, Choices, Size, fits
-from obscura.preparing.depth import Depths, Numbers
+from obscura.preparing.depth import Depths
 from obscura.preparing.errors import NAMES_SHOWN_MAX, BrokenPictures, PackingError, Unreadable, some
 from obscura.preparing.pictures import Look, has_shape, look
-from obscura.preparing.sources import Content, Record, Source, Tally
+from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import require_told_apart, subject_key
 from obscura.stopping import go_on
 from obscura.wire.names import RULE, is_name
@@ -70,8 +69,7 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
     for record in source.walk(tally):
         go_on()
         try:
-            content = record.read()
-            seen = look(content)
+            seen = look(record.read())
         except Unreadable as error:
             found.broken += 1
             found.lost[record.label] = None
@@ -79,7 +77,7 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
             if len(found.broken_shown) < NAMES_SHOWN_MAX:
                 found.broken_shown.append(f"{record.shown} ({error})")
             continue
-        _count(found, record, content, seen, choices)
+        _count(found, record, seen, choices)
         on_picture(found.records)
     found.lost = dict.fromkeys(label for label in (*tally.lost, *found.lost) if not found.labels[label])
     _require(found, choices)
@@ -101,7 +99,7 @@ def _channels(source: Source, choices: Choices) -> int:
     return 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
 
 
-def _count(found: Survey, record: Record, content: Content, seen: Look, choices: Choices) -> None:
+def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
     laid = seen.transparent
     if (seen.width, seen.height) != (found.width, found.height):
         if has_shape(seen.width, seen.height, (found.width, found.height)):
@@ -123,9 +121,7 @@ def _count(found: Survey, record: Record, content: Content, seen: Look, choices:
     found.animated += seen.animated
     _check_label(record.label)
     found.labels[record.label] += 1
-    values = content.values if isinstance(content, Numbers) else content
-    data = values if isinstance(values, bytes) else values.tobytes()
-    found.contents.append(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little"))
+    found.contents.append(seen.digest)
     found.content_labels.append(found.numbers.setdefault(record.label, len(found.numbers)))
     if len(found.shown) < SHOWN_MAX:
         found.shown.append(record.shown)

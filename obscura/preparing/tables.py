@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import codecs
 import csv
+import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +21,20 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of what is a table and nothing el
 SEVERAL = "|"  # between the labels of one picture
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20
-_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"\x1f\x8b")
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before the one of UTF-16, with which it begins
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+_GZIP = b"\x1f\x8b"
+_NO_TABLES = {
+    b"version https://git-lfs": "a pointer of Git LFS: git lfs pull brings the table",
+    b"<": "a web page or XML, and no table: its download went wrong, or it is of another kind",
+    b"%PDF": "a PDF: write the labels into a CSV",
+}
 _DELIMITERS = ("\t", ";", ",", "|", " ")
 
 
@@ -69,12 +83,18 @@ def read_table(path: Path, encoding: str | None = None) -> Table:
 
 def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
     """Read a table from the content of its file; see `read_table`."""
+    if data.startswith(_GZIP):
+        data, name = _unpacked(name, data), name.removesuffix(".gz")
+    other = next((what for magic, what in _NO_TABLES.items() if data.lstrip().startswith(magic)), None)
+    if other is not None:
+        raise PackingError(f"{name} is {other}.")
     if data.startswith(_WORKBOOKS):
         raise PackingError(f"{name} is a workbook or an archive: save the sheet with the labels as CSV.")
     text = _decoded(name, data, encoding)
     told = re.match(r"\s*sep=(.)\r?\n", text)  # as Excel writes it
     text = text[told.end() :] if told else text
     lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("#")] or lines
     if not lines:
         raise PackingError(f"{name} names no picture.")
     if name.lower().endswith(".json"):
@@ -123,6 +143,8 @@ def _of_document(name: str, text: str) -> Table:
         raise PackingError(f"{name} is not JSON: {error}.") from None
     if isinstance(document, list):
         return _of_objects(name, document)
+    if isinstance(document, dict) and document and all(map(_is_picture, document)):
+        return Table(name, ("file", "label"), [(file, _json_text(label)) for file, label in document.items()])
     try:
         called = {each["id"]: str(each["name"]) for each in document["categories"]}
         seen: dict[object, dict[str, None]] = {each["id"]: {} for each in document["images"]}
@@ -131,8 +153,8 @@ def _of_document(name: str, text: str) -> Table:
         rows = [(str(each["file_name"]), SEVERAL.join(seen[each["id"]])) for each in document["images"]]
     except (KeyError, TypeError):
         raise PackingError(
-            f"{name} is neither a list of JSON objects nor annotations as COCO writes them: images, categories and "
-            "annotations."
+            f"{name} is neither a list of JSON objects, nor one of files and their labels, nor annotations as COCO "
+            "writes them: images, categories and annotations."
         ) from None
     return Table(name, ("file_name", "label"), list[tuple[str, ...]](rows))
 
@@ -168,6 +190,8 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise PackingError(f"The table {name} cannot be read: {error}.") from None
+    while len(rows) > 1 and _is_title(rows[0][1], rows[1][1]):
+        rows = rows[1:]
     head = [cell.strip() for cell in rows[0][1]]
     named = not any(_is_picture(cell) for cell in head)
     columns = tuple(head if named else map(str, range(1, len(head) + 1)))
@@ -183,6 +207,23 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
             )
         body.append(tuple(map(_unlisted, (*row, *[""] * len(columns))[: len(columns)])))
     return Table(name, columns, body, named)
+
+
+def _is_title(row: list[str], below: list[str]) -> bool:
+    """Whether a line is the title of a sheet, one text and empty cells, or a remark that is not cut like the others."""
+    alone = len(row) > 1 and bool(row[0].strip()) and not any(cell.strip() for cell in row[1:])
+    return alone or (row[0].startswith("#") and len(row) != len(below))
+
+
+def _unpacked(name: str, data: bytes) -> bytes:
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            plain = file.read(_BYTES_MAX + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise PackingError(f"The table {name} cannot be unpacked: {error}.") from None
+    if len(plain) > _BYTES_MAX:
+        raise PackingError(f"The table {name} is larger than {_BYTES_MAX >> 30} GiB unpacked.")
+    return plain
 
 
 def _unlisted(cell: str) -> str:

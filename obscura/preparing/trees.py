@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from obscura.pictures.types import picture_suffixes
+from obscura.pictures.types import is_picture, picture_suffixes
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.pictures import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
 
-_JUNK = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin"})
+_JUNK = frozenset(
+    [
+        *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "system volume information"),
+        *("$recycle.bin", "#recycle", "@eadir", "lost+found", "__pycache__"),
+    ]
+)
+_HEAD_BYTES = 16  # enough to tell a picture
 _LINKS_DEPTH = 2
 HIDDEN = "hidden or system file"
 OTHER = "other file"
@@ -58,7 +64,8 @@ def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     found = []
     for name in _kept(tree.files(at), tally):
         suffix = suffix_of(name)
-        if suffix in picture_suffixes():
+        unnamed = not suffix[1:] or suffix[1:].isdecimal()  # scan.001
+        if suffix in picture_suffixes() or (unnamed and is_picture(begin(tree, below(at, name), _HEAD_BYTES))):
             found.append(name)
         elif tally is not None:
             tally.left_out[OTHER] += 1
@@ -132,11 +139,19 @@ class FolderTree:
         follow = (
             at.count("/") < _LINKS_DEPTH
         )  # links to folders are followed near the top only: they may lead in circles
-        return sorted(entry.name for entry in self._entries(at) if entry.is_dir(follow_symlinks=follow))
+        return sorted(
+            entry.name
+            for entry in self._entries(at)
+            if (follow and _leads_in(Path(entry.path)) if entry.is_symlink() else entry.is_dir(follow_symlinks=False))
+        )
 
     def files(self, at: str) -> list[str]:
         """As `Tree.files`."""
-        return sorted(entry.name for entry in self._entries(at) if entry.is_file() or not Path(entry.path).exists())
+        return sorted(
+            entry.name
+            for entry in self._entries(at)
+            if entry.is_file(follow_symlinks=False) or (entry.is_symlink() and not Path(entry.path).is_dir())
+        )
 
     def read(self, path: str) -> bytes:
         """As `Tree.read`."""
@@ -158,6 +173,11 @@ class FolderTree:
                 return list(entries)
         except OSError as error:
             raise PackingError(f"The folder {at or self.name} cannot be opened: {error.strerror}.") from error
+
+
+def _leads_in(link: Path) -> bool:
+    """Whether a link leads to a folder, and not to one that it lies in, which would be a circle."""
+    return link.is_dir() and not link.parent.resolve().is_relative_to(link.resolve())
 
 
 class SubTree:

@@ -25,13 +25,18 @@ _DATES = tuple(
         rf"{_YEAR}[-_. ]{_MONTH}[-_. ]{_DAY}",
         rf"{_DAY}[-_. ]{_MONTH}[-_. ]{_YEAR}",
         rf"{_MONTH}[-_. ]{_DAY}[-_. ]{_YEAR}",
-        rf"\d\d[-_. ]?{_MONTH_NAME}[-_. ]?{_YEAR}",
-        rf"{_YEAR}[-_. ]?{_MONTH_NAME}[-_. ]?\d\d",
+        rf"{_DAY}[-_. ]{_MONTH}[-_. ]\d\d",
+        rf"{_MONTH}[-_. ]{_DAY}[-_. ]\d\d",
+        rf"\d\d[-_. ]{_MONTH}[-_. ]{_DAY}",
+        rf"{_YEAR}[-_.](?:0[1-9]|1[0-2])",
+        rf"{_DAY}[-_., ]*{_MONTH_NAME}[-_., ]*{_YEAR}",
+        rf"{_MONTH_NAME}[-_., ]*{_DAY}[-_., ]+{_YEAR}",
+        rf"{_YEAR}[-_., ]*{_MONTH_NAME}[-_., ]*\d\d",
     )
 )
 _NUMBERED = re.compile(
     r"(?:patient|patients|pat|pt|pid|subject|subj|sub|person|participant|proband|volunteer|donor|individual|case|mrn"
-    r"|ssn|nhs|id|uid|record|pseudonym|anon|p|s(?=\D*\d\d))[-_ #.]*\d+[a-z]?",
+    r"|ssn|nhs|id|uid|record|pseudonym|anon|p|s(?=\D*\d\d))[-_ #.]*\d+[a-z]?|[mfw][-_ ]?\d{1,3} ?(?:yo?|yrs?|years?)",
     re.IGNORECASE,
 )
 # Words of a path that say whose the pictures below are. One letter is too little for that.
@@ -39,14 +44,20 @@ _OWNER = re.compile(
     r"(?:patient|pat|pid|subject|subj|sub|person|participant|proband|volunteer|donor|mrn)[-_ #.]*\d+[a-z]?",
     re.IGNORECASE,
 )
-_MARKS = re.compile(r"\^|@|,\s*\w\.?$|\b(?:mr|mrs|ms|herr|frau|mme|monsieur|sr|sra)\b\.?[ _-]", re.IGNORECASE)
+_COUNTED = re.compile(r".*\d{3,}(?=[-_ .]+\d{1,3}\.\w+$)")
+_MARKS = re.compile(
+    r"\^|@|,\s*\w\.?$|\b(?:mr|mrs|ms|herr|frau|mme|monsieur|sr|sra)\b\.?[ _-]|\bdr\. "
+    r"|^(?-i:(?:Dr|Prof|[A-Z]\.) ?[A-Z][a-z]+$)",  # but neither DR 2, which is a disease, nor E. coli
+    re.IGNORECASE,
+)
 _UID = re.compile(
-    r"[0-2](?:\.\d+){3,}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=.*\d)[0-9a-f]{16,}|tcga-\w\w-\w{4}.*",
+    r"[0-2](?:\.\d+){3,}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=.*\d)(?=.*[a-f])[0-9a-f]{8,}|(?=.*\d)[0-9a-f]{16,}|tcga-\w\w-\w{4}.*",
     re.IGNORECASE,
 )
 _IS_SPLIT = re.compile(
-    r"(?:train|training|trainset|test|testing|testset|val|valid|validation|dev|eval|evaluation|holdout|unlabell?ed)"
-    r"(?:[-_ ]?(?:set|data|images|imgs|masks|\d+))*",
+    r"(?:train|training|trainset|test|testing|testset|val|valid|validation|dev|eval|evaluation|holdout|(?:un)?labell?ed"
+    r"|(?:single[-_ ])?pred(?:iction)?s?|inference)"
+    r"(?:[-_ ]?(?:set|data|images|imgs|masks|png|jpe?g|dicom|small|full|resized|\d+|[ab](?![a-z])))*",
     re.IGNORECASE,
 )
 _IS_KIND = re.compile(
@@ -55,10 +66,19 @@ _IS_KIND = re.compile(
     re.IGNORECASE,
 )
 _IS_NUMBERED_PART = re.compile(
-    r"(?:fold|split|part|batch|chunk|shard|series|study|studies|session|visit|scan|view|slice|frame|site)[-_ ]?\d*",
+    r"(?:fold|split|part|batch|chunk|shard|series|study|studies|session|visit|scan|view|slice|frame|site)"
+    r"[-_ ]?(?:\d*|[a-h])"
+    r"|(?:site|cent(?:er|re)|hospital|clinic|scanner|vendor|device)[-_ ]?(?:\d+|[a-z])",
+    re.IGNORECASE,
+)
+_IS_UNNAMED = re.compile(  # as systems call what nobody has named, and what was copied
+    r"(?:new|neuer|nouveau|nueva|untitled|unbenannter?)[-_ ](?:folder|ordner|dossier|carpeta)[-_ (]*\d*\)?"
+    r"|(?:untitled|unnamed)[-_ (]*\d*\)?|.*[-_ ]\(?(?:copy|kopie|copie|copia)[-_ (]*\d*\)?"
+    r"|(?:copy|kopie|copie|copia)[-_ ](?:of|von|de)\b.*",
     re.IGNORECASE,
 )
 _IS_YEAR = re.compile(r"(?:18|19|20)\d\d")
+_PARTS = (_IS_NUMBERED_PART, _IS_YEAR, _IS_UNNAMED)
 _GIVEN_NAMES = frozenset(
     [
         "aaron",
@@ -471,8 +491,13 @@ def is_split(name: str) -> bool:
 
 
 def is_part(name: str) -> bool:
-    """Whether a folder is called like a part, a kind of file or a year, and not like a class: train, masks, 2019."""
-    return is_split(name) or any(kind.fullmatch(name) for kind in (_IS_KIND, _IS_NUMBERED_PART, _IS_YEAR))
+    """Whether a folder is called like a part, a kind of file, a copy or a year, not like a class: train, masks."""
+    return is_split(name) or is_kind(name) or any(form.fullmatch(name) for form in _PARTS)
+
+
+def is_kind(name: str) -> bool:
+    """Whether a folder is called like the kind of files that are in it: images, masks."""
+    return _IS_KIND.fullmatch(name) is not None
 
 
 def owner_in(path: str) -> str | None:
@@ -486,8 +511,12 @@ def owner_in(path: str) -> str | None:
 
 
 def persons_in_file_names(names: Sequence[str]) -> bool:
-    """Tell whether files are named after persons with several pictures: person1_virus_1.jpeg, person1_virus_2.jpeg."""
-    begun = [found[0].casefold() for name in names if (found := _OWNER.match(name.rpartition("/")[2]))]
+    """Tell whether files are named after persons with several pictures: person1_virus_1.jpeg, person1_virus_2.jpeg.
+
+    Or by a number of three digits or more and a second one that counts: CNV-1016042-1.jpeg, 00000013_005.png.
+    """
+    files = [name.rpartition("/")[2] for name in names]
+    begun = [found[0].casefold() for file in files if (found := _OWNER.match(file) or _COUNTED.match(file))]
     return len(begun) >= max(4, len(names) // 2) and len(set(begun)) < len(begun)
 
 

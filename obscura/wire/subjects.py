@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from obscura.wire.faults import Fault, Refused
 
 SubjectId = int | str | bytes
-# How missing values look once made into texts, and what is written in the place of an id that was taken away.
+# What is written where an id is missing or was taken away, without marks: (null), N/A and n.a. are "null" and "n a".
 _NOBODY = frozenset(
     [
-        "nan",
-        "nat",
-        "none",
-        "null",
-        "nil",
-        "<na>",
-        "na",
-        "n/a",
-        "n.a",
-        "n.a.",
-        "#n/a",
-        "missing",
-        "undefined",
-        "unknown",
-        "unk",
-        "unbekannt",
-        "inconnu",
-        "anonymous",
-        "anonym",
-        "anon",
-        "anonymised",
-        "anonymized",
-        "deidentified",
-        "de-identified",
-        "redacted",
-        "removed",
+        *("nan", "nat", "none", "null", "nil", "na", "missing", "undefined", "unspecified", "blank", "empty"),
+        *("unknown", "unk", "unbekannt", "inconnu", "desconocido", "tbd", "todo", "noid", "noname"),
+        *("dummy", "default", "placeholder", "test", "anonymous", "anonym", "anon", "anonymised", "anonymized"),
+        *("deidentified", "redacted", "removed"),
     ]
 )
+_SEVERAL_WORDS = frozenset(
+    ["n a", "de identified", "not available", "not known", "not provided", "not applicable", "nicht bekannt", "no id"]
+)
+_BESIDE = frozenset(["patient", "patients", "subject", "person", "id", "name"])  # say nothing beside such a word
+_NO_NUMBER = re.compile(r"-\d+(?:\.0+)?|x{2,}|\\n|#(?:ref|value|name|null|num|div/0)[!?]", re.IGNORECASE)
 
 
 def canonical(private_id: SubjectId) -> int | str:
@@ -54,6 +38,13 @@ def canonical(private_id: SubjectId) -> int | str:
         return private_id
     text = private_id.decode("utf-8", "surrogateescape") if isinstance(private_id, bytes) else private_id
     text = unicodedata.normalize("NFC", text.strip())
-    if not any(map(str.isalnum, text)) or text.casefold() in _NOBODY:
+    if _NO_NUMBER.fullmatch(text) or is_nobody(text):
         raise Refused(Fault.SUBJECT_BLANK)
     return text
+
+
+def is_nobody(text: str) -> bool:
+    """Whether a text stands for nobody: it has no letter or digit, or is a word for what is missing."""
+    plain = re.sub(r"[\W_]+", " ", text.casefold()).strip()
+    words = set(plain.split()) - _BESIDE
+    return not plain or plain in _SEVERAL_WORDS or (bool(words) and words <= _NOBODY)

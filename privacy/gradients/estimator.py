@@ -45,11 +45,11 @@ class Alone:
     """The curator of one process."""
 
     def release(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The noise is this process's."""
+        """Add the noise to the sum of this one process."""
         return add_noise(private_sum)
 
     def agree(self, public: torch.Tensor) -> torch.Tensor:
-        """As it was found."""
+        """Return it: one process agrees with itself."""
         return public
 
 

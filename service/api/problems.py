@@ -20,7 +20,7 @@ from service.api.strict import field_names
 from service.db.session import is_duplicate
 from service.errors import ObscuraError
 from service.logs import get_logger
-from service.wording import NEEDS_OPERATOR
+from service.wording import NEEDS_OPERATOR, NO_STORAGE
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:obscura:problem:"
@@ -61,6 +61,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "too_many_wrong_keys": (429, "Too many wrong keys"),
     "busy": (503, "Busy"),
     "out_of_disk": (507, "Not enough disk space"),
+    "storage_unavailable": (503, "The storage does not answer"),
     "upload_refused": (422, "The content breaks a rule"),
     "uploads_stopped": (503, "No images are taken"),
     "upload_failed": (500, "The upload could not be stored"),
@@ -79,10 +80,11 @@ RETRY_CODES = frozenset(
         "busy",
         "ledger_corruption",
         "clock_refused",
+        "storage_unavailable",
     }
 )
 # What an operator must look at is named to the caller without its particulars.
-OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR}
+OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR, "storage_unavailable": NO_STORAGE}
 
 
 class ApiError(ObscuraError):

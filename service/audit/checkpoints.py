@@ -154,7 +154,7 @@ def read_checkpoint_file(storage: Storage, trusted: Mapping[str, bytes]) -> Sign
     Raises:
         SignatureRefused: it cannot be read, or no trusted key has signed it.
     """
-    if CHECKPOINT_FILE not in storage.list(RECEIPTS):
+    if not storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
         return None
     document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
     statement = check_signed(document, format=FORMAT, version=VERSION, trusted=trusted)

@@ -221,7 +221,7 @@ class _Checks:
         yield from self._whose_fingerprints(said, row)
 
     def _whose_fingerprints(self, said: _Said, row: Mapping[str, Any]) -> Iterator[Finding]:
-        """Those of a dataset's images, unless the log says that they were erased, too."""
+        """Compare the fingerprints of a dataset's images, unless the log says that they were erased, too."""
         if not self._fingerprints or (said.account_id, row["id"], FINGERPRINTS) in self._erased:
             return
         table = _TABLES["fingerprints"]

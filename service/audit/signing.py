@@ -194,7 +194,7 @@ def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequenc
     Returns:
         Whether the file was written.
     """
-    if name in storage.list(RECEIPTS):
+    if storage.holds(f"{RECEIPTS}/{name}"):
         try:
             if sequence_of(read_document(storage.open(RECEIPTS, name))) >= sequence_of(document):
                 return False

@@ -30,9 +30,11 @@ from obscura.occupant import address_of, announced, occupied
 from obscura.private_files import keep_new_files_private, make_private_folder
 from service.api.deps import Service
 from service.dashboard.sessions import LINK_SECONDS
+from service.errors import InvalidInput
 from service.logs import configure_logging, get_logger
 from service.main import create_app
 from service.settings import Settings
+from service.storage import storage_of
 
 CONNECTIONS_MAX = 1000
 HEAD_SECONDS = 15.0  # from the opening of a connection, or the last answer, to the end of the next request's head
@@ -175,8 +177,13 @@ def serve(settings: Settings, output: Output) -> None:
     Of several API processes on one data folder, whose jobs run elsewhere, the first writes down its own.
 
     Raises:
-        CliError: The address cannot be listened on, or a service with workers of its own runs on the folder already.
+        CliError: The address cannot be listened on, a service with workers of its own runs on the folder already, or
+            no storage is named as the settings name it.
     """
+    try:
+        storage_of(settings)
+    except InvalidInput as error:
+        raise CliError(error.message, Exit.USAGE) from None
     configure_logging(settings.log_level)
     keep_new_files_private()
     make_private_folder(settings.local_path)

@@ -40,7 +40,7 @@ class Dashboard:
 
     @property
     def factory(self) -> SessionFactory:
-        """Of sessions with the database."""
+        """Makes sessions with the database."""
         return self.service.factory
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -150,6 +151,15 @@ def _body(wish: Wish, schema: type[Body]) -> Body:
     return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
 
 
+def _command(wish: Wish) -> str:
+    """Write what is asked for as it is asked for from a terminal."""
+    words = ["obscura", "train", wish.dataset, "--recipe", wish.recipe, "--epsilon", wish.epsilon]
+    for line in write_options(read_options(wish.options)).splitlines():
+        words += ["--option", line.replace(" = ", "=", 1)]
+    words += ["--evaluate", wish.evaluation] if wish.evaluation else []
+    return shlex.join([*words, "--wait"])
+
+
 def _page(
     request: Request,
     dashboard: Dashboard,
@@ -172,6 +182,7 @@ def _page(
             elif payer.balance is not None and refused is None:
                 try:
                     values["plan"] = plans.plan(session, dashboard.service.settings, _body(wish, JobRequest))
+                    values["command"] = _command(wish)
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")

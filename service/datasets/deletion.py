@@ -142,11 +142,27 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
     """Return the datasets whose content must not be readable, and may be: deletions that were interrupted, and keys
     that came back from a backup after the deletion. Shred and `finish` each. Call at start-up."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
-    keys = {path.stem for path in (settings.keys_path / "datasets").glob("ds_*")}
-    found = keys | set(storage_of(settings).list("datasets"))
+    found = _keys_of(settings) | set(storage_of(settings).list("datasets"))
     names = [name for name in found - set(deleting) if is_id(name, "ds")]
     deleted = select(Dataset.id).where(Dataset.state == DatasetState.DELETED)
     return [*deleting, *sorted(among(session, deleted, Dataset.id, names))]
+
+
+def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
+    """Destroy the keys of deleted datasets that this machine has still: copies of another machine's, whose own is gone.
+
+    Without that, what was deleted could be read here until somebody removes the copy. May run at any time, and twice.
+    """
+    names = [name for name in _keys_of(settings) if is_id(name, "ds")]
+    with transaction(factory, read_only=True) as session:
+        doomed = among(session, select(Dataset.id).where(Dataset.state.in_(_GONE)), Dataset.id, names)
+    for dataset_id in sorted(doomed):
+        vault.destroy_file(vault.key_path(settings, dataset_id))
+        get_logger(__name__).info("key_copy_destroyed", dataset_id=dataset_id)
+
+
+def _keys_of(settings: Settings) -> set[str]:
+    return {path.stem for path in (settings.keys_path / "datasets").glob("ds_*")}
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:

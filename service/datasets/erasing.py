@@ -23,11 +23,12 @@ from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, transaction
-from service.jobs.kinds import preview
+from service.jobs.kinds import KINDS
 from service.ledger.commitments import DECLARATION, FINGERPRINTS, erased_facts
 
 NAME = "erased"
 _READING = (EntryKind.HOLD, EntryKind.COUNT)
+_READS_NUMBERS = [kind.name for kind in KINDS.values() if kind.reads_numbers]
 
 
 def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset:
@@ -44,9 +45,9 @@ def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset
 
 
 def _was_used(session: Session, dataset_id: str) -> bool:
-    """Whether a job or sweep speaks of the dataset. A preview that has ended does not count: it read only numbers."""
+    """Whether a job or sweep speaks of the dataset. One that read only numbers does not count when it has ended."""
     named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
-    over = and_(Job.kind == preview.KIND.name, not_(Job.state.in_(UNFINISHED)))
+    over = and_(Job.kind.in_(_READS_NUMBERS), not_(Job.state.in_(UNFINISHED)))
     jobs = exists().where(
         or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *named), not_(over)
     )

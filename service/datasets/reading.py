@@ -155,6 +155,8 @@ def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
             request = replace(request, target=stack.enter_context(stage))
         _run_ingest(request)
         digests = _judge(request, fingerprint_key)
+        with _disk_faults(request):
+            storage_of(settings).send(request.target, key)
         key_id = vault.key_id_of(request.target_key)
         yield Content(upload, sent.format, digest, size, digests, key_id, lambda: _publish(settings, request))
 

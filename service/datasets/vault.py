@@ -74,7 +74,7 @@ def shred(settings: Settings, dataset_id: str) -> None:
         Conflict: There are files, but the folder of the keys is not there, so the key cannot be destroyed.
     """
     storage = storage_of(settings)
-    if not key_path(settings, dataset_id).parent.is_dir() and dataset_id in storage.list("datasets"):
+    if not key_path(settings, dataset_id).parent.is_dir() and storage.holds(key_of(dataset_id)):
         raise Conflict("The folder of the keys is missing, so nothing was destroyed. Is its disk mounted?")
     destroy_file(key_path(settings, dataset_id))
     failpoint("shred.after")

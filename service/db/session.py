@@ -81,7 +81,7 @@ def make_session_factory(engine: Engine) -> SessionFactory:
     info: dict[str, Any] = {}
     if engine.dialect.name == "sqlite":
         database = Path(engine.url.database or "").resolve()
-        info[WRITERS] = WriterQueue(database, seconds_max=SQLITE_BUSY_MILLISECONDS / 1000)
+        info[WRITERS] = WriterQueue(database, seconds_max=SQLITE_BUSY_MILLISECONDS / 1000).turn
     return sessionmaker(engine, expire_on_commit=False, info=info)
 
 
@@ -102,10 +102,9 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
     bind = engine.execution_options(**_read_only_options(engine)) if read_only else engine
     if snapshot and engine.dialect.name == "postgresql":
         bind = bind.execution_options(isolation_level="REPEATABLE READ")
-    queue = factory.kw["info"].get(WRITERS)
-    turn = nullcontext() if read_only or queue is None else queue.turn()
+    turn = nullcontext if read_only else factory.kw["info"].get(WRITERS, nullcontext)
     try:
-        with turn, factory(bind=bind) as session, session.begin():
+        with turn(), factory(bind=bind) as session, session.begin():
             yield session
     except OperationalError as error:
         if _is_busy(error.orig):

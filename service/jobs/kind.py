@@ -78,6 +78,7 @@ class Kind:
         show: makes the record, from that and the job.
         reading: where that has an address of its own; None where it has none.
         planned: it carries out a training's plan.
+        reads_numbers: of a dataset it reads what was declared alone: one that has ended keeps none from being erased.
         gives_way: its process takes only the cores that nobody else wants.
         module: of the worker, whose `run(context)` does an attempt's work; by default that of `workers.train.kinds`
             with this name.
@@ -95,6 +96,7 @@ class Kind:
     show: Callable[[Any, Job], ApiRecord] | None = None
     reading: Reading | None = None
     planned: bool = False
+    reads_numbers: bool = False
     gives_way: bool = False
     module: str = ""
 

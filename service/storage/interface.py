@@ -10,8 +10,9 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import ClassVar
 
-from service.errors import InvalidInput
+from service.errors import InvalidInput, ObscuraError
 from service.storage.files import open_regular
 
 _IDENTIFIER = re.compile(r"(?:ds|rel|smp)_[a-z2-7]{20}")
@@ -20,10 +21,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UNFINISHED = ".tmp"  # ends the names of what is being staged, or was when its process died
 
 
+class StorageUnavailable(ObscuraError, OSError):
+    """A storage elsewhere does not answer, or refuses: nothing is known to be lost, and whatever needs it waits.
+
+    `numbers["why"]` tells in one word what a person has to look at.
+    """
+
+    code: ClassVar[str] = "storage_unavailable"
+
+
 class Storage(ABC):
     """Files that outlive processes and machines. All of a publication appears, durably, or nothing does.
 
-    Several processes use one at the same time. A full or failing disk, or network, raises OSError.
+    Several processes use one at the same time. A full or failing disk, or network, raises OSError: of a storage
+    elsewhere StorageUnavailable, after a minute or two at most.
     """
 
     @abstractmethod
@@ -36,6 +47,10 @@ class Storage(ABC):
             key: to be published.
             mark: tells this try from others; a random one by default.
         """
+
+    def send(self, staged: Path, key: str) -> None:  # noqa: B027 - most have nothing to send
+        """Bring a folder that was staged to where it is published from, so that publishing takes but a moment: for
+        who publishes while others wait. Nobody sees it yet."""
 
     @abstractmethod
     def publish(self, staged: Path, key: str) -> None:
@@ -69,13 +84,20 @@ class Storage(ABC):
     def list(self, key: str) -> list[str]:
         """Return the names directly below a key, in order. There may be names in it that nobody here has given."""
 
+    def holds(self, key: str) -> bool:
+        """Tell whether there is anything under a key. Surer than a list, which may be behind in a storage elsewhere."""
+        parent, _, name = key.rpartition("/")
+        return name in self.list(parent)
+
     @abstractmethod
     def idle_seconds(self, key: str) -> float:
         """Return how long nobody has written to anything at or below a key; 0 where that cannot be told."""
 
     @abstractmethod
     def move(self, key: str, target: str) -> None:
-        """Give a file or folder, and all that is below it, another key at once and durably.
+        """Give a file or folder, and all that is below it, another key, durably.
+
+        Nothing is lost where that is interrupted: what is not under the new key is under the old one.
 
         Raises:
             NotFound: there is nothing under the key; somebody else may just have moved it.

@@ -27,6 +27,7 @@ TOGETHER = tuple(
         "backups",
         "admins",
         "pictures",
+        "choices",
         "uploads",
     )
 )
@@ -36,6 +37,9 @@ NOT_RUN = {
     "make demo": "takes minutes and the real Fashion-MNIST; tests/service/cli/demo runs it small",
     "make test": "is what runs this",
     "pip install ./obscura '.[worker]'": "installs gigabytes; make setup has done it, in CI in a fresh environment",
+    "pip install --constraint constraints.txt 'obscura-server[s3]'": "make setup has installed it, from this checkout",
+    "aws s3 mv": "needs another package; tests/service/storage/contract.py moves back what was put away",
+    "rsync --archive --delete": "needs a second machine; the courier of benchmarks/chaos_storage.py does the same",
     "obscura up": "the test itself runs it, on a free port",
     "curl -s $URL/v1/previews": "trains classifiers for minutes; tests/workers/train/test_previewing.py runs it",
     'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",
@@ -49,7 +53,7 @@ NOT_RUN = {
     "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",
     "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
-    "python -m benchmarks.diffusion_utility": "takes hours of a GPU; tests/benchmarks run it small",
+    "python -m benchmarks.in_pieces": "takes hours of a GPU; tests/benchmarks run it small",
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {
@@ -63,11 +67,10 @@ SHOWN = {
     ("docs/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",
     ("docs/jobs.md", "text", " client ──POST"): "a drawing",
     (
-        "docs/dicom.md",
+        "docs/pictures.md",
         "text",
         "$ obscura quickstart scans",
     ): "tests/service/cli/test_quickstart.py makes and compares it",
-    ("docs/pictures.md", "text", "1,400 pictures"): "a sentence; tests/obscura/preparing holds such sentences",
     (
         "docs/quickstart.md",
         "text",

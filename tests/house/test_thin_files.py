@@ -21,6 +21,8 @@ KINDS = {
     "workers/train/kinds": "a kind of job",
 }
 OWN = {
+    "service/storage/s3/claims.py": "a protocol between machines, with the reason that it holds",
+    "service/storage/s3/lookup.py": "reads what stands in a bucket; the chaos benchmark reads it, too",
     "models/discriminator.py": "a network",
     "models/kernel_teachers.py": "a network, beside the other teachers",
     "models/linear_teachers.py": "a network, beside the other teachers",
@@ -29,6 +31,7 @@ OWN = {
     "obscura/client/connections.py": "is imported last, for importing the client must read no settings",
     "obscura/client/download.py": "a file that arrives whole, or not at all",
     "obscura/pictures/header.py": "reads strangers' bytes; imported by the confined reader, too",
+    "obscura/preparing/opening.py": "bounds what a decoder is given",
     "obscura/preparing/screen.py": "the words of one screen",
     "obscura/preparing/nifti.py": "a file format, as dicom.py is one",
     "obscura/preparing/summary.py": "the words of one sentence",

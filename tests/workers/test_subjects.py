@@ -22,7 +22,6 @@ from privacy.mechanisms.contribution import one_record_each
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import assert_disjoint, subject_units
 from privacy.plans.datalens.moment_votes import MomentRound
-from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
@@ -31,9 +30,10 @@ from tests.workers.small_trainings import TINY_DATALENS, Purse
 from workers.recipes import units
 from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens import moment_votes
+from workers.recipes.datalens.votes import shards_of
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments.coefficients import cosine_basis
-from workers.recipes.moments.released_sums import release_means, release_scatter
+from workers.recipes.moments.released_sums import noisy_means, noisy_scatter
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.train.checkpoints import SealedFolder
 
@@ -167,12 +167,12 @@ def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_
     generator = Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=6, features=0))
     generator.factor.copy_(torch.randn(generator.factor.shape, generator=torch.Generator().manual_seed(0)))
     without, extra = everybody_says_brighter(), one_says_darker()
-    config = DataLensConfig(teachers=TEACHERS, top_k=3)
     rows = slice(0, TEACHERS)
     seen = []
     for data in (without, together(extra, without)):
         training = Run(plan=cast(Any, None), facts=FACTS, data=data, budget=cast(Any, None), secret=SECRET)
-        shards = datalens._shards(training, config, generator)
+        latents = datalens.encode(generator, data.private_images, torch.from_numpy(data.private_labels))
+        shards = shards_of(training, TEACHERS, latents)
         seen.append(shards.batch(50, torch.Generator().manual_seed(2)).read(rows))
     changed = [
         teacher
@@ -206,13 +206,13 @@ def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> t
     images, labels = records_to_sum(facts, data, SECRET)
     rows = rows_of(TrainingData(images, labels, data.classes))
     above = 1 << 30  # keeps the counts away from their lower bound
-    counts, means = release_means(rows, labels, 2, clip, 10.0, cast(SecureNoise, Constant(above)))
+    counts, means = noisy_means(rows, labels, 2, clip, 10.0, cast(SecureNoise, Constant(above)))
     first = (
         np.rint(np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])).astype(np.int64) - above
     )
     silent = cast(SecureNoise, Constant(0))
-    pooled = release_scatter(rows, clip, 10.0, silent)
-    own = np.stack([release_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])
+    pooled = noisy_scatter(rows, clip, 10.0, silent)
+    own = np.stack([noisy_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])
     return first, *(np.rint(scatter * (Q / clip) ** 2).astype(np.int64) for scatter in (pooled, own))
 
 

@@ -33,11 +33,12 @@ def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teach
     Raises:
         ContributionUnbounded: a unit would have two teachers, or nobody knows whose the records are.
     """
-    if facts.unit == "subject":
-        units = subject_units(_subjects(data))
-    else:
+    private_subjects, key = _subjects(facts, data), derive_key(secret, "shards")
+    if private_subjects is None:
         units = record_units(np.asarray(data.private_images), data.private_labels)
-    assigned = shard_of(units, derive_key(secret, "shards"), teachers)
+    else:
+        units = subject_units(private_subjects)
+    assigned = shard_of(units, key, teachers)
     assert_disjoint(units, assigned, teachers)
     return assigned
 
@@ -54,11 +55,12 @@ def records_to_sum(
     Raises:
         ContributionUnbounded: a subject would own two, or nobody knows whose the records are.
     """
-    if facts.unit == "record":
+    private_subjects = _subjects(facts, data)
+    if private_subjects is None:
         return data.private_images, data.private_labels
-    private_subjects = _subjects(data)
+    key = derive_key(secret, "contributions")
     records = record_units(np.asarray(data.private_images), data.private_labels)
-    chosen = one_record_each(private_subjects, records, derive_key(secret, "contributions"))
+    chosen = one_record_each(private_subjects, records, key)
     assert_one_record_each(private_subjects[chosen])
     return data.private_images[chosen], data.private_labels[chosen]
 
@@ -82,11 +84,11 @@ class Units:
         Raises:
             ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
         """
-        if facts.unit == "record":
+        subjects = _subjects(facts, data)
+        if subjects is None:
             self._starts = self._order = None
             self.count, self.rows_each = len(data.private_labels), 1
             return
-        subjects = _subjects(data)
         self._order = np.argsort(subjects, kind="stable")
         _, starts = np.unique(subjects[self._order], return_index=True)
         self._starts = np.append(starts, len(subjects))
@@ -127,7 +129,10 @@ def _chosen(values: npt.NDArray[Any], records: npt.NDArray[np.int64]) -> npt.NDA
     return chosen
 
 
-def _subjects(data: TrainingData) -> npt.NDArray[np.int64]:
+def _subjects(facts: PublicFacts, data: TrainingData) -> npt.NDArray[np.int64] | None:
+    """Return the number of each record's subject; None where the unit is the record."""
+    if facts.unit == "record":
+        return None
     if data.private_subjects is None:
         raise ContributionUnbounded("the account protects subjects, and the data do not say whose the records are")
     return np.asarray(data.private_subjects)

@@ -23,16 +23,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from obscura.private_files import keep_new_files_private
 from obscura.wire.words import TRAIN
 from service import jobs, queue
+from service.datasets import deletion
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.disk import short_of_room
-from service.errors import ClockRefused
+from service.errors import ClockRefused, InvalidInput
 from service.failpoints import failpoint
-from service.inspection import inspect_at_start, require_clock
+from service.inspection import inspect_at_start, nothing_stands, require_clock
 from service.installation import pair
 from service.logs import configure_logging, get_logger
 from service.queue import TASK_RUN_JOB
 from service.settings import Settings
+from service.storage import is_elsewhere
+from service.storage.interface import StorageUnavailable
 from workers.supervise import app as tasks
 from workers.supervise.attempts import Attempt, claim_job, claim_next, worker_name
 from workers.supervise.reconcile import RECONCILE_SECONDS, reconcile, sweep
@@ -85,6 +88,8 @@ def make_app(settings: Settings) -> Celery:
             pair(settings, factory, now=now)
             inspect_at_start(settings, factory, now=now)
         except ClockRefused as error:
+            raise SystemExit(error.message) from None
+        except (StorageUnavailable, InvalidInput) as error:
             raise SystemExit(error.message) from None
         except SQLAlchemyError as error:  # without a database nothing is armed either
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
@@ -159,6 +164,9 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)
+        may_destroy = is_elsewhere(workplace.settings) and nothing_stands(session, workplace.settings)
+    if may_destroy:
+        deletion.destroy_copies(workplace.settings, factory)
     if job is None or workplace.draining() or short_of_room(workplace.settings):
         return  # the reconciler rings again
     settings, name, now = workplace.settings, worker_name("celery"), datetime.now(UTC)

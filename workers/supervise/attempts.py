@@ -15,16 +15,24 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import TRAIN, DatasetState
+from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs, ledger, queue
-from service.db.session import SessionFactory, transaction
+from service.datasets.vault import key_path
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.session import SessionFactory, among, transaction
 from service.disk import short_of_room
 from service.errors import ObscuraError
 from service.failpoints import failpoint
 from service.installation import belongs
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage import is_elsewhere
+from service.storage.interface import StorageUnavailable
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,8 @@ def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker
     for job_id in waiting:
         try:
             attempt = claim_job(settings, factory, job_id=job_id, worker=worker, now=now)
+        except StorageUnavailable:
+            raise
         except ObscuraError as error:  # such as a corrupt ledger: one account's trouble must not stop the others
             get_logger(__name__).error("claim_refused", job_id=job_id, code=error.code)
             continue
@@ -57,11 +67,13 @@ def claim_job(
 ) -> Attempt | None:
     """Claim one job; None when somebody runs it, it has ended, or it is ended now because it was lost too often.
 
-    Nobody claims anything of a database that is not the data folder's: it would look for its files in vain.
+    Nobody claims anything of a database that is not the data folder's: it would look for its files in vain. Nor what
+    needs a key that this machine does not have.
     """
-    with transaction(factory) as session:
-        if not belongs(session, settings):
+    with transaction(factory, read_only=True) as session:  # a storage elsewhere may take its time
+        if not belongs(session, settings) or not has_keys(session, settings, job_id):
             return None
+    with transaction(factory) as session:
         ledger.require_clock(session, now)  # another clock finds leases over that are not, or none
         claim = jobs.claim(
             session,
@@ -74,6 +86,27 @@ def claim_job(
         failpoint("claim.before")
     failpoint("claim.after")
     return None if claim is None else Attempt(claim.job_id, claim.attempt)
+
+
+def has_keys(session: Session, settings: Settings, job_id: str) -> bool:
+    """Tell whether this machine has the keys that a job needs. Where machines share no folder, they may be on their
+    way, and another machine may have them: the job waits, where it would fail."""
+    if not is_elsewhere(settings):
+        return True
+    job = session.get(Job, job_id)
+    config = {} if job is None or job.plan is None else job.plan.get("config", {})
+    reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
+    if job is not None and job.kind == TRAIN:
+        reads.append(job.dataset_id)
+    elif job is not None:
+        reads.append(job.evaluation_dataset_id)
+    ready = select(Dataset.id).where(Dataset.state == DatasetState.READY)  # the keys of others are gone for good
+    wanted = among(session, ready, Dataset.id, [each for each in reads if each])
+    paths = [settings.ledger_key_path, *(key_path(settings, dataset_id) for dataset_id in sorted(wanted))]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        get_logger(__name__).warning("keys_missing", job_id=job_id, files=missing, folder=str(settings.keys_path))
+    return not missing
 
 
 def drop_lease(session: Session, attempt: Attempt, *, now: datetime) -> None:
@@ -96,7 +129,7 @@ class ExitStatus(enum.IntEnum):
 
     ENDED = 0  # the job has ended: succeeded, failed or cancelled
     STALE = 3  # another attempt has taken over; nothing was written
-    LOST = 4  # the database could not be reached, or another process of the training died; the attempt counts
+    LOST = 4  # database or storage could not be reached, or a process of the training died; the attempt counts
     INTERRUPTED = 75  # told to stop, or its supervisor is gone: another attempt goes on (EX_TEMPFAIL)
 
 

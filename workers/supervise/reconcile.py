@@ -29,7 +29,7 @@ from service.installation import belongs
 from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import storage_of, trash
+from service.storage import is_elsewhere, storage_of, trash
 from service.storage.interface import UNFINISHED, Storage, work_key
 from workers.supervise.attempts import claim_job
 
@@ -73,6 +73,8 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
     watch_over(settings, factory, now=now)
     if sound:
         deletion.go_on(settings, factory)
+        if is_elsewhere(settings):
+            deletion.destroy_copies(settings, factory)
         receiving.clean_up(settings, factory, now=now)
     return Reconciled(ended, rung, delivered)
 

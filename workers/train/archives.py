@@ -139,11 +139,11 @@ class Hashing(io.RawIOBase):
 
     @property
     def sha256(self) -> str:
-        """Of what was written so far."""
+        """The hash of what was written so far, in hex."""
         return self._digest.hexdigest()
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def write(self, content: Any) -> int:

@@ -1,4 +1,8 @@
-"""A training as it was accepted: its rows, what follows from them, and what its recipe is given."""
+"""A training as it was accepted: its rows, what follows from them, and what its recipe is given.
+
+A charge is a transaction, committed before the release that it pays for; between the two a line goes to the job's
+journal (`service.storage.journals`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,9 @@ from sqlalchemy.orm import Session
 
 from models.extractor import Extractor, ExtractorUnusable, read_extractor
 from obscura.wire.words import DatasetState, EntryKind, Visibility
+from privacy.accounting.events import Event
 from privacy.accounting.filter import Filter
+from privacy.errors import BudgetExceeded, EventRefused
 from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
@@ -23,12 +29,13 @@ from service.datasets.vault import Images, Labels, key_id_of, key_path, open_dat
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.errors import Conflict, LedgerCorruption, NotFound
+from service.errors import Conflict, HoldExhausted, LedgerCorruption, NotFound
 from service.failpoints import failpoint
 from service.jobs.planning import facts_of
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage, work_key
+from service.storage.journals import Journal
 from workers.recipes.interface import Budget, Progress, Run, Trainer, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt
@@ -172,6 +179,74 @@ def charged_by_stage(session: Session, training: Training) -> Counter[str]:
                 charged[entry.details["stage"]] += entry.amount_nano
         after = rows[-1].sequence
     return charged
+
+
+class HeldBudget:
+    """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
+
+    A recipe may only release what its plan announced: an event with other noise or sensitivity is refused.
+
+    It is closed from the start where this attempt is there to publish what was paid for.
+
+    Args:
+        context: of the attempt, which has armed the hold.
+        training: whose journal gets a line for every charge before anything is released for it.
+    """
+
+    def __init__(self, context: Context, training: Training) -> None:
+        self._context, self._training = context, training
+        self._journal = Journal(context.storage, training.job.id, context.attempt.number, training.account.id)
+        self.charged_nano = training.charged_nano
+        self.closed = training.job.ended_early is not None
+
+    def close(self) -> None:
+        """Refuse every further charge: the training ends early, with what it has."""
+        self.closed = True
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Pay for `event.count` releases; durable when this returns.
+
+        Raises:
+            BudgetExceeded: the hold does not cover the event, or the budget is closed; nothing was charged.
+            EventRefused: the plan has no such stage, or announced it with another event.
+            OSError: the journal cannot be written; nothing may be released.
+        """
+        training, planned = self._training, self._training.plan.stage(stage)
+        if planned is None or not planned.announces(event):
+            raise EventRefused(stage, event)
+        amount_nano = planned.price_of(event.count)
+        if self.closed:
+            raise BudgetExceeded(amount_nano, 0)
+        before_nano = self.charged_nano
+        try:
+            with transaction(self._context.factory) as session:
+                self.charged_nano = ledger.charge(
+                    session,
+                    hold_id=training.hold_id,
+                    attempt=self._context.attempt.number,
+                    amount_nano=amount_nano,
+                    stage=stage,
+                    event=event.to_json(),
+                    paid_as_whole=planned.paid_as_whole,
+                    now=datetime.now(UTC),
+                )
+                failpoint("charge.before")
+        except HoldExhausted as error:
+            left_nano = error.numbers.get("left_nano")
+            raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
+        failpoint("charge.after")
+        self._journal.write(stage=stage, count=event.count, price_nano=self.charged_nano - before_nano)
+        failpoint("journal.after")
+
+    def in_numbers(self) -> dict[str, float]:
+        """Return what was charged and what is planned, as reports show it."""
+        charged_nano, planned_nano = self.charged_nano, self._training.plan.price_nano
+        return {
+            "charged_nano": charged_nano,
+            "planned_nano": planned_nano,
+            "charged_epsilon": self._training.privacy_filter.epsilon_of(charged_nano),
+            "planned_epsilon": self._training.privacy_filter.epsilon_of(planned_nano),
+        }
 
 
 @dataclass(frozen=True, repr=False)

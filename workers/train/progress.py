@@ -19,8 +19,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from service import jobs
 from service.db.session import transaction
 from workers.recipes.interface import Cancelled, Piece
-from workers.train.orders import Context
-from workers.train.spending import HeldBudget
+from workers.train.orders import Context, HeldBudget
 
 REPORTS_MAX = 100  # of one stage
 

@@ -164,7 +164,7 @@ def _events(training: Training, charged: Counter[str], released: Mapping[str, in
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:
-    """Of a training that ended early: why, and how many of the planned releases were made; None for a whole one.
+    """Say why a training ended early and how many of the planned releases were made; None for one that did not.
 
     All of it is planned or charged, and public.
     """

@@ -24,6 +24,7 @@ from service.jobs import JobState
 from service.ledger.stops import ArmingStopped
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage.interface import StorageUnavailable
 from workers.recipes.interface import Cancelled, NothingUseful, Trainer
 from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
@@ -84,6 +85,9 @@ def run(
         # Nothing can be said to a database that is away. The supervisor lets another attempt go on.
         log.error("database_lost", trace=lines_of_trace(error))
         status = ExitStatus.LOST
+    except StorageUnavailable as error:
+        log.error("storage_lost", message=error.message, trace=lines_of_trace(error))
+        status = ExitStatus.LOST
     except RankLost as error:
         # Nor is there a verdict about a training that lost one of its processes.
         log.error("rank_lost", trace=lines_of_trace(error))
@@ -114,7 +118,7 @@ def _attempt(context: Context) -> ExitStatus:
     except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
         get_logger(__name__).error("operator_needed", job_id=job_id, attempt=attempt, code=stop.code)
         return ExitStatus.INTERRUPTED
-    except (StaleAttempt, SQLAlchemyError, RankLost):
+    except (StaleAttempt, SQLAlchemyError, StorageUnavailable, RankLost):
         raise
     except Exception as error:
         code = failure_code(error, kind)

@@ -112,16 +112,40 @@ INPUTS = (
         Read(("0", "1"), COUNT, looks=shape_is(28, 28, 3)),
         browser=InBrowser(ZERO_ONE, IN_BROWSER),
     ),
-    of_file("npz_one_channel", npz((1,), labels=NUMBERS), ZERO_ONE),
-    of_file("npz_rgba", npz((4,), labels=NUMBERS), Read(("0", "1"), COUNT, said="laid on white")),
+    of_file("npz_one_channel", npz((1,), labels=NUMBERS), ZERO_ONE, browser=InBrowser(ZERO_ONE, IN_BROWSER)),
+    of_file(
+        "npz_rgba",
+        npz((4,), labels=NUMBERS),
+        Read(("0", "1"), COUNT, said="laid on white"),
+        browser=InBrowser(Refused("not uint8"), IN_BROWSER),
+    ),
     of_file("npz_channels_first", channels_first, Read(("0", "1"), COUNT, looks=shape_is(28, 28, 3))),
-    of_file("npz_labels_text", npz(labels=NAMES[NUMBERS]), WORDS),
+    of_file(
+        "npz_labels_text", npz(labels=NAMES[NUMBERS]), WORDS, browser=InBrowser(Refused("not integers"), IN_BROWSER)
+    ),
     of_file("npz_labels_bytes", npz(labels=NAMES[NUMBERS].astype("S")), WORDS),
-    of_file("npz_labels_n1", npz(labels=NUMBERS[:, None]), ZERO_ONE),
-    of_file("npz_labels_float", npz(labels=NUMBERS * 0.7 + 0.2), Refused("numbers or names"), options={"size": 16}),
+    of_file(
+        "npz_labels_n1", npz(labels=NUMBERS[:, None]), ZERO_ONE, browser=InBrowser(Refused("not integers"), IN_BROWSER)
+    ),
+    of_file(
+        "npz_labels_float",
+        npz(labels=NUMBERS * 0.7 + 0.2),
+        Refused("numbers or names"),
+        options={"size": 16},
+        browser=InBrowser(Refused("not integers"), IN_BROWSER),
+    ),
     of_file("npz_labels_whole_floats", npz(labels=NUMBERS.astype(float)), Refused("astype(int)")),
-    of_file("npz_labels_negative", npz(labels=NUMBERS - 1), Asked("--skip-unlabelled", "begin at 0")),
-    of_file("npz_labels_too_few", npz(labels=NUMBERS[1:]), Refused("as many labels")),
+    of_file(
+        "npz_labels_negative",
+        npz(labels=NUMBERS - 1),
+        Asked("--skip-unlabelled", "begin at 0"),
+    ),
+    of_file(
+        "npz_labels_too_few",
+        npz(labels=NUMBERS[1:]),
+        Refused("as many labels"),
+        browser=InBrowser(Refused("not integers"), IN_BROWSER),
+    ),
     of_file("npz_labels_from_1", npz(labels=NUMBERS + 1), Asked("--used-classes", "label 0")),
     of_file("npz_labels_from_1_used", npz(labels=NUMBERS + 1), Read(("1", "2"), COUNT), options={"used_classes": True}),
     of_file(
@@ -131,19 +155,41 @@ INPUTS = (
         options={"used_classes": True, "classes": ["normal", "sick"]},
     ),
     of_file("npz_labels_like_ids", npz(labels=10_000_000 + NUMBERS), Asked("--used-classes")),
-    of_file("npz_with_classes", npz(labels=NUMBERS, classes=NAMES), WORDS),
+    of_file(
+        "npz_with_classes",
+        npz(labels=NUMBERS, classes=NAMES),
+        WORDS,
+        browser=InBrowser(Refused("no other"), IN_BROWSER),
+    ),
     of_file("npz_with_too_few_classes", npz(labels=NUMBERS + 1, classes=NAMES), Refused("labels beyond")),
     of_file("npz_with_an_unused_class", npz(labels=NUMBERS, classes=np.array(list("abc"))), Asked("--used-classes")),
-    of_file("npz_of_objects", objects, Refused("must hold two arrays")),
-    of_file("npz_of_floats", floats, Refused("uint8"), browser=InBrowser(Refused("not uint8"), IN_BROWSER)),
-    of_file("npz_of_volumes", volumes, Refused("volumes")),
+    of_file(
+        "npz_of_objects",
+        objects,
+        Refused("must hold two arrays"),
+        browser=InBrowser(Refused("not integers"), IN_BROWSER),
+    ),
+    of_file("npz_of_floats", floats, Asked("--window"), browser=InBrowser(Refused("not uint8"), IN_BROWSER)),
+    of_file("npz_of_volumes", volumes, Refused("volumes"), browser=InBrowser(Refused("no other"), IN_BROWSER)),
     of_file("npz_without_names", unnamed, Refused("arr_0")),
     of_file(
-        "npz_subjects", npz(labels=NUMBERS, subjects=np.arange(COUNT) // 3), Read(("0", "1"), COUNT, 4), unit="subject"
+        "npz_subjects",
+        npz(labels=NUMBERS, subjects=np.arange(COUNT) // 3),
+        Read(("0", "1"), COUNT, 4),
+        unit="subject",
+        browser=InBrowser(Read(("0", "1"), COUNT, 4), {**IN_BROWSER, "subjects_declared": "500"}),
     ),
-    of_file("npz_subjects_unwanted", npz(labels=NUMBERS, subjects=np.arange(COUNT) // 3), Refused("subject")),
     of_file(
-        "medmnist_pneumonia", medmnist(NUMBERS[:, None].astype(np.uint8)), Read(("0", "1"), COUNT, said="not test")
+        "npz_subjects_unwanted",
+        npz(labels=NUMBERS, subjects=np.arange(COUNT) // 3),
+        Refused("subject"),
+        browser=InBrowser(Refused("no subjects are declared"), IN_BROWSER),
+    ),
+    of_file(
+        "medmnist_pneumonia",
+        medmnist(NUMBERS[:, None].astype(np.uint8)),
+        Read(("0", "1"), COUNT, said="not test"),
+        browser=InBrowser(Refused("no other"), IN_BROWSER),
     ),
     of_file("medmnist_test_part", medmnist(NUMBERS[:, None]), ZERO_ONE, options={"split": "test"}),
     of_file(

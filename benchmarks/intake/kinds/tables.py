@@ -84,8 +84,8 @@ def _kaggle(place: Path, rng: np.random.Generator) -> None:
 
 
 def _gzipped(place: Path, rng: np.random.Generator) -> None:
-    put(place, rng, *numbered("", COUNT))
-    (place / "labels.csv.gz").write_bytes(gzip.compress(b"file,label\n000.png,normal\n"))
+    table("file,label", "{file},{label}")(place, rng)
+    (place / "labels.csv.gz").write_bytes(gzip.compress((place / "labels.csv").read_bytes()))
 
 
 def _accents(place: Path, rng: np.random.Generator) -> None:
@@ -250,7 +250,7 @@ INPUTS = (
         Read(WORDS, 8, said="4 pictures without a label"),
         options={"skip_unlabelled": True},
     ),
-    given("csv_two_things", table("file,label", "000.png,{label}"), Refused("two things")),
+    given("csv_two_things", table("file,label", "000.png,{label}"), Asked("--attribute", "several labels")),
     given("csv_same_stem", _same_stem, Refused("may be any of")),
     given("csv_dead_row", _dead, Asked("--skip-broken", "003.png")),
     given("csv_dead_row_skipped", _dead, Read(WORDS, COUNT - 1), options={"skip_broken": True}),
@@ -276,7 +276,8 @@ INPUTS = (
     Input("kaggle_layout", _kaggle, Asked("--labels", "train.csv")),
     Input("pictures_and_a_table", table("file,label", "{file},{label}"), Asked("--labels", "labels.csv")),
     given("csv_of_excel", table("sep=;\nfile;label", "{file};{label}"), BOTH),
-    given("csv_gzipped", _gzipped, Refused("save the sheet"), "labels.csv.gz"),
+    given("csv_gzipped", _gzipped, BOTH, "labels.csv.gz"),
+    given("csv_utf32", table("file,label", "{file},{label}", encoding="utf-32"), BOTH),
     given("csv_accents_in_two_forms", _accents, BOTH),
     given("csv_rsna", table("patientId,Target", "{stem},{other}"), Read(("0", "1"), COUNT)),
     given(

@@ -101,9 +101,9 @@ def zipped(build: Build) -> Build:
 
 
 def report(folder: Path, rng: np.random.Generator) -> None:
-    """A DICOM file without a picture."""
+    """A DICOM file without a picture: what stands before the number of its rows."""
     whole = dicom(TWELVE(rng), PatientID="P0")
-    (folder / "sick" / "report.dcm").write_bytes(whole[: whole.index(b"\xe0\x7f\x10\x00")])
+    (folder / "sick" / "report.dcm").write_bytes(whole[: whole.index(b"\x28\x00\x02\x00")])
 
 
 def write(path: Path, content: bytes) -> None:

@@ -1,4 +1,6 @@
-"""DataLens, Tables 4, 5 and 7: TopAgg against other aggregators in accuracy, and what its components are worth.
+"""DataLens, Tables 5 and 7: TopAgg against other aggregators in accuracy, and what its components are worth.
+
+Tables 4 and 7 as the service's recipe makes them: `benchmarks.datalens_loop`.
 
 Where they are compared, and how settings are chosen: `aggregator_set_ups`. `quick` has 10,000 records
 and 667 teachers, as many records to a teacher as the paper; there noise costs every aggregator something. `full` has
@@ -15,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.reproductions.aggregators.topagg import TopAgg
+from benchmarks.datalens_published import ABLATED
 from benchmarks.reproductions.papers.aggregator_set_ups import TOPAGG, Setting, SetUp, chosen, competitors, place, votes
 from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
 
@@ -28,18 +30,6 @@ _PUBLISHED_5 = {
     "fashion-mnist": {TOPAGG: 0.6478, "D2P-Fed": 0.1667, "FetchSGD": 0.6387},
 }
 _COMPONENTS = ("top-k", "stochastic quantisation", "threshold")
-_PUBLISHED_7 = {  # by which components are there
-    "mnist": {(1, 1, 1): 0.7123, (0, 1, 1): 0.5170, (1, 0, 1): 0.6741, (1, 1, 0): 0.6361},
-    "fashion-mnist": {(1, 1, 1): 0.6478, (0, 1, 1): 0.4775, (1, 0, 1): 0.6159, (1, 1, 0): 0.5859},
-}
-_PUBLISHED_4 = {
-    "k": {100: (0.5889, 0.5738), 200: (0.7123, 0.6478), 300: (0.6753, 0.6088)},
-    "teachers": {2000: (0.5841, 0.5608), 3000: (0.7061, 0.5952), 4000: (0.7123, 0.6478)},
-    "beta": {
-        0.0: (0.6361, 0.5859), 0.1: (0.6450, 0.6103), 0.3: (0.6890, 0.6060),
-        0.5: (0.6921, 0.6122), 0.7: (0.7123, 0.6213), 0.9: (0.6956, 0.6478),
-    },
-}  # fmt: skip
 
 
 def set_ups(dataset: str, budget: str) -> list[SetUp]:
@@ -99,7 +89,7 @@ def table_7(dataset: str, budget: str) -> list[Row]:
             top_k, stochastic, threshold = map(bool, there)
             tries = votes(place(set_up, held_out=True).dimension, top_k, stochastic, threshold)
             name = " + ".join(itertools.compress(_COMPONENTS, there)) or "plain signs of all coordinates"
-            made = _measured("7", name, set_up, budget, tries, _PUBLISHED_7.get(dataset, {}).get(there))
+            made = _measured("7", name, set_up, budget, tries, ABLATED.get(dataset, {}).get(there))
             cells[there] = next(row["runs"] for row in made if row["measure"] == "nearest")
             rows += made
         rows += [_effect(set_up, part, cells) for part in range(3)]
@@ -116,22 +106,4 @@ def _effect(set_up: SetUp, part: int, cells: Mapping[tuple[int, ...], Sequence[f
     return row_of("datalens", "7", f"effect of {_COMPONENTS[part]}", set_up.dataset, set_up.epsilon, setting, **more)
 
 
-def table_4(dataset: str, budget: str) -> list[Row]:
-    """Teachers, k and beta, each varied alone around the paper's k = 200, 4,000 teachers and our beta = 0.2."""
-    rows, seeds = [], 3
-    for name, values in _PUBLISHED_4.items():
-        for value, published in values.items():
-            started = time.monotonic()
-            set_up = SetUp(dataset, 60_000, int(value) if name == "teachers" else 4000)
-            k, beta = int(value) if name == "k" else 200, max(value, 1e-9) if name == "beta" else 0.2
-            where = place(set_up, held_out=False)
-            learned = [where.run(Setting(TopAgg, {"k": k, "c": 1e-5, "beta": beta}, 0.15)) for _ in range(seeds)]
-            more = {"published": published[dataset == "fashion-mnist"], **spread([where.accuracy(x) for x in learned])}
-            more["seconds"] = since(started)
-            setting = f"nearest: {set_up.name}, gamma 0.15"
-            rows.append(row_of("datalens", "4", f"{name} = {value:g}", dataset, 1.0, setting, **more))
-    del budget
-    return rows
-
-
-TABLES = {("datalens", "4"): table_4, ("datalens", "5"): table_5, ("datalens", "7"): table_7}
+TABLES = {("datalens", "5"): table_5, ("datalens", "7"): table_7}

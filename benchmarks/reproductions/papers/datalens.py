@@ -1,7 +1,7 @@
 """DataLens, Table 1: accuracy of a CNN trained on what each method draws, at epsilon 1 and 10.
 
-DataLens' default, Algorithms 1 to 3 with the generator that the authors published and linear teachers (the rung of
-`--figure loop` that learns), the paper's competitors, and DP-MERF, which the paper does not have. The evaluation's CNN
+The default of images, Algorithms 1 to 3 as the service's recipe trains them with the preset `published`, the paper's
+competitors, and DP-MERF, which the paper does not have. The evaluation's CNN
 learns the synthetic images to the last step and is tested once on real test images. DC-GAN has no privacy, so that one
 run stands at both epsilons.
 """
@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.budgets import NoLedger
+from benchmarks.datalens_published import BY_EPSILON
 from benchmarks.generator_runs import DELTA, OURS, train
+from benchmarks.generator_runs import PUBLISHED as PAPERS
 from benchmarks.reproductions.competitors.dc_gan import DcGan, train_dc_gan
 from benchmarks.reproductions.competitors.dp_gan import DpGan, train_dp_gan
 from benchmarks.reproductions.competitors.dp_merf import embedded_sums, fit_generator, frequencies, release_embedding
 from benchmarks.reproductions.competitors.g_pate import GPate, train_g_pate
 from benchmarks.reproductions.competitors.gs_wgan import GsWgan, train_gs_wgan
 from benchmarks.reproductions.competitors.pate_gan import PateGan, train_pate_gan
-from benchmarks.reproductions.papers import loop
 from benchmarks.reproductions.papers.accuracies import FOLDERS
 from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
-from benchmarks.reproductions.papers.rungs import paid_by
 from benchmarks.small_data import Folder, channels_first, facts_of
 from models.portable.dcgan import DcganGenerator
 from privacy.accounting.filter import open_filter
@@ -68,29 +68,27 @@ PUBLISHED: Mapping[tuple[str, str], tuple[float | None, float | None]] = {
     ("fashion-mnist", PATE_GAN): (0.4222, 0.6218),
     ("fashion-mnist", G_PATE): (0.5567, 0.6934),
     ("fashion-mnist", GS_WGAN): (0.1661, 0.6579),
-    ("fashion-mnist", PAPER): (0.6478, 0.7061),
     ("mnist", DC_GAN): (0.9653, 0.9653),
     ("mnist", DP_GAN): (0.4036, 0.8011),
     ("mnist", PATE_GAN): (0.4168, 0.6667),
     ("mnist", G_PATE): (0.5810, 0.8092),
     ("mnist", GS_WGAN): (0.1432, 0.8075),
-    ("mnist", PAPER): (0.7123, 0.8066),
+    **{(name, PAPER): (of[EPSILONS[0]], of[EPSILONS[1]]) for name, of in BY_EPSILON.items()},
 }
 NEEDS = (
-    "Algorithms 1-3 are run on 28 x 28 pixels in grey alone; --figure loop has more of them. "
     "--budget full trains the competitors' GANs at DC-GAN's sizes and wants a GPU for hours. "
     "CelebA and Places365 are in no package."
 )
 
 
-def _default(folder: Folder, epsilon: float, _seed: int, _budget: str) -> Draw:
-    generator = train(folder, OURS, epsilon)[0]
-    return lambda labels, stream: generator.sample(labels, stream).flatten(1)
+def _by_a_recipe(variant: str) -> Method:
+    """Make a method of a recipe of the service."""
 
+    def made(folder: Folder, epsilon: float, _seed: int, _budget: str) -> Draw:
+        generator = train(folder, variant, epsilon)[0]
+        return lambda labels, stream: generator.sample(labels, stream).flatten(1)
 
-def _paper(folder: Folder, epsilon: float, seed: int, _budget: str) -> Draw:
-    generator = loop.train(paid_by(epsilon), folder, seed)
-    return lambda labels, _: generator.sample(labels).flatten(1) / 255.0
+    return made
 
 
 def _merf(folder: Folder, epsilon: float, seed: int, budget: str) -> Draw:
@@ -131,8 +129,8 @@ def _flat(generator: DcganGenerator) -> Draw:
 
 
 METHODS: Mapping[str, Method] = {
-    DEFAULT: _default,
-    PAPER: _paper,
+    DEFAULT: _by_a_recipe(OURS),
+    PAPER: _by_a_recipe(PAPERS),
     DP_MERF: _merf,
     DC_GAN: _dc_gan,
     DP_GAN: _dp_gan,
@@ -142,15 +140,10 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-def methods_for(folder: Folder) -> list[str]:
-    """Return the methods that can learn a folder's images: Algorithms 1-3 need 28 x 28 pixels in grey."""
-    return [method for method in METHODS if method != PAPER or folder.images.shape[1:] == (28, 28)]
-
-
 def table_1(dataset: str, budget: str, seeds: Sequence[int] | None = None) -> list[Row]:
-    """Make a row of every method that can learn a data set's images, at each epsilon."""
+    """Make a row of every method at each epsilon."""
     folder, rows = FOLDERS[dataset](), list[Row]()
-    for method in methods_for(folder):
+    for method in METHODS:
         for epsilon in EPSILONS:
             if method == DC_GAN and epsilon != EPSILONS[0]:
                 theirs = published(dataset, method, epsilon)
@@ -166,16 +159,16 @@ def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str,
     for seed in seeds:
         images, labels = drawn(method, folder, epsilon, seed, budget, _SAMPLES[budget])
         found.append(_accuracy(images, labels, folder, seed))
-    setting = setting_of(method, epsilon, budget, _SAMPLES[budget])
+    setting = setting_of(method, budget, _SAMPLES[budget])
     more = {**spread(found), "published": published(dataset, method, epsilon), "seconds": since(started)}
     return row_of("datalens", "1", method, dataset, epsilon, setting, **more)
 
 
-def setting_of(method: str, epsilon: float, budget: str, samples: int) -> str:
+def setting_of(method: str, budget: str, samples: int) -> str:
     """Return what a row says of how a method was run."""
     setting = f"{samples:,} samples, " + ("no privacy" if method == DC_GAN else f"delta {DELTA:g}")
     if method == PAPER:
-        setting += f", {paid_by(epsilon).described()}"
+        setting += ", recipe datalens, preset published"
     if method in _SIZES[budget]:
         setting += "".join(f", {name} {value:g}" for name, value in vars(_SIZES[budget][method]).items())
     return setting
@@ -196,5 +189,5 @@ def _accuracy(images: Tensor, labels: Tensor, folder: Folder, seed: int) -> floa
 
 
 def published(dataset: str, method: str, epsilon: float) -> float | None:
-    """Return what the paper's Table 1 has of a method at epsilon 1 or 10, where it has anything."""
-    return PUBLISHED.get((dataset, method), (None, None))[EPSILONS.index(epsilon)]
+    """Return what the paper's Table 1 has of a method, where it has anything."""
+    return dict(zip(EPSILONS, PUBLISHED.get((dataset, method), (None, None)), strict=True)).get(epsilon)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from benchmarks.generator_runs import tiled
 from benchmarks.reproductions.papers.accuracies import FOLDERS
-from benchmarks.reproductions.papers.datalens import DEFAULT, EPSILONS, PAPER, drawn, methods_for
+from benchmarks.reproductions.papers.datalens import DEFAULT, EPSILONS, PAPER, drawn
 from benchmarks.reproductions.papers.rows import Row, row_of, since
 
 _COLUMNS, _GAP, _WHITE = 6, 8, 255
@@ -26,7 +26,7 @@ def figure_4(dataset: str, budget: str) -> list[Row]:
     """
     folder, rows, blocks = FOLDERS[dataset](), list[Row](), list[npt.NDArray[np.uint8]]()
     file = _PLACE / f"datalens_figure_4_{dataset}.png"
-    for method in [method for method in (PAPER, DEFAULT) if method in methods_for(folder)]:
+    for method in (PAPER, DEFAULT):
         for epsilon in EPSILONS:
             started = time.monotonic()
             images, labels = drawn(method, folder, epsilon, 0, budget, _COLUMNS * len(folder.classes))

@@ -129,14 +129,6 @@ PAID: Mapping[float, Rung] = {
 }
 
 
-def paid_by(epsilon: float) -> Rung:
-    """Return the loop that a budget pays for: of `PAID`, or as many images as it affords at the noise of epsilon 1."""
-    if epsilon in PAID:
-        return PAID[epsilon]
-    afforded = [Rung(iterations=count) for count in range(1, PAID[1.0].iterations)]
-    return max((each for each in afforded if (each.epsilon or 0) <= epsilon), key=lambda each: each.iterations)
-
-
 def released(rung: Rung, gradients: Tensor, coins: torch.Generator, secret: bytes, iteration: int) -> Tensor:
     """Return what reaches the generator (m, d) of the gradients of the teachers that are asked (N, m, d)."""
     if rung.release == MEAN:

@@ -30,11 +30,11 @@ from benchmarks.reproductions.papers.datalens import (
     EPSILONS,
     G_PATE,
     GS_WGAN,
+    METHODS,
     PAPER,
     PATE_GAN,
     SEEDS,
     drawn,
-    methods_for,
 )
 from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
 from benchmarks.small_data import Folder, channels_first
@@ -190,7 +190,7 @@ def scores(
     given = None if extractor is None else ScriptedExtractor(extractor)
     extractors: dict[int, Extractor] = {seed: given or extractor_of(folder, seed) for seed in seeds or SEEDS[budget]}
     real = {each: each.features(second_half(folder)[0]) for each in set(extractors.values())}
-    for method in (REAL, *methods_for(folder)):
+    for method in (REAL, *METHODS):
         for epsilon in (None,) if method in (REAL, DC_GAN) else EPSILONS:  # those two have no privacy
             started, found = time.monotonic(), list[dict[str, float]]()
             for seed, each in extractors.items():

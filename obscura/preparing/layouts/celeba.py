@@ -95,7 +95,8 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
         dict(_pairs(identities)) if subjects and identities is not None else None,
     )
     title = "CelebA" if chosen is None else title_of("CelebA", present, chosen)
-    return Source(title, found.walk, found.classes)
+    owned = None if identities is None else f"The file {_IDENTITIES}"
+    return Source(title, found.walk, found.classes, owned=owned)
 
 
 def _beside(folder: Path, name: str) -> Path | None:

@@ -30,7 +30,7 @@ from obscura.preparing.folders import LOOSE, base_of
 from obscura.preparing.questions import classes_flag
 from obscura.preparing.sources import Content, Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, begin, folders, suffix_of
+from obscura.preparing.trees import OTHER, Tree, all_files, begin, below, folders, suffix_of
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -62,10 +62,24 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
     if subjects and choices.subject_tag == NO_TAG:
         raise PackingError("The account protects all records of a subject together: --subject-tag names the tag.")
     named = choices.label_tag is None  # classes are called as folders are
-    parts = named and (choices.split is not None or len(folders(tree, "")) > 1)
-    base, note = base_of(tree, choices, subjects=True) if parts else ("", "")
+    base, note = base_of(tree, choices, subjects=False, holds=partial(_holds, tree)) if named else ("", "")
+    if named and not folders(tree, base):
+        raise ChoiceNeeded(
+            f"The DICOM files of {tree.name} lie in no class folders. Put them into one folder for each class, name a "
+            "table that tells their classes (--labels), or the tag whose value is the class.",
+            ["--label-tag NAME"],
+        )
     title = f"{note}, DICOM" if note else "DICOM"
     return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named)
+
+
+def _holds(tree: Tree, at: str) -> bool:
+    """Whether a folder itself holds pictures, DICOM files among them."""
+    return any(
+        suffix_of(name) in picture_suffixes()
+        or (_is_dicom(tree, below(at, name)) and name.casefold() != _DIRECTORY_NAME)
+        for name in tree.files(at)
+    )
 
 
 def is_in(tree: Tree) -> bool:
@@ -148,6 +162,8 @@ class _Reader:
         try:
             dataset = open_dicom(content)
             if not has_picture(dataset):
+                if "SOPClassUID" not in dataset or "Rows" in dataset:
+                    raise Unreadable("it is damaged: its pixels are missing")
                 self.tally.left_out[NO_PICTURE] += 1
                 self.private_reports |= {record.label: None} if record.label else {}
                 return
@@ -184,10 +200,10 @@ class _Reader:
         if owner and self.subjects is False and any(owner in owners for owners in self.private_owners.values()):
             raise PackingError(
                 f"Several pictures have the same {tag}, and the account protects single records: somebody with several "
-                "would be protected less than it seems. Use an account whose unit is the subject and state how many "
-                f"there are (--subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not say whose a picture is, "
-                f"name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where no two pictures are "
-                "of one person."
+                "would be protected less than it seems. Use an account whose unit is the subject, and state how many "
+                f"there are at most (--at-most, --subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not say "
+                f"whose a picture is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
+                "no two pictures are of one person."
             )
         self.private_owners[label].add(owner or None)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +71,10 @@ class _Pair:
         with _open(self.images) as file:
             file.read(16)
             for number, label in enumerate(self.private_labels):
-                data = file.read(self.height * self.width)
+                try:
+                    data = file.read(self.height * self.width)
+                except (EOFError, OSError, zlib.error):
+                    data = b""
                 if len(data) != self.height * self.width:
                     raise PackingError(f"{self.images.name} ends before its last picture.")
                 pixels: Pixels = np.frombuffer(data, np.uint8).reshape(self.height, self.width)
@@ -121,7 +125,7 @@ def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
                 raise ValueError("not as many labels as pictures, or more than can be")
             private_labels = file.read(records)
         ids = None if owners is None else _ids(owners, records)
-    except (struct.error, OSError, EOFError, ValueError) as error:
+    except (struct.error, OSError, EOFError, ValueError, zlib.error) as error:
         raise PackingError(f"The IDX pair {split!r} in {folder} is damaged: {error}.") from error
     if (magic, label_magic) != (_IMAGES_MAGIC, _LABELS_MAGIC):
         raise PackingError(f"The files of the pair {split!r} in {folder} do not begin like IDX files of bytes.")

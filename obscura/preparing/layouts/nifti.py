@@ -54,8 +54,12 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
             "--every takes several slices of one person, and the account protects single records: leave it out, which "
             "takes the middle one, or use an account whose unit is the subject."
         )
-    parts = choices.split is not None or len(folders(tree, "")) > 1
-    base, note = base_of(tree, choices, subjects=True) if parts else ("", "")
+    base, note = base_of(tree, choices, subjects=False, holds=lambda at: any(map(_is_nifti, tree.files(at))))
+    if not folders(tree, base):
+        raise PackingError(
+            f"The volumes of {tree.name} lie in no class folders: put them into one folder for each class. A table of "
+            "labels is not read for volumes."
+        )
     walk = partial(_walk, tree, base, choices.slices, choices.every, subjects)
     return Source(f"{note + ', ' if note else ''}NIfTI, {choices.slices} slices", walk, folders=True)
 

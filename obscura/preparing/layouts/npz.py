@@ -20,18 +20,21 @@ import numpy as np
 from PIL import Image
 
 from obscura.preparing.choices import Choices
+from obscura.preparing.column_names import known_subjects
 from obscura.preparing.columns import NOT_ONE, read_columns
+from obscura.preparing.depth import Numbers
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
 from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_stream
-from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally
 from obscura.preparing.subjects import number_subjects
 from obscura.preparing.tables import Table
 from obscura.wire.subjects import SubjectId
 
 _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
-_SUBJECTS, _CLASSES = ("subjects", "subject"), ("classes", "class_names", "label_names")
+_CLASSES = ("classes", "class_names", "label_names")
+_DEEP = ("u2", "i2", "u4", "i4", "f2", "f4", "f8")  # types of grey numbers that are no pixels yet
 _CHANNELS = ((), (1,), (3,), (4,))
 
 
@@ -49,6 +52,7 @@ class _Arrays:
     path: Path
     images: str  # the array's name
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     channels_first: bool
     labels: tuple[str | None, ...]
     attributes: bool
@@ -71,13 +75,17 @@ class _Arrays:
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.images}.npy") as member:
             _header(member)
             for number, label in enumerate(self.labels):
-                data = member.read(int(np.prod(self.shape[1:])))
+                data = member.read(int(np.prod(self.shape[1:])) * self.dtype.itemsize)
                 if label is None:
                     continue
                 owner = None if self.ids is None else self.ids[number]
                 yield Record(label, owner, f"number {number}", partial(self._picture, data))
 
-    def _picture(self, data: bytes) -> bytes | Pixels:
+    def _picture(self, data: bytes) -> Content:
+        if self.dtype != np.uint8:
+            values = np.frombuffer(data, self.dtype).reshape(self.shape[1:3])
+            whole = self.dtype.kind == "u"
+            return Numbers(values, (0, 2 ** (8 * self.dtype.itemsize) - 1) if whole else None, integers=whole)
         pixels: Pixels = np.frombuffer(data, np.uint8).reshape(self.shape[1:])
         if self.channels_first:
             pixels = np.ascontiguousarray(pixels.transpose(1, 2, 0))
@@ -115,14 +123,16 @@ def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
     height, width, channels = _size(header.shape, channels_first=first)
     labels, classes = _labels_of(path, found, header.shape[0], choices)
     ids = _ids(path, found.get("subjects"), header.shape[0], subjects=subjects)
-    made = _Arrays(path, names["images"], header.shape, first, labels, bool(choices.attributes), ids)
+    made = _Arrays(path, names["images"], header.shape, header.dtype, first, labels, bool(choices.attributes), ids)
     title = title_of("Arrays", list(parts), chosen) if chosen else "Arrays"
     as_it_is = (
         members == {"images.npy", "labels.npy", *(["subjects.npy"] if subjects else [])}
         and found["labels"].ndim == 1
+        and found["labels"].dtype.kind in "iu"
         and None not in labels
         and classes == tuple(map(str, range(len(classes or ()))))
         and channels != 4
+        and header.dtype == np.uint8
         and not first
     )
     owned = None if ids is None else f"The array {names['subjects']!r} of {path.name}"
@@ -155,8 +165,9 @@ def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, st
         split = re.fullmatch(r"(?:(train|val|valid|test)_)?(\w+?)(?:_(train|val|valid|test))?", name, re.IGNORECASE)
         if split is None:
             continue
-        for kind, known in (("images", _IMAGES), ("labels", _LABELS), ("subjects", _SUBJECTS), ("classes", _CLASSES)):
-            if split[2].casefold() in known:
+        known = {"images": _IMAGES, "labels": _LABELS, "subjects": known_subjects([split[2]]), "classes": _CLASSES}
+        for kind, words in known.items():
+            if split[2].casefold() in map(str.casefold, words):
                 parts.setdefault((split[1] or split[3] or "").casefold(), {}).setdefault(kind, name)
     shared = parts.get("", {})
     parts = {part: shared | names for part, names in parts.items()}  # names of classes are those of all parts
@@ -178,12 +189,14 @@ def _channels_first(path: Path, header: _Header) -> bool:
     shape = header.shape
     if len(shape) not in (3, 4):
         raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
-    if int(np.prod(shape[1:])) > 4 * PIXELS_MAX:
-        raise PackingError(f"The images of {path.name} are larger than any picture: {shape}.")
-    if header.dtype != np.uint8 or (header.fortran_order and len(shape) > 1):
+    if int(np.prod(shape[1:])) > 4 * PIXELS_MAX or 0 in shape[1:]:
+        raise PackingError(f"The images of {path.name} are larger than any picture, or have no pixels: {shape}.")
+    deep = header.dtype.str[1:] in _DEEP and (len(shape) == 3 or shape[3:] == (1,))
+    if not (deep or header.dtype == np.uint8) or header.fortran_order:
         raise PackingError(
-            f"The images of {path.name} must be uint8 in C order, (n, h, w) or (n, h, w, 3); they are {header.dtype}"
-            f"{' in Fortran order' if header.fortran_order else ''}."
+            f"The images of {path.name} must be uint8 in C order, (n, h, w) or (n, h, w, 3), or grey numbers of more "
+            f"bits; they are {header.dtype}{' in Fortran order' if header.fortran_order else ''}. Bring them to 0 to "
+            "255 and write them with numpy.ascontiguousarray(images.astype('uint8'))."
         )
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3:] not in _CHANNELS
     if not first and shape[3:] not in _CHANNELS:
@@ -205,12 +218,17 @@ def _labels_of(
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
     """The label of each image, None where it is left out, and the classes in label order, where labels are numbers."""
     labels = found["labels"]
+    labels = labels.astype(np.uint8) if labels.dtype == bool or _is_one_hot(labels) else labels
     if labels.ndim == 2 and labels.shape[1] > 1:
         return _of_columns(path, labels, count, choices)
     if choices.attributes:
         raise PackingError(f"--attribute is for labels in several columns, and those of {path.name} are in one.")
     named = tuple(label_text(name) for name in found["classes"].ravel().tolist()) if "classes" in found else ()
     return call_classes(read_labels(labels, count, path.name, choices), named, choices, path.name)
+
+
+def _is_one_hot(labels: np.ndarray[Any, Any]) -> bool:
+    return labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind == "f" and bool(np.isin(labels, (0, 1)).all())
 
 
 def _of_columns(

@@ -17,7 +17,8 @@ from typing import Any
 
 from obscura.extras import extras
 from obscura.preparing.choices import Choices
-from obscura.preparing.columns import NOT_ONE, known_labels, known_subjects, read_columns
+from obscura.preparing.column_names import known_labels, known_subjects
+from obscura.preparing.columns import NOT_ONE, read_columns
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
@@ -28,6 +29,7 @@ from obscura.preparing.trees import FolderTree, Tree, all_files, suffix_of
 _SUFFIXES = (".parquet", ".arrow")
 _PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._/]|$)", re.IGNORECASE)
 _ROWS_AT_ONCE = 64
+_ARROW_FILE = b"ARROW1"  # how files of Arrow begin; its streams do not
 _FILE_BYTES_MAX = 2**32
 
 
@@ -83,6 +85,12 @@ def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
     chosen = choose_part(tree.name, list(parts), choices.split)
     taken = tuple(sorted(parts[chosen]))
     columns = _columns_of(tree, taken[0], choices, subjects=subjects)
+    for file in taken[1:]:
+        if _columns_of(tree, file, choices, subjects=subjects) != columns:
+            raise PackingError(
+                f"{taken[0]} and {file} are of one part, and their columns or the names of their classes differ: push "
+                "them as datasets of their own."
+            )
     labels, classes = _labels_of(tree, taken, columns, choices)
     owned = None if columns.subject is None else f"The column {columns.subject!r} of {taken[0]}"
     title = title_of("Hugging Face table", list(parts), chosen) if chosen else "Hugging Face table"
@@ -119,7 +127,7 @@ def _columns_of(tree: Tree, file: str, choices: Choices, *, subjects: bool) -> _
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         types = {field.name: str(field.type) for field in schema}
     named = [
-        name for name, kind in types.items() if kind.startswith("struct<bytes: ") or kind in ("binary", "large_binary")
+        name for name, kind in types.items() if re.match(r"struct<.*\bbytes: (large_)?binary\b|(large_)?binary$", kind)
     ]
     images = [name for name in types if _kind(features, name) == "Image"] or named
     labels = [name for name in types if _kind(features, name) == "ClassLabel"] or known_labels(list(types))
@@ -167,6 +175,7 @@ def _labels_of(
         return _of_lists(files[0], values, names, choices)
     if choices.attributes:
         raise PackingError("--attribute is for labels in several columns, or for several labels of a picture.")
+    values = [int(value) if isinstance(value, bool) else value for value in values]
     absent = "" if any(isinstance(value, str) for value in values) else -1
     told = [absent if value is None else value for value in values]
     return call_classes(read_labels(told, len(told), files[0], choices), names, choices, files[0])
@@ -201,6 +210,13 @@ def _opened(tree: Tree, file: str) -> Iterator[tuple[Any, Callable[[list[str]], 
             if suffix_of(file) == ".parquet":
                 whole = parquet.ParquetFile(content)
                 yield whole.schema_arrow, lambda columns: whole.iter_batches(_ROWS_AT_ONCE, columns=columns)
+                return
+            as_file = content.read(len(_ARROW_FILE)) == _ARROW_FILE
+            content.seek(0)
+            if as_file:
+                opened = ipc.open_file(content)
+                numbers = range(opened.num_record_batches)
+                yield opened.schema, lambda columns: (opened.get_batch(number).select(columns) for number in numbers)
             else:
                 stream = ipc.open_stream(content)
                 yield stream.schema, lambda columns: (batch.select(columns) for batch in stream)

@@ -18,7 +18,7 @@ from typing import Any
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.archives import TAR, TarTree
 from obscura.preparing.choices import Choices
-from obscura.preparing.errors import PackingError
+from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.sources import Record, Source, Tally
@@ -27,7 +27,7 @@ from obscura.wire.subjects import SubjectId
 
 _CLASSES = "__classes.json__"
 _TEXTS = (".cls", ".cls.txt", ".label", ".label.txt")
-_PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._])", re.IGNORECASE)
+_PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._/])", re.IGNORECASE)
 _LABEL_KEYS, _SUBJECT_KEYS = ("label", "class", "cls"), ("subject", "subject_id", "patient", "patient_id")
 
 
@@ -41,7 +41,8 @@ class _Sample:
 
 def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
     """Recognise a folder of such tars."""
-    tars = sorted(path for path in folder.glob("*.tar*") if path.is_file() and TAR.search(path.name))
+    found = (path for place in ("*.tar*", "*/*.tar*") for path in folder.glob(place))
+    tars = sorted(path for path in found if path.is_file() and TAR.search(path.name))
     return _source(folder.name, tars, choices, subjects) if tars else None
 
 
@@ -53,12 +54,12 @@ def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
 def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> Source | None:
     parts: dict[str, list[Path]] = {}
     for path in tars:
-        found = _PART.search(path.name)
+        found = _PART.search(f"{path.parent.name}/{path.name}" if name != path.name else path.name)
         parts.setdefault(found[1].casefold() if found else "", []).append(path)
     chosen = choose_part(name, list(parts), choices.split)
     trees = [TarTree(path) for path in parts[chosen]]
     samples = [sample for tree in trees for sample in _samples(tree)]
-    if not samples:
+    if not any(sample.label for sample in samples):
         return None
     told = any(sample.subject is not None for sample in samples)
     if subjects and not told:
@@ -68,7 +69,7 @@ def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> So
         )
     names = next((names for tree in trees if (names := _names(tree))), ())
     labels = [sample.label for sample in samples]
-    numbers = [int(label) for label in labels if re.fullmatch(r"-?(0|[1-9]\d*)", label)]
+    numbers = [int(label or "-1") for label in labels if re.fullmatch(r"|-?(0|[1-9]\d*)", label)]
     read = read_labels(numbers if len(numbers) == len(labels) else labels, len(labels), name, choices)
     called, classes = call_classes(read, names, choices, name)
     owned = f"The .json of a record of {name}" if told else None
@@ -84,7 +85,7 @@ def _walk(samples: list[_Sample], called: tuple[str | None, ...], tally: Tally) 
 
 
 def _samples(tree: TarTree) -> Iterator[_Sample]:
-    """The records of a tar, in its order. None where it is one of class folders."""
+    """The records of a tar, in its order; of one of class folders, none has a label."""
     records: dict[str, dict[str, str]] = {}
     for path in all_files(tree):
         at, _, name = path.rpartition("/")
@@ -95,7 +96,7 @@ def _samples(tree: TarTree) -> Iterator[_Sample]:
         picture = next((path for ending, path in files.items() if _is_picture(ending)), None)
         text = next((files[ending] for ending in _TEXTS if ending in files), None)
         if picture is not None and text is not None:
-            yield _Sample(tree, picture, label_text(tree.read(text)), _subject(tree, files))
+            yield _Sample(tree, picture, label_text(_read(tree, text)), _subject(tree, files))
         elif picture is not None and ".json" in files:
             facts = _json(tree, files[".json"])
             label = next((facts[key] for key in _LABEL_KEYS if isinstance(facts.get(key), str | int)), None)
@@ -104,6 +105,8 @@ def _samples(tree: TarTree) -> Iterator[_Sample]:
                     f"{tree.name}: {files['.json']} has no label, class or cls that is a number or a name."
                 )
             yield _Sample(tree, picture, label_text(label), _subject(tree, files))
+        elif picture is not None:
+            yield _Sample(tree, picture, "", None)
 
 
 def _is_picture(ending: str) -> bool:
@@ -118,7 +121,7 @@ def _subject(tree: TarTree, files: dict[str, str]) -> SubjectId | None:
 
 def _json(tree: TarTree, path: str) -> dict[str, Any]:
     try:
-        facts = json.loads(tree.read(path))
+        facts = json.loads(_read(tree, path))
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
@@ -129,5 +132,17 @@ def _json(tree: TarTree, path: str) -> dict[str, Any]:
 def _names(tree: TarTree) -> tuple[str, ...]:
     if _CLASSES not in tree.files(""):
         return ()
-    names = json.loads(tree.read(_CLASSES))
-    return tuple(map(label_text, names)) if isinstance(names, list) else ()
+    try:
+        names = json.loads(_read(tree, _CLASSES))
+    except ValueError:
+        names = None
+    if not isinstance(names, list):
+        raise PackingError(f"{tree.name}: {_CLASSES} is not a list of names.")
+    return tuple(map(label_text, names))
+
+
+def _read(tree: TarTree, path: str) -> bytes:
+    try:
+        return tree.read(path)
+    except Unreadable as error:
+        raise PackingError(f"{tree.name}: {path} cannot be read: {error}.") from None

@@ -18,7 +18,8 @@ from privacy.plans.options import read_options
 from privacy.plans.plan import PublicFacts
 
 IMAGES_MAX = 200_000
-TEACHER_PARAMETERS_MAX = 1_000_000_000  # of all teachers: 16 GB of weights, gradients and Adam's two moments, float32
+TEACHER_BYTES = 16  # of a number that a teacher learns: the weight, its gradient and Adam's two moments, float32
+TEACHER_PARAMETERS_MAX = 4_000_000_000  # of all teachers: 64 GB, which one large GPU holds
 
 
 class DataLensConfig(MomentsConfig):
@@ -129,9 +130,14 @@ class DataLensConfig(MomentsConfig):
             raise InvalidParameter("vote_share", 1.0, "nothing is left for the warm start: turn it off instead")
 
     @property
+    def starts_from(self) -> Literal["statistics", "votes", "nothing"]:
+        """What is released before the votes on latents: class statistics, teachers' votes on moments, or nothing."""
+        return "statistics" if self.warm_start else "votes" if self.moment_votes else "nothing"
+
+    @property
     def has_start(self) -> bool:
         """Whether something is released before the votes on latents."""
-        return self.warm_start or self.moment_votes
+        return self.starts_from != "nothing"
 
     @property
     def start_share(self) -> float:

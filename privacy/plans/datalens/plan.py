@@ -12,7 +12,13 @@ from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens.defaults import FOLLOWING_OPTIONS, UNITS_PER_TEACHER_MIN, config_that_follows
 from privacy.plans.datalens.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
-from privacy.plans.datalens.options import IMAGES_MAX, PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig
+from privacy.plans.datalens.options import (
+    IMAGES_MAX,
+    PRESETS,
+    TEACHER_BYTES,
+    TEACHER_PARAMETERS_MAX,
+    DataLensConfig,
+)
 from privacy.plans.moments.plan import (
     LAST_NOTES,
     check_generator,
@@ -27,6 +33,7 @@ from privacy.plans.moments.plan import start_releases as moments_needed
 from privacy.plans.moments.warm_start import warm_start_noise, warm_start_stages
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
+_TOLD_FROM_BYTES = 16 * 10**9  # of teachers that more than a small machine must hold
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 VOTES = "votes"  # the stage of votes on images, by their latents or their pixels
 
@@ -180,6 +187,12 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int, stddev: floa
     if images:
         shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
         notes.append(f"{config.teachers} teachers on {shards} vote on {images} synthetic images.")
+    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts) if images else 0
+    if held > _TOLD_FROM_BYTES:
+        notes.append(
+            f"The teachers take {held / 10**9:.0f} GB of memory, on a GPU or divided among several. Where there is "
+            "less, the training fails before anything is charged."
+        )
     if config.warm_start and stddev is not None:
         notes.append(f"Moments cost {config.start_share:.0%} of the budget, votes {config.vote_share:.0%}.")
         loudest = config.teachers * config.top_k / config.latent_size(facts)  # mean vote on a number, were all agreed
@@ -191,7 +204,7 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int, stddev: floa
 
 
 def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
-    """As of moments, where there is a warm start; else it is not known."""
+    """Return the same as for the recipe moments where there is a warm start; else it is not known."""
     return moments_smallest(plan, facts) if plan.config_of(DataLensConfig).warm_start else None
 
 

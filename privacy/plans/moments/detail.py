@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -165,17 +165,20 @@ def share_above_noise(
         stddev: of the noise in a class's sum, in units of one clipped record.
         per_class: units of the class; None: those declared, evenly.
     """
-    shape = noise_shape(power_of(config, facts), config.noise_shape)
+    per_class = facts.units_declared / len(facts.classes) if per_class is None else per_class
+    return _survivors(config, facts, stddev)(per_class)
+
+
+def _survivors(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
+    """Return `share_above_noise` as a function of the units of a class: what else it needs is the same for all."""
     seen = coefficients_of(config, facts)
     may_differ = _with_a_mean(seen, config)
-    shape, power = shape[may_differ], seen.power[may_differ]
-    per_class = facts.units_declared / len(facts.classes) if per_class is None else per_class
-    clip = config.mean_clip * math.sqrt(facts.size)
-    noise = (stddev * clip / per_class * shape) ** 2
-    apart = (1.0 - WITHIN) * power
+    shape = noise_shape(power_of(config, facts), config.noise_shape)[may_differ]
+    noise_of_one = (stddev * config.mean_clip * math.sqrt(facts.size) * shape) ** 2
+    apart = (1.0 - WITHIN) * seen.power[may_differ]
     every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
-    whole = float(every.power[_with_a_mean(every, config)].sum())
-    return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole))
+    whole = (1.0 - WITHIN) * float(every.power[_with_a_mean(every, config)].sum())
+    return lambda units: float((apart**2 / (apart + noise_of_one / float(units) ** 2)).sum() / whole)
 
 
 def smallest_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float, share: float) -> int | None:
@@ -183,9 +186,10 @@ def smallest_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: floa
 
     It grows with the number, which is therefore found by bisection.
     """
+    surviving = _survivors(config, facts, stddev)
 
     def suffice(units: int) -> bool:
-        return share_above_noise(config, facts, stddev, units) >= share
+        return surviving(units) >= share
 
     if not suffice(_UNITS_MAX):
         return None

@@ -1,5 +1,6 @@
 // Sends a file with its progress shown. Without it, two plain forms do. Of a declaration it fills in what the format of
 // a file says of all its records alike, and the names of the class folders: never their number, nor what pictures are.
+// What the service would refuse by a file's directory alone is said before anything is declared.
 "use strict";
 (() => {
   const declaring = document.querySelector("[data-declare]");
@@ -12,6 +13,7 @@
   const button = form.querySelector("button[type=submit]");
   for (const part of form.querySelectorAll("[data-only-script]")) part.hidden = false;
 
+  const PUSH = "From a terminal, obscura datasets push reads folders, archives and arrays of many kinds.";
   const format = (file) => (file.name.toLowerCase().endsWith(".npz") ? "npz" : "zip");
 
   // --- what a zip says about itself, from its directory alone --------------------------------------------------------
@@ -19,16 +21,17 @@
     const tail = new DataView(await file.slice(Math.max(0, file.size - 65557)).arrayBuffer());
     let end = tail.byteLength - 22;
     while (end >= 0 && tail.getUint32(end, true) !== 0x06054b50) end -= 1;
-    if (end < 0) throw new Error("not a zip");
+    if (end < 0) throw new Error("no directory");
     const size = tail.getUint32(end + 12, true);
     const start = tail.getUint32(end + 16, true);
     const view = new DataView(await file.slice(start, start + size).arrayBuffer());
     const entries = [];
     for (let at = 0; at + 46 <= view.byteLength && view.getUint32(at, true) === 0x02014b50; ) {
       const length = view.getUint16(at + 28, true);
-      const name = new TextDecoder().decode(new Uint8Array(view.buffer, at + 46, length));
+      const name = new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(view.buffer, at + 46, length));
       entries.push({
         name,
+        encrypted: (view.getUint16(at + 8, true) & 1) === 1,
         method: view.getUint16(at + 10, true),
         packed: view.getUint32(at + 20, true),
         offset: view.getUint32(at + 42, true),
@@ -62,17 +65,54 @@
     }
   }
 
+  // --- what is wrong with it, whatever is declared --------------------------------------------------------------------
+  let wrong = ""; // a sentence
+  let subjects = false; // whether it says whose its records are
+
+  function wrongOf(entries) {
+    const names = entries.map((entry) => entry.name.toLowerCase());
+    const parts = entries.filter((entry) => !entry.name.endsWith("/")).map((entry) => entry.name.split("/"));
+    subjects = parts.length > 0 && parts.every((each) => each.length === 3);
+    if (entries.some((entry) => entry.encrypted)) return "The archive is encrypted.";
+    if (new Set(names).size < names.length) return "Two files of the archive have the same name.";
+    if (parts.flat().some((part) => part === "__MACOSX" || part.startsWith(".") || part.includes("\\") || part === ""))
+      return "The archive holds hidden files, or names with . or backslashes that do not lead to class folders.";
+    if (!subjects && !parts.every((each) => each.length === 2))
+      return "Not every picture lies in a class folder, as in class/picture.png; a folder around everything is one too many.";
+    return "";
+  }
+
+  async function header(file, entry) {
+    const text = await (await member(file, entry, 4096)).slice(0, 4096).text();
+    const shape = /'shape': \(([\d, ]*)\)/.exec(text)[1].split(",").filter((part) => part.trim()).map(Number);
+    return { shape, type: /'descr': '([^']+)'/.exec(text)?.[1] ?? "" };
+  }
+
+  async function wrongOfArrays(file, entries) {
+    const known = Object.fromEntries(entries.map((entry) => [entry.name, entry]));
+    subjects = "subjects.npy" in known;
+    if (!("images.npy" in known && "labels.npy" in known) || entries.length !== 2 + subjects)
+      return "An .npz holds the arrays images and labels here, and subjects where those are protected, and no other.";
+    const [images, labels] = [await header(file, known["images.npy"]), await header(file, known["labels.npy"])];
+    const channels = images.shape[3] ?? 1;
+    if (images.type !== "|u1" || ![3, 4].includes(images.shape.length) || ![1, 3].includes(channels))
+      return "The images are not uint8 of shape (n, h, w) or (n, h, w, 3).";
+    if (!/^[<>|][iu]\d$/.test(labels.type) || labels.shape.length !== 1 || labels.shape[0] !== images.shape[0])
+      return "The labels are not integers, one for each image.";
+    fill({ height: images.shape[1], width: images.shape[2], channels });
+    return "";
+  }
+
   async function look(file) {
     const entries = await directory(file);
     if (format(file) === "npz") {
-      const images = entries.find((entry) => entry.name === "images.npy");
-      const head = await (await member(file, images, 4096)).slice(0, 4096).text();
-      const shape = /'shape': \(([\d, ]+)\)/.exec(head)[1].split(",").filter((part) => part.trim()).map(Number);
-      fill({ height: shape[1], width: shape[2], channels: shape[3] ?? 1 });
+      wrong = await wrongOfArrays(file, entries);
+      if (wrong) return "";
       return "The size is filled in from the arrays. Name the classes, in the order of their labels.";
     }
+    wrong = wrongOf(entries);
     const names = form.elements.namedItem("classes");
-    if (names.value) return "";
+    if (wrong || names.value) return "";
     const files = entries.filter((entry) => !entry.name.endsWith("/") && !/(^|\/)(\.|__MACOSX)/.test(entry.name));
     fill({ classes: [...new Set(files.map((entry) => entry.name.split("/")[0]))].sort().join(", ") });
     return "The classes are filled in from the folders' names: they become public, so see that each may.";
@@ -87,11 +127,18 @@
     const found = form.querySelector("[data-found]");
     const name = form.elements.namedItem("name");
     if (!name.value) name.value = file.name.replace(/\.[^.]*$/, "");
+    [wrong, subjects] = ["", false];
     try {
       found.textContent = await look(file);
     } catch {
-      found.textContent = "This file could not be looked into here. Fill in the fields yourself.";
+      wrong = "This is no .zip or .npz, it is damaged, or its names are not in UTF-8.";
     }
+    if (wrong) found.textContent = `${wrong} ${PUSH}`;
+  }
+
+  function unwanted() {
+    if (wrong || !subjects || form.elements.namedItem("subjects_declared").value) return wrong;
+    return "The file says whose each record is, by folders inside the class folders or an array, and no subjects are declared.";
   }
 
   input.addEventListener("change", chosen);
@@ -157,6 +204,11 @@
     const file = input.files[0];
     if (!file) return; // the plain form declares, and the next page takes the file
     event.preventDefault();
+    const detail = declaring ? unwanted() : "";
+    if (detail) {
+      say({ detail: `${detail} ${PUSH}` });
+      return;
+    }
     button.disabled = true;
     try {
       const page = declaring ? await declared() : form.dataset.upload;

@@ -202,5 +202,6 @@ KIND = Kind(
         examples={"accuracy": 0.74, "balanced_accuracy": 0.71},
     ),
     planned=True,
+    reads_numbers=True,
     gives_way=True,
 )

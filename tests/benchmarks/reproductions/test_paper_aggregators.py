@@ -1,4 +1,4 @@
-"""DataLens' Tables 4 to 7 and Figure 2: same tries and budget for all, a loop that learns, and rows that add up."""
+"""DataLens' Tables 5 to 7 and Figure 2: same tries and budget for all, a loop that learns, and rows that add up."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from benchmarks.reproductions.competitors.dp_gan import DpGan
 from benchmarks.reproductions.competitors.g_pate import GPate
 from benchmarks.reproductions.competitors.gs_wgan import GsWgan
 from benchmarks.reproductions.competitors.pate_gan import PateGan
-from benchmarks.reproductions.papers import datalens, rungs, small_epsilons
+from benchmarks.reproductions.papers import datalens, small_epsilons
+from privacy.plans.datalens.options import PRESETS
 from tests.benchmarks.reproductions.test_orders import pictures
 from tests.benchmarks.reproductions.test_paper_loop import folder
 
@@ -22,13 +23,18 @@ TINY = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "published", {**PRESETS["published"], "images": 15})  # type: ignore[misc]
+
+
 def test_every_method_is_run_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(datalens.FOLDERS, "fashion-mnist", lambda: pictures(True))
     monkeypatch.setitem(datalens._SAMPLES, "quick", 40)
     monkeypatch.setitem(datalens._MERF, "quick", (20, 2))
     monkeypatch.setitem(datalens._SIZES, "quick", TINY)
     rows = datalens.table_1("fashion-mnist", "quick", seeds=(3, 4))
-    names = ("moments, our default", "DP-MERF", *TINY)
+    names = ("moments, our default", datalens.PAPER, "DP-MERF", *TINY)
     assert [(row["method"], row["epsilon"]) for row in rows] == [
         (name, epsilon) for name in names for epsilon in (1, 10)
     ]
@@ -45,12 +51,12 @@ def test_full_has_sizes_for_every_competitor_too() -> None:
     assert set(datalens._SIZES["full"]) == set(datalens._SIZES["quick"]) == set(TINY)
 
 
-def test_algorithms_1_to_3_draw_from_the_loop_that_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(rungs.PAID, 1.0, rungs.Rung(count=40, iterations=1))
-    images, labels = datalens.drawn("DataLens, Algorithms 1-3", folder(), 1.0, 0, "quick", 20)
-    assert (images.shape, images.dtype) == ((20, 1, 28, 28), torch.uint8)
-    assert labels.tolist() == [*range(10)] * 2
-    assert images.float().std() > 1
+def test_algorithms_1_to_3_are_drawn_by_the_services_recipe() -> None:
+    made = datalens.drawn(datalens.PAPER, folder(), 1.0, 0, "quick", 20)
+    assert (made[0].shape, made[0].dtype) == ((20, 1, 28, 28), torch.uint8)
+    assert made[1].tolist() == [*range(10)] * 2
+    assert made[0].float().std() > 1
+    assert "recipe datalens, preset published" in datalens.setting_of(datalens.PAPER, "quick", 20)
 
 
 def test_small_epsilons_have_every_private_method_beside_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,13 +70,3 @@ def test_small_epsilons_have_every_private_method_beside_what_was_published(monk
     assert all(0 <= row["ours"] <= 1 and row["seeds"] == 2 for row in rows)
     assert {(row["method"], row["epsilon"]): row["published"] for row in rows}["G-PATE", 0.6] == 0.4283
     assert small_epsilons.PUBLISHED["fashion-mnist"][datalens.PAPER][2] == 0.4314
-
-
-def test_a_loop_takes_as_many_images_as_its_budget_pays_for() -> None:
-    fewer, more = rungs.paid_by(0.2), rungs.paid_by(0.8)
-    for epsilon, rung in ((0.2, fewer), (0.8, more)):
-        assert 0 < (rung.epsilon or 0) <= epsilon
-        one_more = rungs.Rung(iterations=rung.iterations + 1).epsilon
-        assert one_more is not None
-        assert one_more > epsilon
-    assert fewer.iterations < more.iterations < rungs.paid_by(1.0).iterations

@@ -50,7 +50,7 @@ def test_scores_have_a_row_for_every_method_and_measure_beside_the_published_one
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(scores.FOLDERS, "fashion-mnist", _larger)
-    monkeypatch.setattr(scores, "methods_for", lambda _folder: [DC_GAN, PAPER])
+    monkeypatch.setattr(scores, "METHODS", (DC_GAN, PAPER))
     monkeypatch.setattr(scores, "_BATCH", 5)
     asked: list[tuple[str, float]] = []
 
@@ -101,7 +101,7 @@ def test_an_operators_network_takes_the_extractors_place(monkeypatch: pytest.Mon
     torch.testing.assert_close(given.features(images)[:, 0], torch.tensor([0, 0.2, 1]).double())
     assert scores.inception_score(given.probabilities(images[[0, 2]])) == pytest.approx(2)
     monkeypatch.setitem(scores.FOLDERS, "fashion-mnist", _larger)
-    monkeypatch.setattr(scores, "methods_for", lambda _folder: [])
+    monkeypatch.setattr(scores, "METHODS", ())
     (row,) = scores.scores("3", "fashion-mnist", "quick", extractor=file)
     assert row["setting"].endswith("seen by inception.pt")
     monkeypatch.setattr("sys.argv", ["paper", "--paper", "gep", "--table", "4", "--extractor", str(file)])
@@ -112,7 +112,6 @@ def test_an_operators_network_takes_the_extractors_place(monkeypatch: pytest.Mon
 def test_figure_4_has_a_block_of_each_method_and_epsilon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(pictures.FOLDERS, "fashion-mnist", _larger)
     monkeypatch.setattr(pictures, "_PLACE", tmp_path / "new")
-    monkeypatch.setattr(pictures, "methods_for", lambda _folder: [DEFAULT, DC_GAN, PAPER])
 
     def one_grey(method: str, folder: Folder, epsilon: float, _seed: int, _budget: str, n: int) -> tuple[Any, Any]:
         grey = int(epsilon) + (100 if method == DEFAULT else 0)

@@ -12,7 +12,9 @@ from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
+from obscura.preparing import dicom
 from obscura.preparing.depth import FORMAT_SCALE, Numbers, Scale, eight_bits
 from obscura.preparing.dicom import frames_of, has_picture, open_dicom, read_frame, require_reader, tag_text
 from obscura.preparing.errors import PackingError, Unreadable
@@ -21,8 +23,8 @@ from tests.obscura.preparing.dicom_files import dicom_file
 
 SHIPPED = sorted(
     path
-    for path in (Path(pydicom.data.__file__).parent / "test_files").rglob("*")
-    if path.is_file() and (path.suffix == ".dcm" or path.read_bytes()[128:132] == b"DICM")
+    for path in Path(pydicom.data.__file__).parent.rglob("*")
+    if path.is_file() and (path.suffix == ".dcm" or path.name == "no_meta" or path.read_bytes()[128:132] == b"DICM")
 )
 RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
 
@@ -66,6 +68,23 @@ def test_every_file_that_pydicom_ships_is_read_as_pydicom_does_or_refused_by_a_s
         return
     expected = as_pydicom_shows_it(dcmread(io.BytesIO(content), force=True))
     assert np.abs(got.astype(int) - expected).max() <= 1
+
+
+def test_a_deflated_file_is_unpacked_within_a_bound(monkeypatch):
+    content = dicom_file(RAMP, BitsStored=12)
+    deflated = io.BytesIO()
+    file = dcmread(io.BytesIO(content))
+    file.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    file.PixelData = bytes(4 * 2**20)
+    file.Rows = file.Columns = 1024
+    file.BitsAllocated, file.BitsStored, file.HighBit = 32, 32, 31
+    file.save_as(deflated, enforce_file_format=True)
+    assert len(deflated.getvalue()) < 2**15
+    assert shown(deflated.getvalue()).shape == (1024, 1024)
+    monkeypatch.setattr(dicom, "_INFLATED_BYTES_MAX", 2**21)
+    with pytest.raises(Unreadable, match="once it is inflated"):
+        open_dicom(deflated.getvalue())
+    assert shown(content).shape == RAMP.shape
 
 
 def test_most_of_them_are_read():

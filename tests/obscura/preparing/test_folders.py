@@ -68,7 +68,7 @@ def test_of_train_and_test_train_is_taken_and_said(fill):
 
 def test_pictures_in_train_and_test_are_asked_about(fill):
     root = fill("train/1.png", "test/1.png")
-    with pytest.raises(ChoiceNeeded, match="like parts of a collection") as error:
+    with pytest.raises(ChoiceNeeded, match="like parts or copies") as error:
         prepare(root)
     assert error.value.flags == ("--classes test,train",)
     assert names(root, classes="train,test") == ["test 1", "train 0"]
@@ -206,7 +206,7 @@ def test_a_table_with_subjects(fill):
         ("picture,kind\n1.png,a\n", "Its columns are picture, kind"),
         ("file,label\n", "names no picture"),
         ("file,label\n1.png,\n", "do not tell the class"),
-        ("file,label\n1.png,a\n1.png,b\n", "two things"),
+        ("file,label\n1.png,a\n1.png,b\n", "several labels in 'label'"),
         ("file,label\n../secret.png,a\n", "outside of the folder"),
         ("file,label\n,a\n", "names no file"),
         ("file,label\n1.png,a\tb\n", "cannot be the name of a class"),

@@ -12,7 +12,8 @@ from PIL import Image, ImageOps
 
 from obscura.preparing.depth import FORMAT_SCALE, Scale
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.pictures import PIXELS_MAX, Target, look, prepare_picture
+from obscura.preparing.pictures import Target, look, prepare_picture
+from obscura.preparing.sources import PIXELS_MAX
 from service.ingest.pictures import decode_picture
 from service.ingest.request import IngestLimits, IngestRequest
 from tests.obscura.preparing.conftest import deep_png
@@ -210,3 +211,22 @@ def test_every_mode_that_is_taken_at_the_first_look_can_be_prepared(mode):
     look(content)
     for channels in (1, 3):
         prepared(content, target(8, 8, channels, scale=Scale(window=(0, 1)) if mode in "IF" else FORMAT_SCALE))
+
+
+def test_a_copy_has_the_digest_of_the_picture_in_another_type_and_with_other_metadata():
+    rng = np.random.default_rng()
+    picture = Image.fromarray(rng.integers(0, 256, (40, 60), dtype=np.uint8))
+    plain, turned, moved = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    picture.save(plain, "PNG")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.convert("RGB").transpose(Image.Transpose.ROTATE_90).save(turned, "PNG", exif=exif)
+    picture.save(moved, "TIFF")
+    assert len({look(file.getvalue()).digest for file in (plain, turned, moved)}) == 1
+    jpeg, noted = io.BytesIO(), io.BytesIO()
+    picture.save(jpeg, "JPEG")
+    picture.save(noted, "JPEG", comment="by hand")
+    assert look(jpeg.getvalue()).digest == look(noted.getvalue()).digest != look(plain.getvalue()).digest
+    other = Image.fromarray(rng.integers(0, 256, (60, 40), dtype=np.uint8))
+    other.save(changed := io.BytesIO(), "PNG")
+    assert look(changed.getvalue()).digest != look(plain.getvalue()).digest

@@ -21,6 +21,7 @@ from privacy.plans.registry import RECIPES, build_plan
 
 FILE = Path(__file__).with_name("golden_options.json")
 ACCOUNT = open_filter(10.0, 1e-6)
+SAMPLED = "poisson_gaussian"
 FACTS = {
     "grey": PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record"),
     "few in colour": PublicFacts(("cat", "dog"), 30, 32, 3, 1_500, "record"),
@@ -152,22 +153,40 @@ def _planned(recipe: str, options: Mapping[str, Any], epsilon: float, facts: Pub
 
 
 def summary(document: Mapping[str, Any]) -> str:
-    """A plan in a line: price, releases of its stages, and a digest of its JSON.
+    """A plan in a line: price, releases of its stages, noise of the sampled ones, and a digest of the rest of its JSON.
 
-    Digits beyond the twelfth may follow from the machine's mathematical library; names, order and types may not.
+    Digits beyond the twelfth may follow from the machine's mathematical library; names, order and types may not. The
+    noise of sampled stages is searched for, and where the search ends depends on the machine: such a price and such
+    a noise have `~` before them, and are compared by `alike`.
     """
     if "refused" in document:
         return str(document["refused"])
+    sampled = [stage["event"] for stage in document["stages"] if stage["event"]["type"] == SAMPLED]
     digest = hashlib.sha256(json.dumps(_rounded(document)).encode()).hexdigest()[:16]
     stages = " ".join(f"{stage['name']}:{stage['event']['count']}" for stage in document["stages"])
-    return f"{document['price_nano']} {stages} {digest}"
+    noises = "".join(f"~{event['noise_multiplier']:.12g} " for event in sampled)
+    return f"{'~' if sampled else ''}{document['price_nano']} {stages} {noises}{digest}"
+
+
+def alike(found: str, before: str) -> bool:
+    """Whether two summaries are equal but for what a search found, which may differ by four parts in 10,000."""
+    pairs = list(zip(found.split(" "), before.split(" "), strict=False))
+    return found.count(" ") == before.count(" ") and all(
+        math.isclose(float(one[1:]), float(other[1:]), rel_tol=4e-4) if one[:1] == other[:1] == "~" else one == other
+        for one, other in pairs
+    )
 
 
 def _rounded(part: Any) -> Any:
+    """The part with twelve digits of each float, and without what follows from the search for noise."""
     if isinstance(part, float):
         return float(f"{part:.12g}")
     if isinstance(part, Mapping):
-        return {name: _rounded(value) for name, value in part.items()}
+        searched = part.get("event", {}).get("type") == SAMPLED or any(
+            stage["event"]["type"] == SAMPLED for stage in part.get("stages", ())
+        )
+        left_out = {"noise_multiplier", "price_nano"} if searched else {"noise_multiplier"}
+        return {name: None if name in left_out else _rounded(value) for name, value in part.items()}
     return [_rounded(value) for value in part] if isinstance(part, list | tuple) else part
 
 

@@ -14,7 +14,7 @@ from obscura.cli import quickstart
 from obscura.cli.app import app
 from obscura.cli.console import CliError
 from obscura.client import Client
-from scripts.quickstart_transcript import DICOM_PAGE, PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
+from scripts.quickstart_transcript import PAGE, PICTURES_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
 
 Start = Callable[..., Result]
 MEND = "python scripts/quickstart_transcript.py mends it"
@@ -34,9 +34,12 @@ def test_the_page_shows_what_happens(tmp_path, warm, monkeypatch):
 @pytest.mark.slow
 def test_two_thousand_dicom_files_become_images_of_a_subject_account_in_one_command(tmp_path, warm, monkeypatch):
     monkeypatch.setattr("sys.executable", warm)
-    (shown,) = SHOWN.findall(DICOM_PAGE.read_text("utf-8"))
+    (shown,) = SHOWN.findall(PICTURES_PAGE.read_text("utf-8"))
     ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
-    assert ids.sub("ID", run_scans(tmp_path)) == ids.sub("ID", shown), MEND
+    said = run_scans(tmp_path)
+    assert ids.sub("ID", said) == ids.sub("ID", shown), MEND
+    error, again = next(re.finditer(r"\nerror: (.*)\n(\$ .*)\n", said)).groups()
+    assert {flag for flag in re.findall(r"--[\w-]+", again) if flag != "--yes"} <= set(re.findall(r"--[\w-]+", error))
     assert len(list((tmp_path / "synthetic").glob("*/*.png"))) == 1000
     kept = [path.read_bytes() for path in (tmp_path / "var").rglob("*") if path.is_file()]
     assert len(kept) > 3

@@ -191,6 +191,8 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
     assert fields["options"] == "teachers = 300"
     assert_shown(page, "Left afterwards", "<code>teachers</code></dt><dd>300", "Train for ε")
+    terminal = f"obscura train {stock.dataset} --recipe datalens --epsilon 0.4 --option teachers=300 --wait"
+    assert_shown(page, f"<code>{terminal}</code>")
     before = site.rows(Job)
     for number, epsilon in enumerate(("0.2", "0.8")):
         part = trainer.get(f"/train/price?dataset={stock.dataset}&epsilon={epsilon}").text

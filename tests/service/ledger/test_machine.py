@@ -22,9 +22,6 @@ from tests.conftest import emptying_postgres
 from tests.service.ledger.machine import LedgerMachine
 from tests.service.ledger.machine_broken import (
     BROKEN,
-    refund_of_an_armed_hold,
-    refund_on_expiry,
-    releases_beyond_the_price,
 )
 from tests.service.ledger.machine_place import Place
 from tests.service.ledger.machine_rows import Fault
@@ -32,8 +29,7 @@ from tests.service.ledger.machine_rows import Fault
 EXAMPLES = {"sqlite": 16, "postgresql": 10}
 STEPS = 30
 EXAMPLES_TO_FIND = 200  # of a broken ledger; most are found in the first few, and races are not the same in every run
-SEED = 3  # by which most broken ledgers are found in the first examples; those that are not have hypothesis' own
-OTHERWISE = {refund_of_an_armed_hold, refund_on_expiry, releases_beyond_the_price}
+SEED = 11  # by which broken ledgers are found in the first examples
 EXHAUSTIVE = os.environ.get("OBSCURA_MACHINE_EXAMPLES")
 
 
@@ -103,8 +99,6 @@ def test_a_broken_ledger_is_found_out(
         return LedgerMachine(sqlite_place, BROKEN[broken])
 
     with pytest.raises((Fault, FlakyFailure)) as found:
-        run_state_machine_as_test(
-            machine if broken in OTHERWISE else seed(SEED)(machine), settings=profile(EXAMPLES_TO_FIND)
-        )
+        run_state_machine_as_test(seed(SEED)(machine), settings=profile(EXAMPLES_TO_FIND))
     if isinstance(found.value, FlakyFailure):  # a race that was lost once need not be lost again
         assert found.group_contains(Fault)

@@ -5,13 +5,13 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from service.errors import Conflict, InvalidInput, NotFound
 from service.settings import Settings
 from service.storage.files import regular_files
-from service.storage.interface import Storage, is_plain
+from service.storage.interface import Storage, StorageUnavailable, is_plain
 
 
 class ToyStorage(Storage):
@@ -97,6 +97,17 @@ class ToyStorage(Storage):
         with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
+
+
+class Fickle(ToyStorage):
+    """Does not answer while it is away."""
+
+    away = False
+
+    def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
+        if type(self).away:
+            raise StorageUnavailable("The bucket secret-bucket is away.", why="away")
+        return super()._connected()
 
 
 def _below(query: str, key: str) -> tuple[str, tuple[str, ...]]:

@@ -86,12 +86,18 @@ def supervised(workshop: Any, warm: str) -> Callable[..., AbstractContextManager
             yield thread
             thread.join(timeout=400)  # two processes of a training that wait for each other, on a machine that is busy
         finally:
-            for pid in (*processes(warm, job_id, "--attempt"), *really_running(job_id)):
-                os.kill(pid, signal.SIGKILL)
+            end(*processes(warm, job_id, "--attempt"), *really_running(job_id))
             thread.join(timeout=120)
         assert not thread.is_alive()
 
     return supervising
+
+
+def end(*pids: int) -> None:
+    """Kill those of the processes that have not ended meanwhile."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def stop(workshop: Any, *pids: int) -> None:
@@ -235,8 +241,7 @@ def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(
     finally:
         old.kill()
         old.wait()
-        for pid in processes(warm, job_id, "--attempt"):
-            os.kill(pid, signal.SIGKILL)
+        end(*processes(warm, job_id, "--attempt"))
     assert workshop.job(job_id).attempt == first.number + 1
     assert (workshop.hold(job_id).captured_nano, len(workshop.entries())) == (captured_nano, entries)
 

@@ -27,8 +27,8 @@ from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import sweep
 from workers.train import publishing
+from workers.train.orders import HeldBudget
 from workers.train.progress import ReportedProgress
-from workers.train.spending import HeldBudget
 
 MOMENTS = 10
 VOTES: dict[str, Any] = {"images": 120, "images_per_iteration": 4}

@@ -1,38 +1,35 @@
 """DataLens: teachers on disjoint shards vote on how synthetic images should change (Wang et al. 2021).
 
-The loop is Algorithm 1 (arXiv:2103.11109) with two additions of ours, both switchable: a warm start paid from the
-same budget, and votes on *latents* instead of pixels. In a class's latent space every direction has unit variance, so
-the few coordinates for which a teacher may vote are the ones that matter, and few coordinates mean little noise.
-`pixel_votes` has the algorithm as it was published.
+The loop is Algorithm 1 (arXiv:2103.11109), on pixels as it was published: from nothing, with the authors' generator. Of
+ours, and switchable, are a start paid from the same budget, and votes on *latents* instead of pixels. In a class's
+latent space every direction has unit variance, so the few coordinates for which a teacher may vote are the ones that
+matter, and few coordinates mean little noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.portable.conditional_dcgan import ConditionalDcganGenerator
+from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.portable.generator import Generator
-from models.shards import Shards
-from privacy.mechanisms.partition import shard_members
-from privacy.plans.datalens.moment_votes import planned_rounds
-from privacy.plans.datalens.options import DataLensConfig
-from privacy.plans.datalens.plan import VOTES, planned_iterations
+from privacy.plans.datalens.options import TEACHER_BYTES, DataLensConfig
+from privacy.plans.datalens.plan import VOTES
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes.datalens.moment_votes import cosine_features, run_moment_votes
-from workers.recipes.datalens.pixel_votes import pixel_votes_work, stage_config, train_on_pixels
-from workers.recipes.datalens.student import LatentStudent, vote_stddev
-from workers.recipes.datalens.teacher_stage import TeacherStageState, run_teacher_stage, start_teacher_stage
-from workers.recipes.interface import NothingUseful, Piece, Run, save_checkpoint
+from workers.recipes.datalens.moment_votes import gaussians_by_votes, moment_votes_work
+from workers.recipes.datalens.student import LatentStudent, PixelStudent, vote_stddev
+from workers.recipes.datalens.votes import stage_config, vote, votes_work
+from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint
 from workers.recipes.moments.coefficients import exact_product, texture_coefficients
 from workers.recipes.moments.loop import Keep, empty_generator, started
-from workers.recipes.moments.warm_start import ClassGaussians, prior, release_gaussians, warm_start_work
-from workers.recipes.units import teacher_of_each
+from workers.recipes.moments.warm_start import ClassGaussians, noisy_gaussians, prior, warm_start_work
+from workers.recipes.ranks import share
 
 _LATENT_CLIP = 4.0  # public: of a record further out than that, in standard deviations, teachers see that much
 _BLOCK = 4096
@@ -43,94 +40,109 @@ def train(run: Run) -> Generator | ConditionalDcganGenerator:
 
     Privacy:
         Add or remove one unit: a record, or all records of a subject. The releases are those of the plan's stages: at
-        most one of each warm start statistic and one per aggregated image, each charged before its noise is drawn.
-        The generator is computed from them and public parameters alone. A subject's records all lie in one teacher's
-        shard, and one of them stands for the subject in the warm start, so every sensitivity is that of a record.
+        most one of each statistic or round of the start and one per aggregated image, each charged before its noise is
+        drawn. The generator is computed from them and public parameters alone; the statistics that its BatchNorm draws
+        with, where it has one, are measured on public latents. A subject's records all lie in one teacher's shard, and
+        one of them stands for the subject in the warm start, so every sensitivity is that of a record.
 
     Raises:
         BudgetExceeded: the budget ended before the start was paid for, or a statistic was paid for and lost in a crash
             before it was kept, more often than the rest of the hold can make up for.
         NothingUseful: there is neither a start nor a vote.
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
+        MemoryError: the teachers do not fit where they are to train; raised before anything is charged.
     """
-    cfg = run.plan.config_of(DataLensConfig)
-    if cfg.votes_on == "pixels":
-        return train_on_pixels(run)
-    features = 0 if cfg.texture and cfg.vote_share == 0 else cfg.features  # so it was before votes knew of texture
-    generator = empty_generator(cfg, run.facts, features)
-    state = started(run, generator, lambda released, keep: _start(run, cfg, released, keep))
+    config = run.plan.config_of(DataLensConfig)
+    if VOTES in run.plan.noise_stddev:
+        _require_memory(run)
+    return _train_on_pixels(run, config) if config.votes_on == "pixels" else _train_on_latents(run, config)
+
+
+def _require_memory(run: Run) -> None:
+    """Refuse teachers that a GPU has no memory left for, or that are larger than the machine's."""
+    config = run.plan.config_of(DataLensConfig)
+    teachers = share(config.teachers) if config.teacher_network == "convolutional" else slice(0, config.teachers)
+    held = TEACHER_BYTES * config.parameters_per_teacher(run.facts) * (teachers.stop - teachers.start)
+    if run.device.type == "cuda":
+        there = torch.cuda.mem_get_info(run.device)[0]
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if held > there:
+        raise MemoryError
+
+
+def _train_on_pixels(run: Run, config: DataLensConfig) -> ConditionalDcganGenerator:
+    sizes = (len(run.facts.classes), run.facts.channels, run.facts.height, run.facts.width)
+    seed = int(torch.randint(1 << 62, (1,), generator=run.generator("generator weights")))
+    network = ConditionalDcganGenerator(ConditionalDcganConfig(*sizes), seed).to(run.device)
+    student = PixelStudent(network, config.generator_learning_rate, run.generator("latents"))
+    images = np.asarray(run.data.private_images)
+    images = np.moveaxis(images, 3, 1) if images.ndim == 4 else images
+    private_records = torch.from_numpy(np.array(images, order="C")).flatten(1)  # copied: torch takes no read-only map
+    saved = load_checkpoint(run.checkpoints)
+    if not vote(run, private_records, student, None if saved is None else saved.state, lambda votes: votes):
+        raise NothingUseful
+    network.settle()
+    return network.cpu()
+
+
+def _train_on_latents(run: Run, config: DataLensConfig) -> Generator:
+    unbent = config.texture and config.vote_share == 0  # as it was before votes knew of texture
+    generator = empty_generator(config, run.facts, 0 if unbent else config.features)
+    release = _STARTS[config.starts_from].release
+    state = started(run, generator, lambda released, keep: release(run, released, keep))
     generator.to(run.device)
-    if run.plan.stage(VOTES) is not None:
-        _vote(run, cfg, generator, state.get("votes"))
+    if VOTES not in run.plan.noise_stddev:
+        return generator.cpu().eval()
+    stage = stage_config(run.plan, run.facts)
+    student = LatentStudent(
+        generator,
+        latents=run.generator("latents"),
+        teachers=config.teachers,
+        noise_stddev=vote_stddev(stage.aggregation),
+        step=config.step,
+        round_iterations=max(1, stage.iterations // config.rounds),
+        thresholded=config.use_threshold,
+    )
+    private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))
+    private_latents = encode(generator, run.data.private_images, private_labels)
+
+    def with_votes(votes: dict[str, Any]) -> dict[str, Any]:
+        return {"generator": generator.state_dict(), "votes": votes}
+
+    releases = vote(run, private_latents, student, state.get("votes"), with_votes)
+    if not releases and not config.has_start:
+        raise NothingUseful
+    student.finish(releases)
     return generator.cpu().eval()
+
+
+class Start(NamedTuple):
+    """What a generator of latents starts from: what releases it, and the pieces of a training that this is."""
+
+    release: Callable[[Run, Mapping[str, Any], Keep], ClassGaussians]
+    work: Callable[[Plan, PublicFacts], tuple[Piece, ...]]
+
+
+def _statistics(run: Run, released: Mapping[str, Any], keep: Keep) -> ClassGaussians:
+    return noisy_gaussians(run, run.plan.config_of(DataLensConfig), released, keep)
+
+
+def _nothing(run: Run, _released: Mapping[str, Any], _keep: Keep) -> ClassGaussians:
+    return prior(run.plan.config_of(DataLensConfig), run.facts)
+
+
+_STARTS = {
+    "statistics": Start(_statistics, lambda plan, facts: (warm_start_work(plan, facts),)),
+    "votes": Start(gaussians_by_votes, lambda plan, facts: (moment_votes_work(plan, facts),)),
+    "nothing": Start(_nothing, lambda _plan, _facts: ()),
+}
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     """Return the pieces of a training."""
-    cfg, pieces = plan.config_of(DataLensConfig), []
-    if cfg.votes_on == "pixels":
-        return (pixel_votes_work(plan, facts),)
-    if cfg.warm_start:
-        pieces.append(warm_start_work(plan, facts))
-    elif cfg.moment_votes:
-        rounds = len(planned_rounds(cfg.moments(facts), len(facts.classes), plan.noise_stddev))
-        pieces.append(Piece("votes", rounds, 1e-4 * facts.records_declared * facts.size))
-    if plan.stage(VOTES) is not None:
-        iterations = planned_iterations(plan)
-        votes = cfg.teachers * cfg.images_per_iteration * (1 + cfg.teacher_steps)
-        pieces.append(Piece(VOTES, iterations, 2e-6 * votes * iterations))
-    return tuple(pieces)
-
-
-def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any], keep: Keep) -> ClassGaussians:
-    """Release what the generator starts from, and keep each release; `released` is what an earlier attempt kept."""
-    facts, noise_stddev = run.facts, run.plan.noise_stddev
-    if cfg.moment_votes:
-        moments = cfg.moments(facts)
-        rounds = planned_rounds(moments, len(facts.classes), noise_stddev)
-        shard = teacher_of_each(facts, run.data, run.secret, cfg.teachers)
-        return run_moment_votes(run, rounds, cosine_features(facts, moments.coefficients), shard, released, keep)
-    if not cfg.warm_start:
-        return prior(cfg, facts)
-    return release_gaussians(run, cfg, released, keep)
-
-
-def _vote(run: Run, cfg: DataLensConfig, generator: Generator, saved: dict[str, Any] | None) -> None:
-    """Run the teacher stage; the generator's bend is changed in place."""
-    stage_cfg = stage_config(run.plan, cfg, run.facts)
-    agg = stage_cfg.aggregation
-    student = LatentStudent(
-        generator,
-        latents=run.generator("latents"),
-        teachers=cfg.teachers,
-        noise_stddev=vote_stddev(agg.stddev, cfg.teachers, agg.votes_max, agg.dimension),
-        step=cfg.step,
-        round_iterations=max(1, stage_cfg.iterations // cfg.rounds),
-        thresholded=cfg.use_threshold,
-    )
-    private_shards = _shards(run, cfg, generator)
-    state = start_teacher_stage(stage_cfg, run)
-    if saved is not None:
-        state.restore(saved["stage"])
-        student.restore(saved["student"])
-
-    def checkpoint(reached: TeacherStageState) -> None:
-        votes = {"stage": reached.tensors(), "student": student.state()}
-        state = {"generator": generator.state_dict(), "votes": votes}
-        save_checkpoint(run.checkpoints, step=reached.iteration, state=state)
-
-    releases = run_teacher_stage(stage_cfg, private_shards, student, state, run, checkpoint)
-    if not releases and not cfg.has_start:
-        raise NothingUseful
-    student.finish(releases)
-
-
-def _shards(run: Run, cfg: DataLensConfig, generator: Generator) -> Shards:
-    """Give every teacher its records as latents."""
-    assigned = teacher_of_each(run.facts, run.data, run.secret, cfg.teachers)
-    private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch takes no read-only map
-    private_latents = encode(generator, run.data.private_images, private_labels)
-    return Shards(private_latents, private_labels, shard_members(assigned, cfg.teachers), device=run.device)
+    pieces = _STARTS[plan.config_of(DataLensConfig).starts_from].work(plan, facts)
+    return (*pieces, votes_work(plan, facts)) if plan.stage(VOTES) is not None else pieces
 
 
 def encode(generator: Generator, private_images: npt.NDArray[np.uint8], private_labels: Tensor) -> Tensor:

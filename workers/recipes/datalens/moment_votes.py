@@ -21,12 +21,14 @@ import torch
 
 from privacy.aggregation import topagg
 from privacy.errors import BudgetExceeded
-from privacy.plans.datalens.moment_votes import MomentRound
-from privacy.plans.plan import PublicFacts
+from privacy.plans.datalens.moment_votes import MomentRound, planned_rounds
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.blocks import computed_alike
-from workers.recipes.interface import Run
+from workers.recipes.interface import Piece, Run
 from workers.recipes.moments.coefficients import cosine_basis
 from workers.recipes.moments.warm_start import ClassGaussians
+from workers.recipes.units import teacher_of_each
 
 _CENTRE_BYTE = 64  # public constant near the mean brightness of pictures
 _STEPS = 2**20  # steps per unit of a cosine wave's integers
@@ -34,6 +36,27 @@ _HALF_NORMAL = 0.75  # mean of |r| / stddev: 0.80 for a Gaussian, less for the h
 _PRODUCT_MAX = 4.0
 _BLOCK = 250  # teachers at a time
 _FEATURES_BLOCK = 512  # images whose features are computed together
+_REPORTED = "votes"  # the stage of its reports
+
+
+def gaussians_by_votes(
+    run: Run, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
+) -> ClassGaussians:
+    """Let the teachers of a training vote on the moments of its classes; arguments and errors of `run_moment_votes`."""
+    config, rounds = run.plan.config_of(DataLensConfig), _rounds(run.plan, run.facts)
+    features = cosine_features(run.facts, config.moments(run.facts).coefficients)
+    private_shard = teacher_of_each(run.facts, run.data, run.secret, config.teachers)
+    return run_moment_votes(run, rounds, features, private_shard, released, keep)
+
+
+def moment_votes_work(plan: Plan, facts: PublicFacts) -> Piece:
+    """Return the piece of a training that such votes are."""
+    return Piece(_REPORTED, len(_rounds(plan, facts)), 1e-4 * facts.records_declared * facts.size)
+
+
+def _rounds(plan: Plan, facts: PublicFacts) -> tuple[MomentRound, ...]:
+    moments = plan.config_of(DataLensConfig).moments(facts)
+    return planned_rounds(moments, len(facts.classes), plan.noise_stddev)
 
 
 @dataclass(frozen=True)
@@ -134,7 +157,7 @@ def run_moment_votes(
         g_bar = topagg.threshold(g_star, agg)
         _learn(current, moments, g_bar * current.clip / _share_that_votes(current, run.facts))
         keep({"rounds": step + 1, "moments": vars(moments)})
-        run.progress(stage="votes", step=step + 1, steps=len(rounds))
+        run.progress(stage=_REPORTED, step=step + 1, steps=len(rounds))
     return fit_gaussians(moments, features)
 
 

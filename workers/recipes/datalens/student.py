@@ -1,24 +1,69 @@
-"""The student of the DataLens recipe: it proposes latents, and bends the generator along what the votes say.
+"""The students of the DataLens recipe: who proposes pixels or latents, and learns from what the votes say of them.
 
-Everything here is post-processing of releases. The votes of a round are noisy samples of one field, "where should a
-picture like this move?", so they are regressed on the generator's features of the latents; the known noise decides by
-evidence how far the fit is trusted. When the votes say nothing beyond noise the generator stays where it was.
+Everything here is post-processing of releases. On latents, the votes of a round are noisy samples of one field, "where
+should a picture like this move?", so they are regressed on the generator's features of the latents; the known noise
+decides by evidence how far the fit is trusted. When the votes say nothing beyond noise the generator stays as it was.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from models.portable.conditional_dcgan import ConditionalDcganGenerator
 from models.portable.generator import Generator
+from privacy.aggregation.topagg_config import TopAggConfig
 from workers.recipes.datalens.teacher_stage import Release
 
+_BETAS = (0.5, 0.999)  # of the Adam of a generator that learns pixels
 # Prior variances of a mean vote (as a share of the teachers) that the evidence chooses from; 0 is "no signal".
 _VARIANCES = (0.0, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
+
+
+class PixelStudent:
+    """The generator and its optimiser: one Adam step towards x + gamma g_bar for each release (line 18 of Algorithm 1).
+
+    Everything here is post-processing of releases.
+    """
+
+    def __init__(self, network: ConditionalDcganGenerator, learning_rate: float, latents: torch.Generator) -> None:
+        self.network, self._stream = network, latents
+        self._optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, betas=_BETAS, fused=True)
+        self._z = torch.zeros(0)
+
+    def propose(self, labels: Tensor) -> Tensor:
+        """Draw images (m, d) for labels (m,)."""
+        self._z = self.network.latents(len(labels), self._stream).to(labels.device)
+        with torch.no_grad():
+            images: Tensor = self.network(self._z, labels)
+        return images.flatten(1)
+
+    def learn(self, releases: list[Release]) -> None:
+        """Descend the squared distance to the last release's targets."""
+        last = releases[-1]
+        loss = (self.network(self._z, last.released_labels).flatten(1) - last.released_targets).square().sum()
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to go on."""
+        return {
+            "network": self.network.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "stream": self._stream.get_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self.network.load_state_dict(state["network"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._stream.set_state(state["stream"])
 
 
 @dataclass
@@ -131,6 +176,7 @@ def _evidence(y: Tensor, parts: tuple[Tensor, ...], variances: list[float], nois
     return float(-0.5 * whitened.square().sum() - y.shape[1] * cholesky.diagonal().log().sum())
 
 
-def vote_stddev(stddev: float, teachers: int, votes_max: int, dimension: int) -> float:
+def vote_stddev(aggregation: TopAggConfig) -> float:
     """Standard deviation of one coordinate of a vote sum: the added noise and the coins of undecided teachers."""
-    return math.sqrt(stddev**2 + teachers * votes_max / dimension)
+    coins = aggregation.teachers * aggregation.votes_max / aggregation.dimension
+    return math.sqrt(aggregation.stddev**2 + coins)

@@ -262,7 +262,7 @@ def run_teacher_stage(
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
         g_star = curator.release(votes, add_noise)  # Phase II, paid above
         g_bar = topagg.threshold(g_star, agg)
-        state.releases.append(Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar))
+        state.releases += [Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar)]
         student.learn(state.releases)
         state.iteration += 1
         if state.iteration == paid_until:

@@ -57,10 +57,10 @@ class CentralConfig:
         return self.bound
 
 
-def release_central_images(
+def noisy_central_images(
     config: CentralConfig, data: TrainingData, units: Units, coins: SecureNoise, noise: SecureNoise
 ) -> Tensor:
-    """Release one noisy mean image of every class.
+    """Draw one noisy mean image of every class.
 
     Args:
         config: public parameters.

@@ -32,7 +32,7 @@ from privacy.plans.moments.warm_start import MEANS
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import poisson_event
 from workers.recipes.anchors import anchor_images, require_anchors
-from workers.recipes.dp_diffusion.central_images import CentralConfig, release_central_images
+from workers.recipes.dp_diffusion.central_images import CentralConfig, noisy_central_images
 from workers.recipes.interface import (
     NothingUseful,
     Piece,
@@ -41,7 +41,7 @@ from workers.recipes.interface import (
     load_checkpoint,
     save_checkpoint,
 )
-from workers.recipes.moments.warm_start import put_into, release_gaussians, warm_start_work
+from workers.recipes.moments.warm_start import noisy_gaussians, put_into, warm_start_work
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.units import Units, labels_of, pixels_of
@@ -85,9 +85,9 @@ def train(run: Run) -> EdmDenoiser:
     state: Mapping[str, Any] = {} if saved is None else saved.state
     if "steps" not in state and _starts(run.plan):
         if config.moments_share:
-            _release_moments(run, denoiser, state.get("moments", {}))
+            _start_from_moments(run, denoiser, state.get("moments", {}))
         else:
-            central = _release_central(run, config, units, state.get("central"))
+            central = _noisy_central_images(run, config, units, state.get("central"))
         if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
             examples = drawn_examples(denoiser, config, run.progress) if config.moments_share else central
             warm_up(denoiser, config, *examples, run.progress)
@@ -180,14 +180,14 @@ def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
     )
 
 
-def _release_moments(run: Run, denoiser: EdmDenoiser, released: Mapping[str, Any]) -> None:
-    """Release the classes' Gaussians, and put them into the generator that the denoiser starts from."""
+def _start_from_moments(run: Run, denoiser: EdmDenoiser, released: Mapping[str, Any]) -> None:
+    """Draw the classes' noisy Gaussians, and put them into the generator that the denoiser starts from."""
     config, _ = run.plan.config_of(DpDiffusionConfig).moments(run.plan.budget_nano, run.facts)
 
     def keep(reached: Mapping[str, Any]) -> None:
         save_checkpoint(run.checkpoints, step=0, state={"moments": dict(reached)})
 
-    put_into(denoiser.first, run.on_first(lambda: release_gaussians(run, config, released, keep)))
+    put_into(denoiser.first, run.on_first(lambda: noisy_gaussians(run, config, released, keep)))
 
 
 def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: Progress) -> tuple[Tensor, Tensor]:
@@ -207,10 +207,10 @@ def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: P
     return torch.cat(images), labels
 
 
-def _release_central(
+def _noisy_central_images(
     run: Run, config: DpDiffusionConfig, units: Units, released: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Release the central images that are left, each paid for and kept alone.
+    """Draw the central images that are left, each paid for and kept alone.
 
     Args:
         released: those of earlier attempts. After crashes there may be fewer than planned; one is enough to go on with.
@@ -233,7 +233,7 @@ def _release_central(
 
     def one(image: int) -> Tensor:
         coins, noise = run.noise("central sampling", image), run.noise("central noise", image)
-        return release_central_images(release, run.data, units, coins=coins, noise=noise)[None]
+        return noisy_central_images(release, run.data, units, coins=coins, noise=noise)[None]
 
     for image in range(0 if released is None else len(released), event.count):
         run.progress(stage=CENTRAL, step=image, steps=event.count)

@@ -16,7 +16,7 @@ from privacy.errors import BudgetExceeded
 from privacy.plans.moments.symmetry import Action
 from privacy.plans.moments.warm_start import CLUSTER_ROUNDS, CLUSTERS, QUANTISATION
 from workers.recipes.moments.coefficients import exact_product
-from workers.recipes.moments.released_sums import Kept, Noise, release_means
+from workers.recipes.moments.released_sums import Kept, Noise, noisy_means
 from workers.recipes.moments.shrinkage import shrink_apart
 
 Array = npt.NDArray[np.float64]
@@ -71,7 +71,7 @@ class Clusters:
         return found
 
 
-def release_clusters(
+def noisy_clusters(
     private_rows: Array,
     private_labels: npt.NDArray[np.int64],
     pooled: Array,
@@ -93,7 +93,7 @@ def release_clusters(
         What the last round released; None where not even the first could be paid (again, after a crash).
 
     Privacy:
-        A record adds its row and its count to one cluster of its class in every round: `release_means` has the proof.
+        A record adds its row and its count to one cluster of its class in every round: `noisy_means` has the proof.
         Which cluster that is follows from its own row and from earlier rounds. A record that is nearest to a cluster's
         twin is turned, as the twin is turned back to the cluster, and added to that one: a change of signs and places
         leaves its norm as it is.
@@ -113,7 +113,7 @@ def release_clusters(
 
         def round_of(drawn: Noise, rows: Array = turned, cluster: npt.NDArray[np.int64] = cluster) -> Array:
             sizes = classes * clusters, rounds.clip, rounds.stddev
-            return np.column_stack(release_means(rows, cluster, *sizes, drawn))
+            return np.column_stack(noisy_means(rows, cluster, *sizes, drawn))
 
         try:
             table = releases.once(f"{CLUSTERS} {number + 1}", round_of)  # (classes * clusters, 1 + d)

@@ -54,7 +54,7 @@ class Kept:
         return self._released[name]
 
 
-def release_means(
+def noisy_means(
     private_coefficients: Array,
     private_labels: npt.NDArray[np.int64],
     classes: int,
@@ -91,7 +91,7 @@ def release_means(
     return counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]
 
 
-def release_scatter(
+def noisy_scatter(
     private_rows: Array, clip: float, stddev: float, noise: Noise, blocks: Sequence[npt.NDArray[np.int64]] | None = None
 ) -> Array:
     """Release the sum of outer products of the rows, (f, f), symmetric.

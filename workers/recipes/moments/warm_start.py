@@ -42,9 +42,9 @@ from privacy.plans.moments.warm_start import (
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Run
 from workers.recipes.moments.blocks import block_by_block, principal_components
-from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, release_clusters
+from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, noisy_clusters
 from workers.recipes.moments.coefficients import exact_product, image_basis, numbers_of
-from workers.recipes.moments.released_sums import Kept, Noise, release_means, release_scatter
+from workers.recipes.moments.released_sums import Kept, Noise, noisy_means, noisy_scatter
 from workers.recipes.moments.shrinkage import (
     at_least,
     for_new_records,
@@ -132,9 +132,7 @@ def warm_start(
 
     def counts_and_means(drawn: Noise) -> Array:
         rows = private[:, may_differ]
-        return np.column_stack(
-            release_means(rows, private_labels, classes, config.mean_clip * size, scales.means, drawn)
-        )
+        return np.column_stack(noisy_means(rows, private_labels, classes, config.mean_clip * size, scales.means, drawn))
 
     table = releases.once(MEANS, counts_and_means)  # (classes, 1 + f)
     counts, released = table[:, 0], table[:, 1:]
@@ -150,7 +148,7 @@ def warm_start(
     def pooled_scatter(drawn: Noise) -> Array:
         assert scales.pooled is not None
         parts = [part for pair in blocks for part in pair]
-        return release_scatter(private, config.deviation_clip * size, scales.pooled, drawn, parts)
+        return noisy_scatter(private, config.deviation_clip * size, scales.pooled, drawn, parts)
 
     if scales.pooled is None:
         covariance = np.diag(WITHIN * expected)
@@ -174,7 +172,7 @@ def warm_start(
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
         if scales.clusters is not None:
             rounds = KMeans(config.clusters, clip, scales.clusters, found.action)
-            clusters = release_clusters(private, private_labels, middle, counts, rounds, releases)
+            clusters = noisy_clusters(private, private_labels, middle, counts, rounds, releases)
             if clusters is not None:
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
         rows = [private[private_labels == label] for label in range(classes)]
@@ -194,7 +192,10 @@ def warm_start(
             clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
-    return ClassGaussians(mean, np.stack([factor @ root for root in roots]), clusters)
+    factors = np.empty((classes, *factor.shape))  # in place: of large pictures they are most of the memory
+    for root, place in zip(roots, factors, strict=True):
+        np.matmul(factor, root, out=place)
+    return ClassGaussians(mean, factors, clusters)
 
 
 def _own(
@@ -205,7 +206,7 @@ def _own(
     blocks: Sequence[Sequence[Places]],
     releases: Kept,
 ) -> list[tuple[Array, float]]:
-    """Release the scatter of each class's rows; return each class's covariance (d, d), and the noise in it.
+    """Draw the noisy scatter of each class's rows; return each class's covariance (d, d), and the noise in it.
 
     Empty: it cannot be paid.
     """
@@ -213,7 +214,7 @@ def _own(
 
     def scatters(drawn: Noise) -> Array:
         """(classes, d, d); a record is in one class only, so this is one release."""
-        return np.stack([release_scatter(rows, clip, stddev, drawn, parts) for rows in private_rows])
+        return np.stack([noisy_scatter(rows, clip, stddev, drawn, parts) for rows in private_rows])
 
     try:
         own = releases.once(BY_CLASS, scatters) / counts[:, None, None]
@@ -257,7 +258,7 @@ class PaidNoise:
         return self._noise.discrete_gaussian(shape, stddev)
 
 
-def release_gaussians(
+def noisy_gaussians(
     run: Run, config: MomentsConfig, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
 ) -> ClassGaussians:
     """Make the plan's releases of class statistics, as far as no earlier attempt has, and fit a Gaussian to each class.
@@ -307,7 +308,7 @@ def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
     """Return the piece of a plan's warm start."""
-    return Piece(REPORTED, _releases(plan), 4e-5 * facts.records_declared * facts.size)
+    return Piece(REPORTED, _releases(plan), 4e-4 * facts.records_declared * facts.size)
 
 
 def _releases(plan: Plan) -> int:

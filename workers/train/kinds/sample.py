@@ -44,7 +44,7 @@ def run(context: Context) -> None:
         release = jobs.get_release(session, sample.release_id)
         names = tuple(session.get_one(Dataset, release.dataset_id).classes)
     key, name = key_of(sample.id), f"{sample.id}.{PACKINGS[sample.format.value].suffix}"
-    if sample.id not in storage.list("samples"):
+    if not storage.holds(key):
         progress = ReportedProgress(context, [Piece(STAGE, sample.count, 1.0)])
 
         def tell(drawn: int) -> None:
@@ -79,7 +79,8 @@ def _request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:
 
 
 def _load(storage: Storage, release: Release) -> ReleasedGenerator:
+    folder = storage.open(key_of(release.id))
     try:
-        return load_released(storage.open(key_of(release.id)))
+        return load_released(folder)
     except (OSError, ValueError):
         raise NotFound("The files of this release cannot be read.", release_id=release.id) from None

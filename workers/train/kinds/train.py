@@ -25,10 +25,9 @@ from service.storage.journals import Journalled, journalled
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
-from workers.train.orders import Context, Training, open_run, public_parts, read_training, require_keys
+from workers.train.orders import Context, HeldBudget, Training, open_run, public_parts, read_training, require_keys
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
-from workers.train.spending import HeldBudget
 
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
@@ -43,7 +42,7 @@ def run(context: Context) -> None:
     """
     storage, attempt = context.storage, context.attempt
     release_id = release_id_of(attempt.job_id)
-    if release_id not in storage.list("releases"):
+    if not storage.holds(key_of(release_id)):
         with transaction(context.factory, read_only=True) as session:
             training = read_training(session, attempt)
         require_keys(context.settings, training)
@@ -51,7 +50,7 @@ def run(context: Context) -> None:
         pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
         progress = ReportedProgress(context, pieces, budget)
         work = work_key(attempt.job_id)
-        if _TRAINED not in storage.list(work):
+        if not storage.holds(f"{work}/{_TRAINED}"):
             _train(context, training, budget, progress)
         key = key_of(release_id)
         with storage.stage(key) as staging:

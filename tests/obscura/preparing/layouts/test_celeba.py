@@ -22,20 +22,23 @@ FACES = (  # what each has, its part, whose it is
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Six faces, each of one brightness, and the three lists."""
+    """Six faces, each of one brightness, and two of the lists."""
     at = tmp_path / "celeba"
     (at / "img_align_celeba").mkdir(parents=True)
-    attributes, parts, people = [f"{len(FACES)}", " ".join(NAMES) + " "], [], []
-    for number, (has, part, person) in enumerate(FACES, start=1):
+    attributes, parts = [f"{len(FACES)}", " ".join(NAMES) + " "], []
+    for number, (has, part, _) in enumerate(FACES, start=1):
         file = f"{number:06}.jpg"
         Image.new("RGB", (178, 218), (20 * number,) * 3).save(at / "img_align_celeba" / file)
         attributes.append(" ".join([file, *(" 1" if name in has.split() else "-1" for name in NAMES)]))
         parts.append(f"{file} {part}")
-        people.append(f"{file} {person}")
     (at / "list_attr_celeba.txt").write_text("\n".join(attributes) + "\n")
     (at / "list_eval_partition.txt").write_text("\n".join(parts) + "\n")
-    (at / "identity_CelebA.txt").write_text("\n".join(people) + "\n")
     return at
+
+
+def name_people(root: Path) -> None:
+    people = [f"{number:06}.jpg {person}" for number, (_, _, person) in enumerate(FACES, start=1)]
+    (root / "identity_CelebA.txt").write_text("\n".join(people) + "\n")
 
 
 def faces(root: Path, **choices: str) -> list[tuple[str, int]]:
@@ -71,8 +74,12 @@ def test_several_attributes_make_a_class_each_and_faces_with_just_one_count(root
 
 
 def test_whose_faces_they_are(root):
+    name_people(root)
     package = prepare(root, read_choices(attribute="Male", size="32"), subjects=True)
     assert (package.private_records, package.private_subjects) == (5, 3)
+    with pytest.raises(PackingError, match=r"The file identity_CelebA\.txt says whose .* --unit subject"):
+        prepare(root, read_choices(attribute="Male", size="32"), subjects=False)
+    assert prepare(root, read_choices(attribute="Male", size="32"), subjects=None).private_subjects is None
     (root / "identity_CelebA.txt").unlink()
     with pytest.raises(PackingError, match="identity_CelebA"):
         prepare(root, read_choices(attribute="Male", size="32"), subjects=True)

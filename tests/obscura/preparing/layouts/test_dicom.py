@@ -132,8 +132,12 @@ def test_burnt_in_text_is_warned_of(tmp_path, value, warned):
 def test_files_without_a_picture_are_counted(tmp_path):
     root = two_by_two(tmp_path)
     content = dicom_file(RAMP)
-    (root / "sick" / "report.dcm").write_bytes(content[: content.index(b"\xe0\x7f\x10\x00")])
+    pixels, rows = content.index(b"\xe0\x7f\x10\x00"), content.index(b"\x28\x00\x02\x00")
+    (root / "sick" / "report.dcm").write_bytes(content[:rows])
     assert "1 DICOM file without a picture" in prepare(root, subjects=True).summary
+    (root / "sick" / "cut.dcm").write_bytes(content[:pixels])  # it says that it has pixels
+    with pytest.raises(BrokenPictures, match="its pixels are missing"):
+        prepare(root, subjects=True)
 
 
 def test_nothing_but_the_named_tags_is_in_what_is_sent(tmp_path, caplog, capfd):

@@ -236,7 +236,7 @@ def test_more_teachers_than_units_are_refused() -> None:
     ids=str,
 )
 def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], classes: int, lower: str) -> None:
-    facts = dataclasses.replace(FACTS, classes=tuple(map(str, range(classes))))
+    facts = dataclasses.replace(FACTS, classes=tuple(map(str, range(classes))), records_declared=1_000_000)
     each = config_from_options(options).parameters_per_teacher(facts)
     fit = TEACHER_PARAMETERS_MAX // each
     plan({**options, "teachers": fit}, facts=facts)

@@ -32,9 +32,11 @@ from tests.privacy.plans.test_golden_options import GOLDEN
 from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.evaluation.utility import train_and_test
 from workers.recipes.datalens import loop as datalens
+from workers.recipes.datalens import votes as datalens_votes
 from workers.recipes.datalens.teacher_stage import start_teacher_stage
 from workers.recipes.interface import Cancelled, Run, TrainingData, TrustedCurator, load_checkpoint
 from workers.recipes.moments import loop as moments
+from workers.recipes.moments.coefficients import texture_coefficients
 from workers.recipes.moments.warm_start import ClassGaussians
 from workers.recipes.registry import TRAINERS
 from workers.train.checkpoints import SealedFolder
@@ -243,7 +245,7 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
         save(*args, **kwargs)
 
     with monkeypatch.context() as patched:
-        for module in (datalens, moments):
+        for module in (datalens_votes, moments):
             patched.setattr(module, "save_checkpoint", dies)
         with pytest.raises(Lost):
             train(made, hold)
@@ -391,7 +393,7 @@ def test_the_teachers_have_as_many_parameters_as_their_plan_counted(options: dic
     made = plan(**options)
     config = made.config_of(DataLensConfig)
     teachers = start_teacher_stage(
-        datalens.stage_config(made, config, FACTS), TrustedCurator(budget=Purse(), secret=SECRET)
+        datalens.stage_config(made, FACTS), TrustedCurator(budget=Purse(), secret=SECRET)
     ).ensemble
     numbers = sum(value.numel() for value in teachers.state_dict().values())
     assert numbers == config.teachers * config.parameters_per_teacher(FACTS)
@@ -512,7 +514,7 @@ def test_one_records_presence_changes_votes_by_at_most_the_sensitivity(
     if "texture" in options:
         begun = train(start_alone(texture=True))
         start = ClassGaussians(begun.mean.double().numpy(), begun.factor.double().numpy())
-        monkeypatch.setattr(datalens, "_start", lambda *_: start)
+        monkeypatch.setattr(datalens, "noisy_gaussians", lambda *_: start)
     for without in (-1, 55):
         keep = np.arange(1797) != without
         subset = TrainingData(data.private_images[keep], data.private_labels[keep], FACTS.classes)
@@ -525,6 +527,39 @@ def test_one_records_presence_changes_votes_by_at_most_the_sensitivity(
     assert votes is not None
     assert isinstance(votes.event, GaussianEvent)
     assert 0 < change.max() <= votes.event.sensitivity
+
+
+def test_a_neighbour_attains_the_sensitivity_with_texture(
+    train: Callable[..., Generator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A record beside another turns each vote of its teacher: on texture alone, on pixels alone, and on both together.
+
+    One is dark and flat, and near the student's latents; the other is bright and rough, and far from them.
+    """
+    monkeypatch.setattr(topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
+    made = plan(rounds=1, texture=True, components=3, top_k=3, teachers=1)
+    rough = np.where(np.indices((8, 8)).sum(axis=0) % 2, 255, 160).astype(np.uint8)
+    images, labels = np.stack([np.full((8, 8), 100, np.uint8), rough]), np.zeros(2, np.int64)
+    seen = np.concatenate([images.reshape(2, 64) / 255, texture_coefficients(images, np.eye(64))], axis=1)
+    between = seen[1] - seen[0]
+    factor = np.zeros((128, 3))
+    for number, parts in enumerate(([slice(96, 128)], [slice(32)], [slice(32, 64), slice(64, 96)])):
+        for part in parts:
+            factor[part, number] = between[part] / 5
+        assert np.linalg.norm(factor[:, number]) > 0.01
+    start = ClassGaussians(np.tile(seen[0] + between / 5, (10, 1)), np.tile(factor, (10, 1, 1)))  # at -1 and at 4
+    monkeypatch.setattr(datalens, "noisy_gaussians", lambda *_: start)
+    sums = []
+    for own in ([0, 1], [0]):
+        data = TrainingData(images[own], labels[own], FACTS.classes)
+        train(made, data=data, checkpoints=work_in(tmp_path / str(len(own))))
+        reached = load_checkpoint(work_in(tmp_path / str(len(own))))
+        assert reached is not None
+        sums.append(torch.cat([release["released_sums"] for release in reached.state["votes"]["stage"]["releases"]]))
+    change, votes = (sums[0] - sums[1]).norm(dim=1), made.stage(VOTES)
+    assert votes is not None
+    assert isinstance(votes.event, GaussianEvent)
+    assert float(change.max()) == pytest.approx(votes.event.sensitivity) == 2 * 3**0.5
 
 
 def test_the_images_are_worth_something(train: Callable[..., Generator], data: TrainingData) -> None:

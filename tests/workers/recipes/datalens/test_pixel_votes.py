@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,26 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], wh
         small(**options)
 
 
-def test_published_teachers_that_do_not_fit_in_memory_are_refused() -> None:
-    with pytest.raises(InvalidParameter, match=r"424,647 parameters each .* 2,354 teachers would fit"):
-        plan_of("datalens", {"preset": "published", "teacher_network": "convolutional"}, FASHION)
+def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold() -> None:
+    options = {"preset": "published", "teacher_network": "convolutional"}
+    plan = plan_of("datalens", options, FASHION)
+    assert plan.config_of(DataLensConfig).teachers == 4000
+    assert any("take 27 GB" in note for note in plan.notes)  # 4,000 times 424,647 numbers
+    assert not any("GB" in note for note in plan_of("datalens", {"preset": "published"}, FASHION).notes)
+    colour = dataclasses.replace(FASHION, height=64, width=64, channels=3)
+    with pytest.raises(InvalidParameter, match="teachers would fit"):
+        plan_of("datalens", options, colour)
+
+
+@pytest.mark.parametrize("options", [{"teacher_network": "convolutional"}, {"preset": "default"}], ids=str)
+def test_teachers_that_the_machine_cannot_hold_are_refused_before_anything_is_charged(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    purse = Purse()
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1}.__getitem__)
+    with pytest.raises(MemoryError):
+        train(small(**options), digits(), budget=purse)
+    assert not purse.events
 
 
 def test_the_preset_kernel_has_k_by_the_size_of_images_and_2250_of_them() -> None:

@@ -86,7 +86,7 @@ def test_the_noise_of_votes_counts_undecided_teachers() -> None:
     gradients = torch.randn(cfg.teachers, 200, 20, generator=stream()) * 1e-6
     votes = topagg.count_votes(gradients, cfg, stream(1)).double()
     votes += torch.from_numpy(np.random.default_rng(0).normal(0, cfg.stddev, votes.shape))
-    expected = vote_stddev(cfg.stddev, cfg.teachers, cfg.votes_max, cfg.dimension)
+    expected = vote_stddev(cfg)
     assert expected == pytest.approx(math.sqrt(900 + 500))
     assert float(votes.std()) == pytest.approx(expected, rel=0.05)
 

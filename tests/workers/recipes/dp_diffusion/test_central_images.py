@@ -17,7 +17,7 @@ from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import StepsConfig
 from tests.workers.small_trainings import FACTS, SECRET, digits, silence
 from workers.recipes.dp_diffusion.central_images import _STEPS as STEPS
-from workers.recipes.dp_diffusion.central_images import CentralConfig, private_sums, release_central_images
+from workers.recipes.dp_diffusion.central_images import CentralConfig, noisy_central_images, private_sums
 from workers.recipes.interface import TrainingData
 from workers.recipes.units import Units
 
@@ -26,7 +26,7 @@ CONFIG = CentralConfig(10, 1, (4, 4), bound=1.2, event=PoissonGaussianEvent(1.0,
 
 def release(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:
     coins, noise = (SecureNoise.derive(SECRET, label) for label in ("coins", "noise"))
-    return release_central_images(config, data, units or Units(FACTS, StepsConfig(), data), coins, noise)
+    return noisy_central_images(config, data, units or Units(FACTS, StepsConfig(), data), coins, noise)
 
 
 def flat(images: npt.NDArray[np.uint8], labels: list[int], **more: Any) -> TrainingData:

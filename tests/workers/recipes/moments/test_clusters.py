@@ -33,7 +33,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import loop as moments
-from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, release_clusters
+from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, noisy_clusters
 from workers.recipes.moments.released_sums import Kept
 from workers.recipes.moments.warm_start import NoiseScales, warm_start
 
@@ -135,7 +135,7 @@ def blobs(n: int = 3000) -> tuple[Numbers, npt.NDArray[np.int64], Numbers]:
 def found(releases: Kept, stddev: float = 3.0) -> Clusters | None:
     rows, labels, _ = blobs()
     pooled = (rows**2).mean(0)
-    return release_clusters(rows, labels, pooled, np.full(2, 3000.0), KMeans(3, 8.0, stddev, NONE), releases)
+    return noisy_clusters(rows, labels, pooled, np.full(2, 3000.0), KMeans(3, 8.0, stddev, NONE), releases)
 
 
 @pytest.mark.parametrize("stddev", [3.0, 3e3])

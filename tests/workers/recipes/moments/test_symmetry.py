@@ -32,7 +32,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments.blocks import principal_components
-from workers.recipes.moments.clusters import KMeans, release_clusters
+from workers.recipes.moments.clusters import KMeans, noisy_clusters
 from workers.recipes.moments.coefficients import coefficients, image_basis, texture_basis, texture_coefficients
 from workers.recipes.moments.loop import train
 from workers.recipes.moments.released_sums import Kept
@@ -236,7 +236,7 @@ def test_a_cluster_and_its_twin_are_found_together() -> None:
     action = Action("mirror", np.array([1.0, -1.0, -1.0]), np.ones(3), np.arange(3), np.ones(3))
     noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
     labels, counts, rounds = np.zeros(4000, dtype=np.int64), np.array([4000.0]), KMeans(2, 8.0, 1e4, action)
-    found = release_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, noise))
+    found = noisy_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, noise))
     assert found is not None
     assert found.centres.shape == (1, 4, 3)
     expected = np.concatenate([centres, action.turned(centres, 1)])

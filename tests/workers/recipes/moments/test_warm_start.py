@@ -25,7 +25,7 @@ from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOL
 from privacy.plans.plan import PublicFacts
 from workers.recipes.moments import released_sums as module
 from workers.recipes.moments.coefficients import coefficients, exact_product, image_basis
-from workers.recipes.moments.released_sums import Kept, off_diagonal_stddev, release_means, release_scatter
+from workers.recipes.moments.released_sums import Kept, noisy_means, noisy_scatter, off_diagonal_stddev
 from workers.recipes.moments.shrinkage import shrink
 from workers.recipes.moments.warm_start import ClassGaussians, NoiseScales, prior, warm_start
 
@@ -57,16 +57,16 @@ def secret(*labels: str | int) -> SecureNoise:
 
 
 def mean_sums(rows: Rows, labels: Labels) -> npt.NDArray[np.int64]:
-    """The integers to which `release_means` adds noise: (classes, f + 1), counts last."""
+    """The integers to which `noisy_means` adds noise: (classes, f + 1), counts last."""
     above = 1 << 30  # keeps the counts away from their lower bound
-    counts, means = release_means(rows, labels, 3, CLIP, 10.0, constant(above))
+    counts, means = noisy_means(rows, labels, 3, CLIP, 10.0, constant(above))
     sums = np.column_stack([means * counts[:, None] / CLIP * Q, counts * COUNT_WEIGHT])
     return np.rint(sums).astype(np.int64) - above
 
 
 def scatter_sums(rows: Rows, labels: Labels) -> npt.NDArray[np.int64]:
-    """The integers to which the three classes' `release_scatter` add noise: (classes, f, f)."""
-    released = [release_scatter(rows[labels == label], CLIP, 10.0, constant()) for label in range(3)]
+    """The integers to which the three classes' `noisy_scatter` add noise: (classes, f, f)."""
+    released = [noisy_scatter(rows[labels == label], CLIP, 10.0, constant()) for label in range(3)]
     return np.rint(np.stack(released) * (Q / CLIP) ** 2).astype(np.int64)
 
 
@@ -188,7 +188,7 @@ def scatter_noise(stddev: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[n
     """Noise alone on the diagonal and above it, from several releases of nobody's scatter."""
     f = 60
     noise = secret("scatter")
-    released = [release_scatter(np.zeros((0, f)), CLIP, stddev, noise) * (Q / CLIP) ** 2 for _ in range(40)]
+    released = [noisy_scatter(np.zeros((0, f)), CLIP, stddev, noise) * (Q / CLIP) ** 2 for _ in range(40)]
     assert all(np.array_equal(matrix, matrix.T) for matrix in released)
     upper = np.triu_indices(f, 1)
     return np.concatenate([np.diag(m) for m in released]), np.concatenate([m[upper] for m in released])
@@ -196,7 +196,7 @@ def scatter_noise(stddev: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[n
 
 def mean_noise(stddev: float) -> npt.NDArray[np.float64]:
     classes, f = 100, 30
-    counts, means = release_means(np.zeros((0, f)), np.zeros(0, dtype=np.int64), classes, CLIP, stddev, secret("means"))
+    counts, means = noisy_means(np.zeros((0, f)), np.zeros(0, dtype=np.int64), classes, CLIP, stddev, secret("means"))
     return np.rint(means * counts[:, None] / CLIP * Q).ravel()
 
 

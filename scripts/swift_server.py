@@ -1,0 +1,188 @@
+"""A real S3 server of a test's or a benchmark's own: OpenStack Swift, with its S3 API, in a folder.
+
+From Debian's packages swift-proxy, swift-account, swift-container and swift-object, which need not be configured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from scripts.with_services import free_port
+
+KEY, SECRET, BUCKET = "test:tester", "testing", "obscura"
+PATIENCE_SECONDS = 60
+_KINDS = ("account", "container", "object")
+_SWIFT = "[swift-hash]\nswift_hash_path_suffix = test\n[storage-policy:0]\nname = only\ndefault = yes\n"
+_STORE = """[DEFAULT]
+swift_dir = {folder}
+devices = {folder}/devices
+mount_check = false
+bind_ip = 127.0.0.1
+bind_port = {port}
+workers = 0
+user = {user}
+log_level = ERROR
+[pipeline:main]
+pipeline = {kind}-server
+[app:{kind}-server]
+use = egg:swift#{kind}
+"""
+_PROXY = """[DEFAULT]
+swift_dir = {folder}
+bind_ip = 127.0.0.1
+bind_port = {port}
+workers = 0
+user = {user}
+log_level = ERROR
+[pipeline:main]
+pipeline = catch_errors cache s3api tempauth copy slo dlo proxy-server
+[app:proxy-server]
+use = egg:swift#proxy
+account_autocreate = true
+[filter:catch_errors]
+use = egg:swift#catch_errors
+[filter:cache]
+use = egg:swift#memcache
+memcache_servers = 127.0.0.1:{nobody}
+[filter:s3api]
+use = egg:swift#s3api
+s3_acl = false
+[filter:tempauth]
+use = egg:swift#tempauth
+user_test_tester = testing .admin
+user_test_reader = reading
+[filter:copy]
+use = egg:swift#copy
+[filter:slo]
+use = egg:swift#slo
+[filter:dlo]
+use = egg:swift#dlo
+"""
+# Says for each kind where its only copy lies; run by the Python that Swift is installed for.
+_RINGS = """
+import sys
+from swift.common.ring import RingBuilder
+for kind, port in (each.split(":") for each in sys.argv[1:]):
+    ring = RingBuilder(4, 1, 0)
+    here = {"region": 1, "zone": 1, "ip": "127.0.0.1", "port": int(port), "device": "d", "weight": 1}
+    ring.add_dev(here | {"replication_ip": here["ip"], "replication_port": here["port"]})
+    ring.rebalance()
+    ring.get_ring().save(f"{kind}.ring.gz")
+"""
+
+
+class SwiftServer:
+    """A server with one bucket, not yet started; what was written survives `stop`.
+
+    Raises:
+        FileNotFoundError: Swift is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        binary = shutil.which("swift-proxy-server")
+        if binary is None:
+            raise FileNotFoundError("OpenStack Swift is not installed")
+        self._folder, self._binaries = folder, Path(binary).parent
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        ports = {kind: free_port() for kind in ("proxy", *_KINDS)}
+        self.url = f"http://127.0.0.1:{ports['proxy']}"
+        user = Path(f"/proc/{os.getpid()}").owner()
+        (folder / "devices" / "d").mkdir(parents=True)
+        (folder / "swift.conf").write_text(_SWIFT)
+        for kind in _KINDS:
+            given = {"folder": folder, "kind": kind, "port": ports[kind], "user": user}
+            (folder / f"{kind}.conf").write_text(_STORE.format(**given))
+        python = Path(binary).read_text().splitlines()[0].removeprefix("#!").strip()
+        stores = [f"{kind}:{ports[kind]}" for kind in _KINDS]
+        subprocess.run((python, "-c", _RINGS, *stores), cwd=folder, check=True)
+        given = {"folder": folder, "port": ports["proxy"], "user": user, "nobody": free_port()}
+        (folder / "proxy.conf").write_text(_PROXY.format(**given))
+
+    def start(self) -> None:
+        """Start it, wait for its answer, and make the bucket if there is none."""
+        self.spawn()
+        wait_for_bucket(self.url)
+
+    def spawn(self) -> None:
+        """Start it."""
+        for kind in (*_KINDS, "proxy"):
+            self._processes[kind] = self._spawn(kind)
+
+    def stop(self) -> None:
+        """Kill all of it, as a power cut does."""
+        for process in self._processes.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self._processes.values():
+            process.wait()
+        self._processes = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that live."""
+        return [process.pid for process in self._processes.values() if process.poll() is None]
+
+    def keep(self) -> None:
+        """Start those again that have died, unless it was stopped."""
+        for kind, process in self._processes.items():
+            if process.poll() is not None:
+                self._processes[kind] = self._spawn(kind)
+
+    def _spawn(self, kind: str) -> subprocess.Popen[bytes]:
+        command = (str(self._binaries / f"swift-{kind}-server"), str(self._folder / f"{kind}.conf"))
+        with (self._folder / "said").open("ab") as said:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd="/", start_new_session=True
+            )
+
+
+def environment_of(url: str) -> dict[str, str]:
+    """Return what lets every AWS tool find such a server, and in."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def wait_for_bucket(url: str) -> None:
+    """Wait until a server answers, and make the bucket if there is none.
+
+    Raises:
+        TimeoutError: it does not answer.
+    """
+    import botocore.session  # of an extra
+    from botocore.config import Config
+
+    config = Config(connect_timeout=2, read_timeout=10, retries={"total_max_attempts": 1})
+    given = {"endpoint_url": url, "aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "config": config}
+    client = botocore.session.get_session().create_client("s3", region_name="us-east-1", **given)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        while not _has_bucket(client):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no answer from {url}")
+            time.sleep(0.1)
+    finally:
+        client.close()
+
+
+def _has_bucket(client: Any) -> bool:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        client.create_bucket(Bucket=BUCKET)
+    except ClientError as error:
+        return error.response["Error"]["Code"] in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists")
+    except BotoCoreError:
+        return False
+    return True

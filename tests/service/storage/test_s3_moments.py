@@ -1,0 +1,140 @@
+"""A process that works on a bucket dies before each of its requests in turn; and lists that are behind."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.errors import Conflict, NotFound
+from tests.service.storage.contract import KEY, RELEASE, content_of, publish
+
+pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
+from service.storage.s3 import claims, entries
+from service.storage.s3 import storage as s3
+from tests.service.storage.memory_bucket import Dead, MemoryBucket
+
+PART, SMALL = 3000, 500
+BIG = {"a.json": b"{}", "inner/b.bin": os.urandom(2 * PART + 7), "c": os.urandom(PART)}
+MOMENTS_MAX = 100
+
+
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[MemoryBucket], s3.S3Storage]:
+    """Makes the storage of a machine over a bucket in memory."""
+    monkeypatch.setattr(s3, "PART_BYTES", PART)
+    monkeypatch.setattr(s3, "SMALL_BYTES", SMALL)
+    monkeypatch.setattr(claims, "CLAIM_SECONDS", 0.0)  # the dead one's does not keep us waiting
+    monkeypatch.setattr(claims, "_REQUEST_SECONDS", -60.0)
+
+    def make(bucket: MemoryBucket) -> s3.S3Storage:
+        monkeypatch.setattr(s3, "Bucket", lambda _: bucket)
+        return s3.S3Storage("s3://bucket", tmp_path / os.urandom(4).hex())
+
+    return make
+
+
+def dies_in(bucket: MemoryBucket, requests: int, act: Callable[[], None]) -> bool:
+    """Act, and die before the request of that number; returns whether it came to that."""
+    bucket.left = requests
+    try:
+        act()
+    except Dead:
+        return True
+    finally:
+        bucket.left = None
+    return False
+
+
+def objects(bucket: MemoryBucket) -> list[str]:
+    return [listed.name for listed in bucket.list("") if not listed.name.startswith("claims/")]
+
+
+def test_what_is_published_at_any_moment_is_there_whole_or_not_at_all(over):
+    for requests in range(MOMENTS_MAX):
+        bucket = MemoryBucket()
+        here, there = over(bucket), over(bucket)
+        if not dies_in(bucket, requests, lambda here=here: publish(here, BIG)):
+            break
+        if there.holds(KEY):
+            assert content_of(there.open(KEY)) == BIG
+        left = [name for name in there.list("releases") if name.endswith(".tmp")]
+        for name in left:
+            there.remove(f"releases/{name}")
+        if there.holds(KEY):
+            assert content_of(over(bucket).open(KEY)) == BIG
+            assert there.list("releases") == [RELEASE]
+        else:
+            assert objects(bucket) == []
+        publish(there, BIG)  # the next attempt, to which another content would be as good
+        assert content_of(there.open(KEY)) == BIG
+        there.remove(KEY)
+        assert objects(bucket) == []
+    assert 10 < requests < MOMENTS_MAX - 1
+
+
+def test_a_file_that_is_replaced_at_any_moment_is_the_old_one_or_the_new(over):
+    old, new, key = BIG["c"], BIG["inner/b.bin"], "work/job_a/checkpoint"
+    for requests in range(MOMENTS_MAX):
+        bucket = MemoryBucket()
+        here, there = over(bucket), over(bucket)
+        here.write(key, old)
+        if not dies_in(bucket, requests, lambda here=here: here.write(key, new)):
+            break
+        assert there.open("work/job_a", "checkpoint").read_bytes() in (old, new)
+        there.move("work/job_a", "trash/x")
+        assert there.open("trash/x", "checkpoint").read_bytes() in (old, new)
+        there.remove("trash/x")
+        assert objects(bucket) == []
+    assert 5 < requests < MOMENTS_MAX - 1
+
+
+def test_what_is_moved_at_any_moment_is_under_one_key_or_both_and_can_be_moved_again(over):
+    for requests in range(MOMENTS_MAX):
+        bucket = MemoryBucket()
+        here, there = over(bucket), over(bucket)
+        publish(here, BIG, "work/job_a/trained")
+        here.write("work/job_a/checkpoint", BIG["c"])
+        if not dies_in(bucket, requests, lambda here=here: here.move("work/job_a", "trash/x")):
+            break
+        kept = {f"{key}/{name}" for key in ("work/job_a", "trash/x") for name in there.list(key)}
+        for name in ("trained", "checkpoint"):
+            assert kept & {f"work/job_a/{name}", f"trash/x/{name}"}
+        if there.list("work"):
+            there.move("work/job_a", "trash/y")
+        for key in there.list("trash"):
+            there.remove(f"trash/{key}")
+        assert objects(bucket) == []
+    assert 5 < requests < MOMENTS_MAX - 1
+
+
+def test_a_removal_of_any_moment_can_be_finished(over):
+    for requests in range(MOMENTS_MAX):
+        bucket = MemoryBucket()
+        here, there = over(bucket), over(bucket)
+        publish(here, BIG)
+        if not dies_in(bucket, requests, lambda here=here: here.remove(KEY)):
+            break
+        if there.holds(KEY):
+            assert content_of(there.open(KEY)) == BIG
+        for name in there.list("releases"):
+            there.remove(f"releases/{name}")
+        assert objects(bucket) == []
+    assert 7 < requests < MOMENTS_MAX - 1
+
+
+def test_lists_that_are_behind_mislead_nobody_who_asks_for_a_key(over):
+    bucket = MemoryBucket(behind=3)
+    here, there = over(bucket), over(bucket)
+    publish(here, BIG)
+    assert there.holds(KEY)
+    assert content_of(there.open(KEY)) == BIG
+    with pytest.raises(Conflict):
+        publish(there, {"a": b"another"})
+    there.move(KEY, "trash/x")
+    assert not here.holds(KEY)
+    with pytest.raises(NotFound):
+        here.move(KEY, "trash/y")  # although it is listed, perhaps
+    assert content_of(here.open("trash/x")) == BIG
+    here.remove("trash/x")
+    assert [name for name in bucket._objects if name.startswith(entries.PARTS)] == []
