@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -31,9 +32,14 @@ CENTRE, SCALE = (
     0.75,
 )  # of a logarithm: about the mean of clip art, whose texture then varies as much as its pixels
 _WAVES = ((5, 0.9, 2.2), (7, 1.1, 1.3))  # size, width of the envelope, frequency; the second on half the resolution
-_STEPS, _RATE, _MEMORY, _SQUARES = 10, 0.35, 0.8, 0.99  # Adam; more steps add specks
+_MEMORY, _SQUARES = 0.8, 0.99  # of Adam
+STEPS, RATE = 7, 0.45  # of Adam, in new releases: more steps add specks
 _FAITH = 0.2  # weight of the drawn pixels' coarse half
-_BLOCK = 64  # images rendered at once, so that all of it stays in the processor's cache
+_WINDOW = 8  # pixels to a side of what all filters see that answer in a cell, at either scale
+_BLOCK_PLACES, _BLOCK_MIN = (
+    3136,
+    8,
+)  # cells rendered at once, so that they stay in the processor's cache; images at least
 _EDGE = 0.02  # brightness from which a pixel starts to move
 
 
@@ -62,79 +68,214 @@ def _filters(size: int, width: float, frequency: float) -> Tensor:
 
 def texture(luma: Tensor) -> Tensor:
     """Return the texture (n, 16, h / 4, w / 4) of brightness (n, 1, h, w) in [0, 1]."""
-    return torch.cat([answer.numbers for answer in _answers(luma)], dim=1)
-
-
-class _Answer:
-    """What the filters of one scale say about images, and how that changes with the images."""
-
-    def __init__(self, images: Tensor, bank: Tensor, cell: int) -> None:
-        self._bank, self._cell = bank, cell
-        n, _, height, width = images.shape
-        waves = functional.conv2d(images, bank, padding=bank.shape[-1] // 2)
-        self._waves = waves.view(n, ORIENTATIONS, 2, height, width)
-        self._modulus = (self._waves.square().sum(2) + MODULUS_FLOOR).sqrt()
-        self._mean = functional.avg_pool2d(self._modulus, cell) + LOG_FLOOR
-        self.numbers = (self._mean.log() - CENTRE) * SCALE
-
-    def back(self, gradient: Tensor) -> Tensor:
-        """Return the gradient with respect to the images, from that with respect to the numbers.
-
-        The turned filters are those of a transposed convolution, which torch computes more slowly.
-        """
-        each = gradient * SCALE / self._mean / self._cell**2
-        each = functional.interpolate(each, scale_factor=self._cell) / self._modulus
-        waves = (each[:, :, None] * self._waves).flatten(1, 2)
-        return functional.conv2d(waves, self._bank.flip(2, 3).transpose(0, 1), padding=self._bank.shape[-1] // 2)
-
-
-def _answers(luma: Tensor) -> tuple[_Answer, _Answer]:
     fine, coarse = ((bank * FILTER_UNIT).to(luma) for bank in filters())
-    return _Answer(luma, fine, TEXTURE_CELL), _Answer(functional.avg_pool2d(luma, 2), coarse, TEXTURE_CELL // 2)
+    scales = (luma, fine, TEXTURE_CELL), (functional.avg_pool2d(luma, 2), coarse, TEXTURE_CELL // 2)
+    return torch.cat([_numbers(*scale) for scale in scales], dim=1)
 
 
-def texture_gradient(images: Tensor, wanted: Tensor) -> Tensor:
-    """Return the gradient (n, c, h, w) of half the squared distance of images' texture to (n, 16, h / 4, w / 4)."""
-    fine, coarse = _answers(images.mean(1, keepdim=True))
-    at_full = fine.back(fine.numbers - wanted[:, :ORIENTATIONS])
-    at_half = coarse.back(coarse.numbers - wanted[:, ORIENTATIONS:])
-    return (at_full + functional.interpolate(at_half, scale_factor=2.0) / 4).expand_as(images) / images.shape[1]
+def _numbers(images: Tensor, bank: Tensor, cell: int) -> Tensor:
+    waves = torch.unflatten(functional.conv2d(images, bank, padding=bank.shape[-1] // 2), 1, (ORIENTATIONS, 2))
+    modulus = (waves.square().sum(2) + MODULUS_FLOOR).sqrt()
+    return ((functional.avg_pool2d(modulus, cell) + LOG_FLOOR).log() - CENTRE) * SCALE
 
 
-def render(images: Tensor, wanted: Tensor) -> Tensor:
+class _Scale:
+    """Images of one scale in a frame of zeros, seen through a window for each cell; all are (rows, columns, images)."""
+
+    def __init__(self, bank: Tensor, cell: int, shape: tuple[int, int, int], like: Tensor) -> None:
+        rows, columns, count = shape
+        edge, self._cell = bank.shape[-1] // 2, cell
+        framed = like.new_zeros(rows * cell + 2 * edge, columns * cell + 2 * edge, count)
+        self._back = torch.zeros_like(framed)
+        self.images, self.gradient = (each[edge:-edge, edge:-edge] for each in (framed, self._back))
+        down, right, along = framed.stride()
+        strides = (down, right, down * cell, right * cell, along)
+        # (8, 8, rows, columns, images): windows overlap, but the parts of one size and place in each do not.
+        self.windows, self._windows_back = (
+            each.as_strided((_WINDOW, _WINDOW, *shape), strides) for each in (framed, self._back)
+        )
+        self.filters = _filters_in_windows(bank, cell).to(like)
+        self.turned = self.filters.mT.contiguous()
+        self.turned[1] *= 2  # half of the gradient of sums arrives
+
+    def put_back(self, gradient: Tensor) -> None:
+        """Add up the windows' gradient (8, 8, rows, columns, images) in `self.gradient`."""
+        self._back.zero_()
+        for row in range(0, _WINDOW, self._cell):
+            for column in range(0, _WINDOW, self._cell):
+                part = slice(row, row + self._cell), slice(column, column + self._cell)
+                self._windows_back[part].add_(gradient[part])
+
+
+def _filters_in_windows(bank: Tensor, cell: int) -> Tensor:
+    """Return what makes a window's differences and sums the answers at half of its cell's pixels, (2, m, 32).
+
+    The differences are those of pixels that lie opposite each other, and so are the sums. Rows are ordered by
+    orientation, pixel, and even or odd.
+    """
+    size, half = bank.shape[-1], cell * cell // 2
+    found = bank.new_zeros(ORIENTATIONS, half, 2, _WINDOW, _WINDOW)
+    for pixel in range(half):
+        row, column = divmod(pixel, cell)
+        found[:, pixel, :, row : row + size, column : column + size] = bank.view(ORIENTATIONS, 2, size, size)
+    first, last = found.view(-1, _WINDOW**2).chunk(2, dim=1)
+    opposite = last.flip(1)
+    return torch.stack([first - opposite, first + opposite]) * (FILTER_UNIT / 2)
+
+
+class TextureGradient:
+    """The gradient of half the squared distance of images' texture to given numbers, by matrix products.
+
+    Each cell is seen through a window of 8 x 8 pixels of either scale. A filter is even or odd about its middle, so
+    two answers at opposite pixels of a cell are the sum and the difference of what it makes of the window's sums and
+    of its differences, which takes half the products. Everything is (rows, columns, images): what is done to a place
+    is done to all images at once. Memory is kept from one call to the next.
+    """
+
+    def __init__(self, rows: int, columns: int, count: int, like: Tensor) -> None:
+        """Make room for `count` images of so many cells, in the type and on the device of another tensor."""
+        self._shape, places = (rows, columns, count), rows * columns * count
+        fine, coarse = filters()
+        cells = (fine, TEXTURE_CELL), (coarse, TEXTURE_CELL // 2)
+        self._scales = [_Scale(*each, self._shape, like) for each in cells]
+        sizes = [scale.filters.shape[1] for scale in self._scales]
+        self._answers = like.new_empty(2, sum(sizes), places)
+        self._parts = [torch.split(each, sizes) for each in self._answers]
+        self._window = like.new_empty(_WINDOW**2, places)
+        self._halves = like.new_empty(2, _WINDOW**2 // 2, places)
+        self._moduli = like.new_empty(2, sum(sizes) // 2, places)
+
+    def __call__(self, luma: Tensor, half: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of both scales, (h, w, n) and (h / 2, w / 2, n), overwritten by the next call.
+
+        Args:
+            luma: brightness (h, w, n).
+            half: of half the size, (h / 2, w / 2, n).
+            wanted: numbers (16, places).
+        """
+        answers, moduli = self._answers, self._moduli
+        for number, images in enumerate((luma, half)):
+            self._see(number, images)
+        answers[1].add_(answers[0])  # at a pixel: the sums' part and the differences'
+        torch.sub(answers[1], answers[0], alpha=2, out=answers[0])  # at the opposite pixel
+        waves = torch.unflatten(answers, 1, (-1, 2))  # (2, filters and pixels, even and odd, places)
+        moduli.fill_(MODULUS_FLOOR)
+        for part in waves.unbind(2):
+            moduli.addcmul_(part, part)
+        by_orientation = self._by_orientation(moduli.sqrt_())
+        mean = torch.cat([_mean(each) for each in by_orientation]).add_(LOG_FLOOR)  # (16, places)
+        gradient = ((mean.log() - CENTRE) * SCALE - wanted) * SCALE / mean
+        for each, of_scale in zip(by_orientation, torch.split(gradient, ORIENTATIONS), strict=True):
+            torch.div((of_scale / (2 * each.shape[2]))[:, None], each, out=each)
+        waves.mul_(moduli[:, :, None])
+        torch.sub(answers[1], answers[0], out=answers[0])  # twice the differences' part
+        answers[1].sub_(answers[0], alpha=0.5)
+        for number in range(len(self._scales)):
+            self._put_back(number)
+        return self._scales[0].gradient, self._scales[1].gradient
+
+    def _by_orientation(self, numbers: Tensor) -> list[Tensor]:
+        sizes = [part.shape[0] // 2 for part in self._parts[0]]
+        return [torch.unflatten(part, 1, (ORIENTATIONS, -1)) for part in torch.split(numbers, sizes, dim=1)]
+
+    def _see(self, number: int, images: Tensor) -> None:
+        """Write what filters make of the windows' differences and sums into the answers."""
+        scale, window, (differences, sums) = self._scales[number], self._window, self._halves
+        scale.images.copy_(images)
+        window.view(scale.windows.shape).copy_(scale.windows)
+        first, opposite = window[: len(sums)], window[len(sums) :].flip(0)
+        torch.sub(first, opposite, out=differences)
+        torch.add(first, opposite, out=sums)
+        for half, part in enumerate(self._parts):
+            torch.mm(scale.filters[half], self._halves[half], out=part[number])
+
+    def _put_back(self, number: int) -> None:
+        scale, window, (differences, sums) = self._scales[number], self._window, self._halves
+        for half, part in enumerate(self._parts):
+            torch.mm(scale.turned[half], part[number], out=self._halves[half])
+        torch.add(sums, differences, out=window[: len(sums)])
+        window[len(sums) :].copy_(sums.sub_(differences).flip(0))
+        scale.put_back(window.view(scale.windows.shape))
+
+
+def _mean(moduli: Tensor) -> Tensor:
+    """Return the means (8, places) of moduli (2, 8, pixels, places): a power of two of them, added by halves."""
+    found = moduli[0] + moduli[1]
+    while found.shape[1] > 1:
+        first, last = found.chunk(2, dim=1)
+        found = first + last
+    return found[:, 0] / (2 * moduli.shape[2])
+
+
+def render(images: Tensor, wanted: Tensor, steps: int = STEPS, rate: float = RATE) -> Tensor:
     """Return images (n, c, h, w) in [0, 1] near given ones that have the wanted texture.
 
-    Ten steps of Adam on the squared distance to the wanted texture, plus the squared distance of 2 x 2 means to those
+    A few steps of Adam on the squared distance to the wanted texture, plus the squared distance of 2 x 2 means to those
     of the given images. The gradient is written out, so that it needs no automatic differentiation.
 
     Args:
         images: (n, c, h, w), in units of full brightness; where they lie outside [0, 1] they are cut.
         wanted: (n, 16 * h / 4 * w / 4) numbers.
+        steps: of Adam.
+        rate: of the first of them; it falls along a cosine to a tenth of that.
     """
-    wanted = wanted.view(len(images), TEXTURE_MAPS, images.shape[2] // TEXTURE_CELL, images.shape[3] // TEXTURE_CELL)
-    return torch.cat(list(map(_render, torch.split(images, _BLOCK), torch.split(wanted, _BLOCK))))
+    rows, columns = images.shape[2] // TEXTURE_CELL, images.shape[3] // TEXTURE_CELL
+    block = max(_BLOCK_MIN, _BLOCK_PLACES // (rows * columns))
+    rendered, gradient = [], None
+    for drawn, numbers in zip(torch.split(images, block), torch.split(wanted, block), strict=True):
+        if gradient is None or len(drawn) != len(rendered[0]):
+            gradient = TextureGradient(rows, columns, len(drawn), images)
+        numbers = numbers.view(len(drawn), TEXTURE_MAPS, -1).permute(1, 2, 0).flatten(1)
+        rates = [rate * (0.55 + 0.45 * math.cos(math.pi * step / steps)) for step in range(steps)]
+        found = _render(drawn.permute(1, 2, 3, 0).contiguous(), numbers, gradient, rates)
+        rendered.append(found.permute(3, 0, 1, 2))
+    return torch.cat(rendered)
 
 
-def _render(images: Tensor, wanted: Tensor) -> Tensor:
-    """Render a block of images (n, c, h, w) to the wanted texture (n, 16, h / 4, w / 4)."""
-    coarse = functional.avg_pool2d(images, 2)
+def _render(images: Tensor, wanted: Tensor, texture_gradient: TextureGradient, rates: Sequence[float]) -> Tensor:
+    """Render a block of images (c, h, w, n) to the wanted texture (16, places)."""
+    coarse, channels = _halved(images), len(images)
     x = images.clamp(_EDGE, 1 - _EDGE)
     w = torch.log(x / (1 - x))  # moves freely, while x stays in [0, 1]
-    moment, square = torch.zeros_like(w), torch.zeros_like(w)
-    for step in range(1, _STEPS + 1):
-        apart = functional.interpolate(functional.avg_pool2d(x, 2) - coarse, scale_factor=2.0)
-        gradient = (texture_gradient(x, wanted) + _FAITH * apart) * x * (1 - x)
-        moment += (1 - _MEMORY) * (gradient - moment)
-        square += (1 - _SQUARES) * (gradient.square() - square)
-        rate = _RATE * (0.55 + 0.45 * math.cos(math.pi * (step - 1) / _STEPS))
-        w -= rate * (moment / (1 - _MEMORY**step)) / ((square / (1 - _SQUARES**step)).sqrt() + 1e-8)
-        x = torch.sigmoid(w)
+    moment, square, scale = torch.zeros_like(w), torch.zeros_like(w), torch.empty_like(w)
+    for step, rate in enumerate(rates, 1):
+        half = _halved(x)
+        at_full, at_half = texture_gradient(_luma(x), _luma(half), wanted)
+        below = torch.add(at_half / (4 * channels), half.sub_(coarse), alpha=_FAITH)
+        below = below[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1)
+        gradient = torch.add(below, at_full.view(below.shape[1:]), alpha=1 / channels).view(x.shape)
+        gradient.mul_(x).mul_(1 - x)
+        moment.lerp_(gradient, 1 - _MEMORY)
+        square.mul_(_SQUARES).addcmul_(gradient, gradient, value=1 - _SQUARES)
+        unbiased = math.sqrt(1 - _SQUARES**step)
+        torch.sqrt(square, out=scale).add_(1e-8 * unbiased)
+        w.addcdiv_(moment, scale, value=-rate * unbiased / (1 - _MEMORY**step))
+        torch.sigmoid(w, out=x)
     return x
+
+
+def _luma(images: Tensor) -> Tensor:
+    """Return the brightness (h, w, n) of images (c, h, w, n)."""
+    return images[0] if len(images) == 1 else images.mean(0)
+
+
+def _halved(images: Tensor) -> Tensor:
+    """Return the means of 2 x 2 pixels of images (c, h, w, n)."""
+    rows = images[:, 0::2] + images[:, 1::2]
+    return (rows[:, :, 0::2] + rows[:, :, 1::2]).mul_(0.25)
 
 
 @dataclasses.dataclass(frozen=True)
 class TexturedConfig(GeneratorConfig):
-    """The shape of a generator with texture; sides are multiples of 4."""
+    """The shape of a generator with texture; sides are multiples of 4.
+
+    Attributes:
+        steps: by which images get their texture; releases from before December 2026 do not say it, and have ten.
+        rate: of the first step.
+    """
+
+    steps: int = 10
+    rate: float = 0.35
 
     @property
     def outputs(self) -> int:
@@ -145,13 +286,17 @@ class TexturedConfig(GeneratorConfig):
 class TexturedGenerator(Generator):
     """Draws labelled images; see the module."""
 
+    config: TexturedConfig
+
     def decode(self, latents: Tensor, labels: Tensor) -> Tensor:
         """Map bent latents (n, d) of classes (n,) to images (n, c, h, w) in [0, 1]."""
         values, config = self.values(latents, labels), self.config
         images = values[:, : config.pixels].view(-1, config.channels, config.height, config.width)
-        return render(images, values[:, config.pixels :])
+        return render(images, values[:, config.pixels :], config.steps, config.rate)
 
 
-def new_generator(config: GeneratorConfig, texture: bool) -> Generator:
-    """Return a generator of zeros, for Gaussians of images, or of images and their texture."""
-    return TexturedGenerator(TexturedConfig(**dataclasses.asdict(config))) if texture else Generator(config)
+def new_generator(config: GeneratorConfig, texture: bool, steps: int = 10, rate: float = 0.35) -> Generator:
+    """Return a generator of zeros, for Gaussians of images, or of images and their texture, which it draws in steps."""
+    if not texture:
+        return Generator(config)
+    return TexturedGenerator(TexturedConfig(**dataclasses.asdict(config), steps=steps, rate=rate))

@@ -30,7 +30,7 @@ FOLDERS = folder_names(CLASSES)
 COUNT = 300  # more than a batch
 ROOT = Path(__file__).parents[2] / "models"
 FUTURE = "from __future__ import annotations\n"
-LINES_MAX = {"affine": 350, "conditional_dcgan": 360, "dcgan": 350, "edm": 940, "selected": 310, "textured": 550}
+LINES_MAX = {"affine": 350, "conditional_dcgan": 360, "dcgan": 350, "edm": 1090, "selected": 310, "textured": 700}
 
 
 def started_edm(width: int = 9, **first: int) -> EdmDenoiser:

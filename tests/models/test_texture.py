@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.portable import textured as module
+from benchmarks import former_rendering
 from models.portable.textured import (
     FILTER_UNIT,
     ORIENTATIONS,
+    TextureGradient,
     filters,
     render,
     texture,
@@ -47,14 +48,37 @@ def test_filters_are_integers_of_mean_zero_and_large_enough_to_tell_waves() -> N
         assert (bank.flatten(1).norm(dim=1) * FILTER_UNIT > 0.09).all()
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_the_written_gradient_is_that_of_automatic_differentiation(channels: int) -> None:
-    x = torch.rand(2, channels, 8, 12, generator=stream(1), dtype=torch.float64, requires_grad=True)
-    wanted = torch.randn(2, TEXTURE_MAPS, 2, 3, generator=stream(2), dtype=torch.float64)
-    ((texture(x.mean(1, keepdim=True)) - wanted).square().sum() / 2).backward()  # type: ignore[no-untyped-call]
+def test_filters_are_even_and_odd_in_turn() -> None:
+    for bank in filters():
+        turned = bank.flip(2, 3)
+        assert torch.equal(bank[0::2], turned[0::2])
+        assert torch.equal(bank[1::2], -turned[1::2])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_written_gradient_is_that_of_automatic_differentiation(count: int) -> None:
+    x = torch.rand(8, 12, count, generator=stream(1), dtype=torch.float64, requires_grad=True)
+    wanted = torch.randn(TEXTURE_MAPS, 2, 3, count, generator=stream(2), dtype=torch.float64)
+    found = texture(x.permute(2, 0, 1)[:, None]).permute(1, 2, 3, 0)
+    ((found - wanted).square().sum() / 2).backward()  # type: ignore[no-untyped-call]
+    gradient = TextureGradient(2, 3, count, wanted)
     with torch.no_grad():
-        found = module.texture_gradient(x, wanted)
-    torch.testing.assert_close(found, x.grad)
+        half = torch.nn.functional.avg_pool2d(x.permute(2, 0, 1), 2).permute(1, 2, 0)
+        for _ in range(2):  # nothing of a call is left in the next one
+            at_full, at_half = gradient(x, half, wanted.flatten(1))
+        doubled = at_half.repeat_interleave(2, 0).repeat_interleave(2, 1)
+    torch.testing.assert_close(at_full + doubled / 4, x.grad)
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32), (1, 8)])
+def test_the_pixels_are_those_of_the_former_convolutions(channels: int, side: int) -> None:
+    images = torch.rand(70, channels, side, side, generator=stream(5)) * 1.4 - 0.2
+    wanted = torch.randn(70, texture_size(side, side), generator=stream(6)) / 2
+    with torch.inference_mode():
+        former, found = former_rendering.render(images, wanted), render(images, wanted, 10, 0.35)
+    pixels = [(each * 255).round() for each in (former, found)]
+    assert (pixels[0] != pixels[1]).float().mean() < 1e-3  # where a number is rounded to another integer
+    assert (former - found).abs().mean() < 1e-4
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -78,3 +102,10 @@ def test_an_image_is_rendered_alike_whatever_is_rendered_with_it() -> None:
     together = render(images, wanted)
     for index in range(5):
         torch.testing.assert_close(render(images[index, None], wanted[index, None])[0], together[index])
+
+
+def test_equal_numbers_are_rendered_to_equal_bits() -> None:
+    images, wanted = torch.rand(70, 1, 28, 28, generator=stream(7)), torch.randn(70, 784, generator=stream(8))
+    first, second = render(images, wanted), render(images.clone(), wanted.clone())
+    assert torch.equal(first, second)
+    assert not torch.equal(first, render(images, wanted, 10, 0.35))

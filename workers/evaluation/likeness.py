@@ -26,7 +26,7 @@ INCEPTION = "inception-2015-12-05.pt"  # the usual network's TorchScript file, a
 IN_REPORTS = "reports"  # name of the extractor of `models.extractor` that is looked for where that file is not there
 _QUADRANTS, _PATCHES = 2, 4  # to a side: of texture, and of colour
 _SIDE_MIN = 8
-_BLOCK = 250  # images or rows at once, which bounds memory
+_BLOCK, _BLOCK_PIXELS = 250, 2**22  # images or rows at once, and pixels of the images, which bounds memory
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,11 @@ def measure_likeness(
     if count < IMAGES_MIN:
         return None
     stream, described = torch.Generator().manual_seed(seed), list[Tensor]()
-    blocks = -(-count // _BLOCK)
+    block = max(1, min(_BLOCK, _BLOCK_PIXELS // (real.shape[2] * real.shape[3])))
+    blocks = -(-count // block)
     for side, images in enumerate((synthetic, real)):
         parts = list[Tensor]()
-        for at, chosen in enumerate(torch.split(torch.randperm(len(images), generator=stream)[:count], _BLOCK)):
+        for at, chosen in enumerate(torch.split(torch.randperm(len(images), generator=stream)[:count], block)):
             look(side * blocks + at, 2 * blocks)
             parts.append(extractor.features(images[chosen]))
         described.append(torch.cat(parts))

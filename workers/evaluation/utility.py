@@ -36,6 +36,7 @@ class ClassifierTraining:
 
 
 UNEVEN_FROM = 1.5  # classes of the test images; beyond, accuracy is mostly that of the large ones
+_TOGETHER, _PIXELS_TOGETHER = 2000, 2**22  # images in a network at once, and pixels of all of them
 EPOCHS_MAX = 20  # a small synthetic set is not seen more often than this
 
 TRAINING: dict[ClassifierKind, ClassifierTraining] = {
@@ -124,7 +125,8 @@ def train_and_test(
         model = fit(model, TRAINING[kind], train_images, train_labels, device=device, epochs=epochs, look=look)
         steps = TRAINING[kind].steps(len(train_images), epochs)
         with between_layers(model.modules(), lambda: look(steps, steps)):
-            predicted = logits_in_batches(model, _unit_interval(test_images.to(device))).argmax(dim=1).cpu()
+            parts = (_unit_interval(part.to(device)) for part in torch.split(test_images, _together(test_images)))
+            predicted = torch.cat([logits_in_batches(model, part).argmax(dim=1).cpu() for part in parts])
     return Utility.of(confusion_of(test_labels.cpu(), predicted, classes))
 
 
@@ -164,16 +166,22 @@ def fit(
                 order = torch.randperm(n)
             position = (step % steps_per_epoch) * batch
             index = order[position : position + batch]
-            seen = _unit_interval(images[index].to(device)).contiguous(memory_format=torch.channels_last)
-            with mixed_precision(device):
-                logits = model(seen)
-            loss = nn.functional.cross_entropy(logits.float(), labels[index].to(device))
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            for part in torch.split(index, _together(images)):
+                seen = _unit_interval(images[part].to(device)).contiguous(memory_format=torch.channels_last)
+                with mixed_precision(device):
+                    logits = model(seen)
+                loss = nn.functional.cross_entropy(logits.float(), labels[part].to(device)) * (len(part) / batch)
+                loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
             done = step + 1
     return model
+
+
+def _together(images: torch.Tensor) -> int:
+    """Return how many images (n, c, h, w) go through a network at once, so that its memory is bounded."""
+    return max(1, min(_TOGETHER, _PIXELS_TOGETHER // (images.shape[2] * images.shape[3])))
 
 
 def _unit_interval(images: torch.Tensor) -> torch.Tensor:

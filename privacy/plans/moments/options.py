@@ -114,7 +114,7 @@ class MomentsConfig(SharesConfig):
 
     @property
     def drawing_seconds(self) -> float:
-        return 3e-3 if self.texture else 8e-4
+        return 6e-4 if self.texture else 5e-5
 
     def latent_size(self, facts: PublicFacts) -> int:
         """Numbers in a latent: `components`, or fewer where the images have fewer coefficients."""

@@ -131,6 +131,20 @@ def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluati
     return session.scalars(newest_first.options(undefer(Evaluation.confusion))).all()
 
 
+def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None:
+    """Return the accuracy of a classifier of real images that an evaluation on a dataset has found with this seed.
+
+    It is the same for every release: public images, of which one half is learned and the other is asked.
+    """
+    of_dataset = Evaluation.dataset_id == dataset_id, Evaluation.seed == seed, Evaluation.finished_at.is_not(None)
+    of_generators = visible(session, Evaluation).where(*of_dataset, Evaluation.samples.is_not(None))
+    newest = session.scalars(
+        of_generators.order_by(Evaluation.finished_at.desc(), Evaluation.id.desc()).limit(1)
+    ).first()
+    found: float | None = None if newest is None or newest.results is None else newest.results.get("accuracy_real")
+    return found
+
+
 def newest_evaluations(session: Session, release_ids: Sequence[str]) -> dict[str, Evaluation]:
     """Return the newest finished evaluation of each release that has one. One query, whatever their number."""
     return {row.release_id: row for row in _finished_of(session, release_ids)}  # the last one stays

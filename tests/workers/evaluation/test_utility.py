@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
+from workers.evaluation import utility
 from workers.evaluation.utility import TRAINING, Utility, accuracy_by_class, are_uneven, train_and_test
 
 CLASSES = 3
@@ -62,6 +63,21 @@ def test_the_seed_decides(kind):
     one, two, other = (judged(kind, FEW, seed=seed, epochs=2) for seed in (5, 5, 6))
     assert one == two
     assert one.confusion != other.confusion
+
+
+def test_large_images_go_through_the_network_in_parts_and_teach_the_same(monkeypatch):
+    together = list[int]()
+    whole = judged("logistic_regression", epochs=15)
+
+    def watched(images: Tensor) -> Tensor:
+        together.append(len(images))
+        return images.float()
+
+    monkeypatch.setattr(utility, "_unit_interval", watched)
+    monkeypatch.setattr(utility, "_PIXELS_TOGETHER", 12 * 8 * 100)
+    parts = judged("logistic_regression", epochs=15)
+    assert set(together) == {100, 50}  # of a batch of 250, and of 300 to be tested on
+    assert abs(parts.accuracy - whole.accuracy) < 0.02  # sums are rounded otherwise
 
 
 def test_the_global_random_state_is_neither_read_nor_changed():

@@ -372,12 +372,12 @@ def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, mon
             return coefficients.texture_coefficients(pictures(), of_texture)
         return coefficients.coefficients(pictures(), basis)
 
-    honest, product = compute(), coefficients.exact_product
+    honest, product = compute(), coefficients.RoundedMatrix.exact_product
 
-    def faulty(rows: Any, matrix: Any, largest: float) -> Any:
-        return product(rows, matrix, largest) * by_place(torch.from_numpy(rows)).numpy()
+    def faulty(matrix: Any, rows: Any, largest: float) -> Any:
+        return product(matrix, rows, largest) * by_place(torch.from_numpy(rows)).numpy()
 
-    monkeypatch.setattr(coefficients, "exact_product", faulty)
+    monkeypatch.setattr(coefficients.RoundedMatrix, "exact_product", faulty)
     with FaultyProducts():
         found = compute()
     assert np.array_equal(found, honest)

@@ -28,7 +28,7 @@ from workers.evaluation import utility
 from workers.recipes.interface import Trainer
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
-from workers.train.kinds.evaluate import EVALUATION
+from workers.train.kinds.evaluate import EVALUATION, REFERENCE
 from workers.train.progress import ReportedProgress
 
 KINDS = {"logistic_regression", "mlp", "cnn"}
@@ -103,6 +103,25 @@ def test_it_can_be_asked_for_again_with_other_numbers(workshop):
     newest = workshop.do(newest_evaluations, [release.id])[release.id]
     assert with_figures(release.summary, newest)["accuracy"] == second["accuracy"]
     assert first["evaluation"]["seeds"] == [0]
+
+
+def test_what_real_images_teach_is_found_once_for_a_dataset_and_a_seed(workshop, monkeypatch):
+    release, told = released(workshop, evaluation_samples=200), list[str]()
+    say = ReportedProgress.__call__
+
+    def said(progress: Any, *, stage: str, step: int, steps: int) -> bool:
+        told.append(stage)
+        return say(progress, stage=stage, step=step, steps=steps)
+
+    monkeypatch.setattr(ReportedProgress, "__call__", said)
+    first = evaluated(workshop, release)
+    assert REFERENCE in told
+    told.clear()
+    work(workshop, ask(workshop, release, samples=300))
+    assert workshop.evaluation(release.id).results["accuracy_real"] == first["accuracy_real"] is not None
+    assert REFERENCE not in told
+    work(workshop, ask(workshop, release, seed=5))
+    assert REFERENCE in told
 
 
 def test_the_same_seed_finds_the_same(workshop):

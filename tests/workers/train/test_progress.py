@@ -13,7 +13,7 @@ from tests.workers.small_trainings import FACTS, plan_of
 from workers.recipes.interface import Piece
 from workers.recipes.registry import work_of
 from workers.train.drawing import drawing_work
-from workers.train.kinds.evaluate import EVALUATION_SHARES, evaluation_work
+from workers.train.kinds.evaluate import evaluation_work
 from workers.train.progress import Place, find_place, seconds_left, work_done
 
 PIECES = (Piece("features", 118, 60.0), Piece("steps", 300, 30.0), Piece("draw", 100, 1.0), Piece("draw", 2000, 9.0))
@@ -100,10 +100,12 @@ def test_every_recipe_has_its_pieces_from_declared_numbers(recipe):
 
 
 def test_an_evaluation_counts_the_warm_start_too():
-    assert sum(EVALUATION_SHARES.values()) == 100
     account = open_filter(8.0, 1e-5)
     plan = build_plan("datalens", {"images": 30, "teachers": 40}, account, account.capacity_nano, FACTS)
     once = drawing_work(plan, FACTS, 500)
-    assert [piece.steps for piece in evaluation_work(plan, FACTS, 500)] == [500, 100, 500, 100, 100, 100]
-    assert once.work < evaluation_work(plan, FACTS, 500)[1].work
-    assert len(evaluation_work(plan_of("dpgan", {}), FACTS, 500)) == 4
+    whole = evaluation_work(plan, FACTS, 500, 300, None)
+    assert [piece.steps for piece in whole] == [500, 100, 500, 100, 100, 100]
+    assert once.work < whole[1].work
+    assert whole[:-1] == evaluation_work(plan, FACTS, 500, 300, 0.9)  # the reference is there already
+    assert whole[-1].work < whole[1].work < evaluation_work(plan, FACTS, 5000, 300, None)[1].work
+    assert len(evaluation_work(plan_of("dpgan", {}), FACTS, 500, 300, None)) == 4

@@ -98,9 +98,11 @@ def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
 def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: float = 0.25) -> Array:
     """Return the images' coefficients around a public brightness, (n, coefficients). Private."""
 
+    rounded = RoundedMatrix(basis.T)
+
     def compute(images: npt.NDArray[np.uint8]) -> Tensor:
         flat = (np.moveaxis(images, 3, 1) if images.ndim == 4 else images).reshape(len(images), basis.shape[1])
-        return torch.from_numpy(exact_product(flat / 255.0 - centre, basis.T, largest=1.0))
+        return torch.from_numpy(rounded.exact_product(flat / 255.0 - centre, largest=1.0))
 
     found: Array = computed_alike(private_images, compute, _records(basis.shape[1])).numpy()
     return found
@@ -111,28 +113,43 @@ def _records(numbers: int) -> int:
     return max(1, min(_BLOCK, _BLOCK_NUMBERS // numbers))
 
 
-def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:
-    """Multiply rows by a public or released matrix without rounding that depends on the other rows.
+class RoundedMatrix:
+    """A public or released matrix by which rows are multiplied without rounding that depends on the other rows.
 
     A matrix product may add in another order when a row is inserted above, and the last bit of a neighbour's result
     would then depend on a record's presence. Here both factors are first rounded to binary fractions so short that
     every partial sum fits into 53 bits: any order gives the same bits.
 
     Args:
-        private_rows: (n, p); entries beyond `largest` are cut.
-        matrix: (p, f).
-        largest: public bound of an entry.
-
-    Returns:
-        (n, f), each row a function of that row, the matrix and `largest` alone.
+        matrix: (p, f). It is rounded once, for many products.
     """
-    row_unit = 2.0 ** (math.frexp(largest)[1] - _ROW_BITS)
-    matrix_bits = 52 - _ROW_BITS - math.ceil(math.log2(max(2, len(matrix))))
-    peak = float(np.abs(matrix).max(initial=0.0))
-    matrix_unit = 2.0 ** (math.frexp(peak)[1] - matrix_bits)
-    rows = np.rint(np.clip(private_rows, -largest, largest) / row_unit)
-    product: Array = (rows @ np.rint(matrix / matrix_unit)) * (row_unit * matrix_unit)
-    return product
+
+    def __init__(self, matrix: Array) -> None:
+        bits = 52 - _ROW_BITS - math.ceil(math.log2(max(2, len(matrix))))
+        peak = float(max(-matrix.min(initial=0.0), matrix.max(initial=0.0)))
+        self._unit = 2.0 ** (math.frexp(peak)[1] - bits)
+        integers = matrix / self._unit
+        self._integers: Array = np.rint(integers, out=integers)
+
+    def exact_product(self, private_rows: Array, largest: float) -> Array:
+        """Multiply rows.
+
+        Args:
+            private_rows: (n, p); entries beyond `largest` are cut.
+            largest: public bound of an entry.
+
+        Returns:
+            (n, f), each row a function of that row, the matrix and `largest` alone.
+        """
+        row_unit = 2.0 ** (math.frexp(largest)[1] - _ROW_BITS)
+        rows = np.rint(np.clip(private_rows, -largest, largest) / row_unit)
+        product: Array = (rows @ self._integers) * (row_unit * self._unit)
+        return product
+
+
+def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:
+    """Multiply rows (n, p) by a matrix (p, f) that is needed once: see `RoundedMatrix`."""
+    return RoundedMatrix(matrix).exact_product(private_rows, largest)
 
 
 def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -165,8 +182,10 @@ def _fourier_basis(length: int) -> Array:
 def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
     """Return the images' texture in a public basis, (n, waves). Private."""
 
+    rounded = RoundedMatrix(basis.T)
+
     def compute(images: npt.NDArray[np.uint8]) -> Tensor:
-        return torch.from_numpy(exact_product(_texture(images), basis.T, largest=TEXTURE_LARGEST))
+        return torch.from_numpy(rounded.exact_product(_texture(images), largest=TEXTURE_LARGEST))
 
     found: Array = computed_alike(private_images, compute, _TEXTURE_BLOCK).numpy()
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.portable.generator import Generator, GeneratorConfig
-from models.portable.textured import new_generator
+from models.portable.textured import RATE, STEPS, new_generator
 from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.symmetry import ORDER
 from privacy.plans.plan import Plan, PublicFacts
@@ -44,7 +44,7 @@ def empty_generator(config: MomentsConfig, facts: PublicFacts, features: int = 0
     """Return a generator of zeros for what the moments will be; `features` are those of its bending network."""
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
     clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has twins
-    return new_generator(GeneratorConfig(*sizes, features=features, clusters=clusters), config.texture)
+    return new_generator(GeneratorConfig(*sizes, features=features, clusters=clusters), config.texture, STEPS, RATE)
 
 
 def started(

@@ -192,7 +192,10 @@ def warm_start(
             clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
-    return ClassGaussians(mean, np.stack([factor @ root for root in roots]), clusters)
+    factors = np.empty((classes, *factor.shape))  # in place: of large pictures they are most of the memory
+    for root, place in zip(roots, factors, strict=True):
+        np.matmul(factor, root, out=place)
+    return ClassGaussians(mean, factors, clusters)
 
 
 def _own(
@@ -305,7 +308,7 @@ def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
     """Return the piece of a plan's warm start."""
-    return Piece(REPORTED, _releases(plan), 4e-5 * facts.records_declared * facts.size)
+    return Piece(REPORTED, _releases(plan), 4e-4 * facts.records_declared * facts.size)
 
 
 def _releases(plan: Plan) -> int:

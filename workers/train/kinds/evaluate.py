@@ -6,7 +6,7 @@ It reads a release and a public dataset and nothing else. The release does not c
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,17 +31,24 @@ from service.errors import Conflict, NotFound
 from service.jobs.kinds import evaluate
 from service.jobs.planning import facts_of
 from service.storage.interface import key_of
-from workers.evaluation.likeness import Likeness, NamedExtractor, find_extractor, measure_likeness
-from workers.evaluation.utility import Utility, accuracy_by_class, are_uneven, balanced_accuracy, train_and_test
+from workers.evaluation.likeness import IMAGES_MAX, Likeness, NamedExtractor, find_extractor, measure_likeness
+from workers.evaluation.utility import (
+    TRAINING,
+    Utility,
+    accuracy_by_class,
+    are_uneven,
+    balanced_accuracy,
+    train_and_test,
+)
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
 from workers.train.orders import Context, public_dataset
 from workers.train.progress import ReportedProgress
 
 EVALUATION, LIKENESS, REFERENCE = "evaluate", "evaluate_likeness", "evaluate_reference"  # stages of reports
-EVALUATION_SHARES = {"logistic_regression": 10, "mlp": 10, "cnn": 80}  # of the work of one evaluation: its steps
-_SECONDS = 400.0  # of one evaluation; see `workers.recipes.interface.Piece`
-_LIKENESS_SHARE, _REFERENCE_SHARE = 0.1, 0.2  # of that work
+# Of an image that a classifier learns from, and of one that is compared: see `workers.recipes.interface.Piece`.
+_SECONDS: Mapping[ClassifierKind, float] = {"logistic_regression": 4e-6, "mlp": 1.2e-5, "cnn": 1.2e-4}
+_LIKENESS_SECONDS = 2e-4
 _REFERENCE_MIN = 20  # public images below which they are too few to divide
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
@@ -61,9 +68,12 @@ def run(context: Context) -> None:
         account = ledger.get_account(session, release.account_id)
         facts = facts_of(session.get_one(Dataset, release.dataset_id), account)
         dataset = public_dataset(session, evaluation.dataset_id)
+        kept = evaluate.kept_reference(session, dataset.id, evaluation.seed)
     began = time.monotonic()
     test = public_images(*open_dataset(context.settings, dataset.id))
-    work = () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples)
+    work = (
+        () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples, len(test.labels), kept)
+    )
     progress = ReportedProgress(context, work)
     try:
         extractor = find_extractor(context.settings.extractors_path)
@@ -76,7 +86,7 @@ def run(context: Context) -> None:
         else:
             request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
             warm_start = plan.config.changes_its_start
-            by = Yardsticks(test, extractor, context.device)
+            by = Yardsticks(test, extractor, context.device, kept)
             measured = measure_generator(directory, by, request, warm_start=warm_start, progress=progress)
     except (NotFound, FileNotFoundError, ValueError):
         if context.storage.holds(key_of(release.id)):
@@ -108,12 +118,23 @@ def _named(shares: Sequence[float | None], classes: Sequence[str]) -> dict[str, 
     return {name: share for name, share in zip(classes, shares, strict=True) if share is not None}
 
 
-def evaluation_work(plan: Plan, facts: PublicFacts, count: int) -> tuple[Piece, ...]:
+def evaluation_work(
+    plan: Plan, facts: PublicFacts, count: int, test_images: int, kept_reference: float | None
+) -> tuple[Piece, ...]:
     """Return the pieces of measuring a generator on so many images, and its warm start alone where it has one."""
-    each = (drawing_work(plan, facts, count), Piece(EVALUATION, 100, _SECONDS * facts.size))
-    last = {LIKENESS: _LIKENESS_SHARE, REFERENCE: _REFERENCE_SHARE}
-    then = (Piece(stage, 100, share * _SECONDS * facts.size) for stage, share in last.items())
+    learning = sum(_learning_seconds(kind, count) for kind in CLASSIFIER_KINDS)
+    each = (drawing_work(plan, facts, count), Piece(EVALUATION, 100, learning * facts.size))
+    compared = min(count, test_images, IMAGES_MAX)
+    then = [Piece(LIKENESS, 100, _LIKENESS_SECONDS * compared * facts.size)]
+    if kept_reference is None:
+        then.append(Piece(REFERENCE, 100, _learning_seconds("cnn", max(1, test_images // 2)) * facts.size))
     return (*(each * (2 if plan.config.changes_its_start else 1)), *then)
+
+
+def _learning_seconds(kind: ClassifierKind, count: int) -> float:
+    """Return what it costs to train a classifier on so many images of 28 x 28 grey pixels."""
+    training = TRAINING[kind]
+    return training.steps(count) * min(training.batch, count) * _SECONDS[kind]
 
 
 @dataclass(frozen=True)
@@ -154,11 +175,13 @@ class Yardsticks:
         test: public images that classifiers are tested on.
         extractor: by which synthetic and public images are compared.
         device: where all of it is computed.
+        reference: what `Measured.real` would be, where an earlier evaluation has found it.
     """
 
     test: Images
     extractor: NamedExtractor
     device: torch.device
+    reference: float | None = None
 
 
 def measure_generator(
@@ -183,13 +206,14 @@ def measure_generator(
     for which, generator in generators.items():
         generator.to(device)
         synthetic = drawn_images(generator, request, progress)
-        results[which], before = {}, 0
+        results[which], before = {}, 0.0
+        costs = {kind: _learning_seconds(kind, request.count) for kind in CLASSIFIER_KINDS}
 
-        def look(done: int, steps: int, *, before: int, share: int) -> None:
-            progress(stage=EVALUATION, step=before + share * done // max(steps, 1), steps=100)
+        def look(done: int, steps: int, *, before: float, share: float) -> None:
+            progress(stage=EVALUATION, step=int(before + share * done / max(steps, 1)), steps=100)
 
         for kind in CLASSIFIER_KINDS:
-            share = EVALUATION_SHARES[kind]
+            share = 100 * costs[kind] / sum(costs.values())
             results[which][kind] = train_and_test(
                 kind,
                 synthetic.images,
@@ -211,7 +235,9 @@ def measure_generator(
         progress(stage=LIKENESS, step=100 * done // max(steps, 1), steps=100)
 
     likeness = measure_likeness(synthetic.images, test.images, by.extractor, seed=request.seed, look=compared)
-    real = _measure_reference(test, len(request.names), request.seed, device, progress)
+    real = by.reference
+    if real is None:
+        real = _measure_reference(test, len(request.names), request.seed, device, progress)
     confusion = results["final"]["cnn"].confusion
     return Measured(accuracy["final"], balanced, accuracy.get("warm_start"), confusion, real, likeness)
 
@@ -247,10 +273,15 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
 
 
 def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Images:
-    """Draw what is asked for, all of it in memory."""
-    drawn = list(draw_with_progress(generator, request, progress))
-    images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
-    return public_images(images, labels)
+    """Draw what is asked for, all of it in memory, once."""
+    images, drawn = torch.empty(0), 0
+    for pixels, _ in draw_with_progress(generator, request, progress):
+        part = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        if not drawn:
+            images = torch.empty(request.count, *part.shape[1:], dtype=torch.uint8)
+        images[drawn : drawn + len(part)] = part
+        drawn += len(part)
+    return Images(images, torch.from_numpy(request.labels))
 
 
 def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:
