@@ -54,6 +54,7 @@ NOT_RUN = {
     "cp .env.example .env": "for the next one",
     "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
     "python -m benchmarks.in_pieces": "takes hours of a GPU; tests/benchmarks run it small",
+    "python -m benchmarks.symmetry": "takes a quarter of an hour a secret; tests/benchmarks run its training small",
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {

@@ -10,7 +10,7 @@ from obscura.cli.app import app
 from obscura.cli.wishes import in_flags
 from obscura.preparing import Wishes
 
-PAGE = Path(__file__).parents[3] / "docs" / "pictures.md"
+PAGE = Path(__file__).parents[3] / "docs" / "choices.md"
 WISHES: Wishes = {
     "classes": "old cat,dog",
     "size": "64x48",
@@ -33,5 +33,5 @@ def test_each_wish_is_a_flag_and_what_is_written_in_flags_is_read_again(path):
 
 
 @pytest.mark.parametrize("wish", Wishes.__annotations__)
-def test_the_page_on_pictures_shows_each(wish):
+def test_the_page_of_choices_shows_each(wish):
     assert f"`--{wish.replace('_', '-')}" in PAGE.read_text(encoding="utf-8")

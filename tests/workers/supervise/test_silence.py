@@ -86,31 +86,29 @@ def supervised(workshop: Any, warm: str) -> Callable[..., AbstractContextManager
             yield thread
             thread.join(timeout=400)  # two processes of a training that wait for each other, on a machine that is busy
         finally:
-            end(*processes(warm, job_id, "--attempt"), *really_running(job_id))
+            send(signal.SIGKILL, *processes(warm, job_id, "--attempt"), *really_running(job_id))
             thread.join(timeout=120)
         assert not thread.is_alive()
 
     return supervising
 
 
-def end(*pids: int) -> None:
-    """Kill those of the processes that have not ended meanwhile."""
+def send(number: signal.Signals, *pids: int) -> None:
+    """Send a signal to those of the processes that have not ended meanwhile."""
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def stop(workshop: Any, *pids: int) -> None:
     """Stop processes while none of them writes: a stopped writer of SQLite keeps everybody waiting."""
     while True:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+        send(signal.SIGSTOP, *pids)
         path = workshop.factory.kw["bind"].url.database
         with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=0.5)) as database:
             database.execute("BEGIN IMMEDIATE")
             return
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        send(signal.SIGCONT, *pids)
         time.sleep(0.05)
 
 
@@ -234,14 +232,13 @@ def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(
             pass
         workshop.assert_settled(job_id, JobState.SUCCEEDED)
         captured_nano, entries = workshop.hold(job_id).captured_nano, len(workshop.entries())
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        send(signal.SIGCONT, *pids)
         old.wait(timeout=120)
         workshop.wait(lambda: not alive(runner), seconds=60)
     finally:
         old.kill()
         old.wait()
-        end(*processes(warm, job_id, "--attempt"))
+        send(signal.SIGKILL, *processes(warm, job_id, "--attempt"))
     assert workshop.job(job_id).attempt == first.number + 1
     assert (workshop.hold(job_id).captured_nano, len(workshop.entries())) == (captured_nano, entries)
 
