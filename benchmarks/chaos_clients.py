@@ -115,34 +115,19 @@ class Heard:
 def set_up(client: Client) -> str:
     """Open an account, declare a dataset and push random images; returns the dataset's id."""
     account = client.create_account(name="chaos", owner="benchmark", epsilon=ACCOUNT_EPSILON, delta=1e-5, unit="record")
-    dataset = client.declare_dataset(
-        name="noise",
-        visibility="private",
-        classes=CLASSES,
-        height=SIDE_PIXELS,
-        width=SIDE_PIXELS,
-        channels=1,
-        records_declared=RECORDS,
-        account_id=account.id,
-    )
-    dice = np.random.default_rng(0)
-    images = dice.integers(0, 256, (RECORDS, SIDE_PIXELS, SIDE_PIXELS), dtype=np.uint8)
-    dataset.push([npz_of(images)], format="npz")
-    return dataset.id
+    return _push_random(client, 0, RECORDS, name="noise", visibility="private", account_id=account.id)
 
 
 def publish_pictures(client: Client) -> str:
     """Declare a public dataset, from which `select_public` selects, and push random images; returns its id."""
-    dataset = client.declare_dataset(
-        name="pictures",
-        visibility="public",
-        classes=CLASSES,
-        height=SIDE_PIXELS,
-        width=SIDE_PIXELS,
-        channels=1,
-        records_declared=PUBLIC_PICTURES,
-    )
-    images = np.random.default_rng(1).integers(0, 256, (PUBLIC_PICTURES, SIDE_PIXELS, SIDE_PIXELS), dtype=np.uint8)
+    return _push_random(client, 1, PUBLIC_PICTURES, name="pictures", visibility="public")
+
+
+def _push_random(client: Client, seed: int, records: int, **declared: Any) -> str:
+    """Declare a dataset and push so many random images; returns its id."""
+    sizes = {"height": SIDE_PIXELS, "width": SIDE_PIXELS, "channels": 1}
+    dataset = client.declare_dataset(classes=CLASSES, records_declared=records, **sizes, **declared)
+    images = np.random.default_rng(seed).integers(0, 256, (records, SIDE_PIXELS, SIDE_PIXELS), dtype=np.uint8)
     dataset.push([npz_of(images)], format="npz")
     return dataset.id
 

@@ -20,28 +20,27 @@ KEY, SECRET, BUCKET = "test:tester", "testing", "obscura"
 PATIENCE_SECONDS = 60
 _KINDS = ("account", "container", "object")
 _SWIFT = "[swift-hash]\nswift_hash_path_suffix = test\n[storage-policy:0]\nname = only\ndefault = yes\n"
-_STORE = """[DEFAULT]
+_DEFAULT = """[DEFAULT]
 swift_dir = {folder}
-devices = {folder}/devices
-mount_check = false
 bind_ip = 127.0.0.1
 bind_port = {port}
 workers = 0
 user = {user}
 log_level = ERROR
+"""
+_STORE = (
+    _DEFAULT
+    + """devices = {folder}/devices
+mount_check = false
 [pipeline:main]
 pipeline = {kind}-server
 [app:{kind}-server]
 use = egg:swift#{kind}
 """
-_PROXY = """[DEFAULT]
-swift_dir = {folder}
-bind_ip = 127.0.0.1
-bind_port = {port}
-workers = 0
-user = {user}
-log_level = ERROR
-[pipeline:main]
+)
+_PROXY = (
+    _DEFAULT
+    + """[pipeline:main]
 pipeline = catch_errors cache s3api tempauth copy slo dlo proxy-server
 [app:proxy-server]
 use = egg:swift#proxy
@@ -65,6 +64,7 @@ use = egg:swift#slo
 [filter:dlo]
 use = egg:swift#dlo
 """
+)
 # Says for each kind where its only copy lies; run by the Python that Swift is installed for.
 _RINGS = """
 import sys

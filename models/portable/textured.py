@@ -295,7 +295,9 @@ class TexturedGenerator(Generator):
         return render(images, values[:, config.pixels :], config.steps, config.rate)
 
 
-def new_generator(config: GeneratorConfig, texture: bool, steps: int = 10, rate: float = 0.35) -> Generator:
+def new_generator(
+    config: GeneratorConfig, texture: bool, steps: int = TexturedConfig.steps, rate: float = TexturedConfig.rate
+) -> Generator:
     """Return a generator of zeros, for Gaussians of images, or of images and their texture, which it draws in steps."""
     if not texture:
         return Generator(config)

@@ -115,12 +115,10 @@ def _bound_inflated(data: bytes) -> None:
     Raises:
         Unreadable: It is.
     """
-    meta = (
-        HEAD_BYTES + 12 + int.from_bytes(data[HEAD_BYTES + 8 : HEAD_BYTES + 12], "little")
-    )  # PS3.10, 7.1: (0002,0000)
     if _DEFLATED not in data[:_META_BYTES_MAX]:
         return
-    stream, left = zlib.decompressobj(-zlib.MAX_WBITS), data[meta:]
+    meta_bytes = int.from_bytes(data[HEAD_BYTES + 8 : HEAD_BYTES + 12], "little")  # PS3.10, 7.1: (0002,0000)
+    stream, left = zlib.decompressobj(-zlib.MAX_WBITS), data[HEAD_BYTES + 12 + meta_bytes :]
     for _ in range(_INFLATED_BYTES_MAX // 2**20):
         stream.decompress(left, 2**20)
         left = stream.unconsumed_tail

@@ -6,7 +6,6 @@ names of the classes has answered. What names mean is asked in `questions`.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,14 +14,10 @@ import numpy as np
 
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
+from obscura.wire.subjects import MISSING, without_marks
 
 # How missing values look once they were made into texts. "unknown" and "other" are classes of many collections.
-_MISSING = frozenset(
-    [
-        *("nan", "nat", "none", "null", "nil", "na", "n a", "missing", "undefined", "not available", "tbd", "todo"),
-        *("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"),
-    ]
-)
+_MISSING = MISSING.union(("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"))
 UNLABELLED = "picture without a label"
 
 
@@ -34,7 +29,7 @@ def label_text(value: object) -> str:
 
 def is_missing(label: str) -> bool:
     """Whether a label looks like one that is missing."""
-    plain = re.sub(r"[\W_]+", " ", label.casefold()).strip()
+    plain = without_marks(label)
     return not plain or plain in _MISSING or label == "\\N"
 
 

@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from obscura.pictures.types import (
-    picture_header,
-    taken_suffixes,
-)
+from obscura.pictures.types import picture_header, taken_suffixes
 from obscura.preparing.choices import Colour, Fit, Size
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame

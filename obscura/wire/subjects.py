@@ -8,17 +8,16 @@ import unicodedata
 from obscura.wire.faults import Fault, Refused
 
 SubjectId = int | str | bytes
-# What is written where an id is missing or was taken away, without marks: (null), N/A and n.a. are "null" and "n a".
-_NOBODY = frozenset(
-    [
-        *("nan", "nat", "none", "null", "nil", "na", "missing", "undefined", "unspecified", "blank", "empty"),
-        *("unknown", "unk", "unbekannt", "inconnu", "desconocido", "tbd", "todo", "noid", "noname"),
-        *("dummy", "default", "placeholder", "test", "anonymous", "anonym", "anon", "anonymised", "anonymized"),
-        *("deidentified", "redacted", "removed"),
-    ]
+# How missing values look in a table, without marks: (null), N/A and n.a. are "null" and "n a".
+MISSING = frozenset(
+    ["nan", "nat", "none", "null", "nil", "na", "n a", "missing", "undefined", "not available", "tbd", "todo"]
 )
-_SEVERAL_WORDS = frozenset(
-    ["n a", "de identified", "not available", "not known", "not provided", "not applicable", "nicht bekannt", "no id"]
+# And what is written where an id is missing or was taken away.
+_NOBODY = MISSING.union(
+    ("unspecified", "blank", "empty", "unknown", "unk", "unbekannt", "inconnu", "desconocido", "noid", "noname"),
+    ("dummy", "default", "placeholder", "test", "anonymous", "anonym", "anon", "anonymised", "anonymized"),
+    ("deidentified", "de identified", "redacted", "removed"),
+    ("not known", "not provided", "not applicable", "nicht bekannt", "no id"),
 )
 _BESIDE = frozenset(["patient", "patients", "subject", "person", "id", "name"])  # say nothing beside such a word
 _NO_NUMBER = re.compile(r"-\d+(?:\.0+)?|x{2,}|\\n|#(?:ref|value|name|null|num|div/0)[!?]", re.IGNORECASE)
@@ -45,6 +44,11 @@ def canonical(private_id: SubjectId) -> int | str:
 
 def is_nobody(text: str) -> bool:
     """Whether a text stands for nobody: it has no letter or digit, or is a word for what is missing."""
-    plain = re.sub(r"[\W_]+", " ", text.casefold()).strip()
+    plain = without_marks(text)
     words = set(plain.split()) - _BESIDE
-    return not plain or plain in _SEVERAL_WORDS or (bool(words) and words <= _NOBODY)
+    return not plain or plain in _NOBODY or (bool(words) and words <= _NOBODY)
+
+
+def without_marks(text: str) -> str:
+    """Return the words of a text in small letters, with a space between two."""
+    return re.sub(r"[\W_]+", " ", text.casefold()).strip()

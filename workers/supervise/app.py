@@ -87,9 +87,7 @@ def make_app(settings: Settings) -> Celery:
             require_clock(factory, now=now)
             pair(settings, factory, now=now)
             inspect_at_start(settings, factory, now=now)
-        except ClockRefused as error:
-            raise SystemExit(error.message) from None
-        except (StorageUnavailable, InvalidInput) as error:
+        except (ClockRefused, StorageUnavailable, InvalidInput) as error:
             raise SystemExit(error.message) from None
         except SQLAlchemyError as error:  # without a database nothing is armed either
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)

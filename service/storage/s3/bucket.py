@@ -124,7 +124,7 @@ class Bucket:
             Damaged: it is another one.
         """
         content = self.get(name)
-        if content is not None and (len(content) != size or hashlib.sha256(content).hexdigest() != sha256):
+        if content is not None and (len(content) != size or sha256_of(content) != sha256):
             raise Damaged
         return content
 
@@ -214,6 +214,11 @@ class _Refused(StorageUnavailable):
 
 def _away(what: str) -> StorageUnavailable:
     return StorageUnavailable(f"The storage {what}. Nothing was lost; try again when it is back.", why="away")
+
+
+def sha256_of(content: bytes) -> str:
+    """Return the SHA-256 of content, as hex."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read(body: Any) -> bytes:

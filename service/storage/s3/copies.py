@@ -21,7 +21,6 @@ from obscura.private_files import make_private_folder
 
 KEPT_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0  # between two looks at what is to be removed; what is younger is not locked yet, perhaps
-_SENT = "sent.json"  # beside what was staged: what of it is in the bucket already
 
 
 @dataclass(frozen=True)

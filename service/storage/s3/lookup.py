@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from service.errors import NotFound
 from service.storage.interface import UNFINISHED
-from service.storage.s3.bucket import Bucket, Damaged, Listed
+from service.storage.s3.bucket import Bucket, Damaged, Listed, sha256_of
 from service.storage.s3.copies import Source
 from service.storage.s3.entries import KEYS, SEGMENT, Entry, File, Part, part_name, read_entry
 
@@ -116,8 +115,3 @@ def last_of(key: str) -> str:
 def below(key: str, name: str) -> str:
     """Return the key of a name below a key; either may be empty."""
     return f"{key}/{name}" if key and name else key or name
-
-
-def sha256_of(content: bytes) -> str:
-    """Return the SHA-256 of content, as hex."""
-    return hashlib.sha256(content).hexdigest()

@@ -17,7 +17,7 @@ from pathlib import Path
 from service.errors import Conflict, InvalidInput, NotFound
 from service.storage.files import open_regular, regular_files
 from service.storage.interface import UNFINISHED, Storage, is_plain
-from service.storage.s3.bucket import Bucket, Damaged
+from service.storage.s3.bucket import Bucket, Damaged, sha256_of
 from service.storage.s3.claims import alone
 from service.storage.s3.copies import Copies
 from service.storage.s3.entries import (
@@ -34,7 +34,7 @@ from service.storage.s3.entries import (
     read_entry,
     write_entry,
 )
-from service.storage.s3.lookup import LOST, Lookup, below, last_of, sha256_of
+from service.storage.s3.lookup import LOST, Lookup, below, last_of
 from service.times import to_the_hour
 
 SEGMENT_BYTES = 64 * 2**10  # after which a process that appends begins another object

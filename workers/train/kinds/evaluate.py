@@ -203,11 +203,11 @@ def measure_generator(
     generators["final"] = load_released(directory)  # last: its images are compared with the public ones, too
     results: dict[str, dict[ClassifierKind, Utility]] = {}
     synthetic = Images(test.images[:0], test.labels[:0])
+    costs = {kind: _learning_seconds(kind, request.count) for kind in CLASSIFIER_KINDS}
     for which, generator in generators.items():
         generator.to(device)
         synthetic = drawn_images(generator, request, progress)
         results[which], before = {}, 0.0
-        costs = {kind: _learning_seconds(kind, request.count) for kind in CLASSIFIER_KINDS}
 
         def look(done: int, steps: int, *, before: float, share: float) -> None:
             progress(stage=EVALUATION, step=int(before + share * done / max(steps, 1)), steps=100)
