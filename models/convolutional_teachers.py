@@ -1,14 +1,13 @@
 """Convolutional discriminators, one to a shard, as one tensor program: what DataLens' authors published, stacked.
 
 Two convolutions and two dense layers, each told the class (Wang et al. 2021, arXiv:2103.11109). The teachers' weights
-lie along a leading axis and a grouped convolution does for all what a loop over networks would do one by one, in blocks
+lie along a leading axis, and one batched product does for all what a loop over networks would do one by one, in blocks
 of teachers whose temporary tensors are bounded. BatchNorm is over one teacher's images, real and synthetic ones apart:
 a teacher is private anyway. Everything in here is private.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -98,8 +97,10 @@ class ConvolutionalTeachers:
             self._parameters[name] = moved = nn.Parameter(tensor.detach().to(self.device))
             moved.grad = torch.zeros_like(moved)
         self._optimizer = torch.optim.Adam(self._parameters.values(), lr=c.learning_rate, betas=_BETAS, fused=True)
-        widest = max(c.height * c.width * (c.channels + c.classes), 4 * math.prod(shapes["dense"]) // c.hidden)
-        self._bytes_each = 16 * widest  # of an image, with what autograd keeps
+        # Of an image: four bytes for each number of the patches, and as much again where their gradients come back.
+        cells = -(-c.height // 2) * -(-c.width // 2)
+        patches = _KERNEL**2 * (c.channels * cells + shapes["conv1"][0] * shapes["dense"][0] // c.features)
+        self._bytes_each = 4 * (2 * patches + 6 * shapes["conv1"][0] * cells)
         self._block_bytes = block_bytes or _BLOCK_BYTES.get(self.device.type, _BLOCK_BYTES["cuda"])
 
     def __repr__(self) -> str:
@@ -116,12 +117,12 @@ class ConvolutionalTeachers:
         for block in self._blocks(real.width + len(fake)):
             x, y, _ = real.read(block)  # (n, r, d), (n, r)
             own = self._own(block)
-            spoken_of = self._there[block][:, fake_labels].T.float()  # (m, n)
+            spoken_of = self._there[block][:, fake_labels].float()  # (n, m)
             with torch.enable_grad():
-                true = self._logits(own, x.transpose(0, 1), y.T)  # (r, n)
-                made = self._logits(own, fake[:, None].expand(-1, len(x), -1), fake_labels[:, None].expand(-1, len(x)))
-                weight = spoken_of / spoken_of.sum(0).clamp(min=1)
-                loss = functional.softplus(-true).mean(0).sum() + (functional.softplus(made) * weight).sum()
+                true = self._logits(own, x, y)  # (n, r)
+                made = self._logits(own, fake.expand(len(x), -1, -1), fake_labels.expand(len(x), -1))  # (n, m)
+                weight = spoken_of / spoken_of.sum(1, keepdim=True).clamp(min=1)
+                loss = functional.softplus(-true).mean(1).sum() + (functional.softplus(made) * weight).sum()
                 slopes = torch.autograd.grad(loss, list(own.values()))
             for name, slope in zip(own, slopes, strict=True):
                 gradient = self._parameters[name].grad
@@ -142,10 +143,10 @@ class ConvolutionalTeachers:
         for block in self._blocks(2 * len(images)):
             n = block.stop - block.start
             with torch.enable_grad():
-                shown = images[:, None].repeat(1, n, 1).requires_grad_()
-                said = self._logits(self._own(block), shown, labels[:, None].expand(-1, n))
+                shown = images.repeat(n, 1, 1).requires_grad_()
+                said = self._logits(self._own(block), shown, labels.expand(n, -1))
                 (slope,) = torch.autograd.grad(-functional.softplus(-said).sum(), shown)
-            yield block, slope.transpose(0, 1) * self._there[block][:, labels, None]
+            yield block, slope * self._there[block][:, labels, None]
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return weights, Adam moments and step counts (PRIVATE); they share memory with the teachers."""
@@ -180,24 +181,55 @@ class ConvolutionalTeachers:
         return (slice(start, min(start + size, self.teachers)) for start in range(0, self.teachers, size))
 
     def _logits(self, own: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        """(m, n, d), (m, n) -> (m, n): what each of n teachers says of its own m images."""
-        c, n = self.config, images.shape[1]
-        known = functional.one_hot(labels, c.classes).to(images)  # (m, n, classes)
-        x = images.reshape(-1, n, c.channels, c.height, c.width)
-        x = _convolved(x, known, own["conv1"], own["bias1"].flatten())
-        x = torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1))
-        x = _convolved(x, known, own["conv2"], None)  # what a bias before BatchNorm adds, that takes away
-        x = functional.batch_norm(x, None, None, own["scale1"].flatten(), own["bias2"].flatten(), training=True)
-        x = torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1))
-        x = torch.cat([x.flatten(2), known], dim=2).transpose(0, 1)  # (n, m, numbers)
-        x = torch.bmm(x, own["dense"]).transpose(0, 1).flatten(1)  # (m, n hidden)
-        x = functional.batch_norm(x, None, None, own["scale2"].flatten(), own["bias3"].flatten(), training=True)
-        x = torch.cat([torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1)), known], dim=2).transpose(0, 1)
-        return torch.bmm(x, own["head"])[..., 0].T + own["bias4"][:, 0]
+        """(n, m, d), (n, m) -> (n, m): what each of n teachers says of its own m images."""
+        c, (n, m, _) = self.config, images.shape
+        known = functional.one_hot(labels, c.classes).to(images)  # (n, m, classes)
+        x = images.reshape(n, m, c.channels, c.height, c.width).transpose(1, 2)
+        x = functional.leaky_relu(_convolved(x, known, own["conv1"]) + own["bias1"][..., None, None, None], _LEAK)
+        x = _convolved(x, known, own["conv2"])  # what a bias before BatchNorm adds, that takes away
+        x = functional.leaky_relu(_normalised(x, own["scale1"], own["bias2"]), _LEAK)  # (n, features, m, h / 4, w / 4)
+        x = x.movedim(2, 4).flatten(1, 3)  # (n, numbers, m)
+        x = _normalised(_dense(x, known, own["dense"]), own["scale2"], own["bias3"])  # (n, hidden, m)
+        return _dense(functional.leaky_relu(x, _LEAK), known, own["head"])[:, 0] + own["bias4"]
 
 
-def _convolved(x: Tensor, known: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """(m, n, c, h, w) and (m, n, classes), with one convolution for each of n teachers -> (m, n out, h / 2, w / 2)."""
-    planes = known[..., None, None].expand(-1, -1, -1, *x.shape[3:])
-    stacked = torch.cat([x, planes], dim=2).flatten(1, 2)
-    return functional.conv2d(stacked, weights.flatten(0, 1), bias, stride=2, padding=_KERNEL // 2, groups=x.shape[1])
+def _convolved(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
+    """Convolve with 5 x 5 weights at every other pixel, each teacher with its own.
+
+    A convolution is a product of the weights with all patches, so those of all teachers are one batched product, where
+    a grouped convolution would take a group for each teacher. The class is told by planes of zeros and ones: what the
+    plane of a class adds is the same for all images of that class, and is computed once.
+
+    Args:
+        x: (n, c, m, h, w), of n teachers m images each.
+        known: (n, m, classes), one-hot.
+        weights: (n, out, c + classes, 5, 5).
+
+    Returns:
+        (n, out, m, h / 2, w / 2), halves rounded up.
+    """
+    n, channels, m = x.shape[:3]
+    columns = _patches(x)  # (n, c 25, m, h / 2, w / 2)
+    height, width = columns.shape[3:]
+    said = torch.bmm(weights[:, :, :channels].flatten(2), columns.flatten(2)).view(n, -1, m, height * width)
+    ones = _patches(x.new_ones(1, 1, 1, *x.shape[3:])).flatten(1)[0].view(_KERNEL**2, -1)  # (25, cells)
+    planes = weights[:, :, channels:].flatten(3) @ ones  # (n, out, classes, cells)
+    return (said + known[:, None] @ planes).view(n, -1, m, height, width)
+
+
+def _patches(x: Tensor) -> Tensor:
+    """(n, c, m, h, w) -> (n, c 25, m, h / 2, w / 2): what the weights of one output see."""
+    around = functional.pad(x, [_KERNEL // 2] * 4).unfold(3, _KERNEL, 2).unfold(4, _KERNEL, 2)
+    return around.permute(0, 1, 5, 6, 2, 3, 4).flatten(1, 3)
+
+
+def _dense(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
+    """(n, numbers, m) and (n, m, classes), with weights (n, numbers + classes, out) of each teacher -> (n, out, m)."""
+    numbers = x.shape[1]
+    return torch.bmm(weights[:, :numbers].mT, x) + torch.bmm(weights[:, numbers:].mT, known.mT)
+
+
+def _normalised(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """BatchNorm of (n, c, m, ...) over a teacher's images, with scale and bias (n, c)."""
+    flat = x.flatten(2)
+    return (functional.layer_norm(flat, flat.shape[2:]) * scale[..., None] + bias[..., None]).view_as(x)

@@ -127,9 +127,9 @@ def test_convolutional_teachers_learn_to_tell_their_records_from_synthetic_image
         made.update(batch, IMAGES, LABELS)
     x, y, _ = batch.read(slice(0, 2))
     own = made._own(slice(0, 2))
-    real = made._logits(own, x.transpose(0, 1), y.T)
-    fake = made._logits(own, IMAGES[:, None].expand(-1, 2, -1), LABELS[:, None].expand(-1, 2))
-    assert real.mean() > fake[:2].mean() + 0.3
+    real = made._logits(own, x, y)
+    fake = made._logits(own, IMAGES.expand(2, -1, -1), LABELS.expand(2, -1))
+    assert real.mean() > fake[:, :2].mean() + 0.3
     assert not torch.equal(before, directions(made))
 
 
