@@ -1,4 +1,4 @@
-"""What belongs to somebody is read for people through `service/access.py` alone, where a department will come in."""
+"""What belongs to somebody is read for people through `service/access.py` alone, where projects keep departments apart."""
 
 import ast
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
     *("AccountRow", "ApiKey", "Dataset", "Decision", "EntryRow", "Evaluation"),
-    *("HoldRow", "Job", "Preview", "Release", "Sample", "Sweep"),
+    *("HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Sweep"),
 }
 LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
 READERS = {"select", "get", "get_one"}

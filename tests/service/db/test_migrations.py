@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError, StatementError
 from alembic import command
 from service.db.access_tables import ApiKey
 from service.db.base import Base, new_id
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import PROJECT_ROOT, migration_config, upgrade_schema
 from service.db.session import make_engine, transaction
 
@@ -227,7 +228,9 @@ def test_foreign_keys_hold(factory, declare_dataset):
 def test_times_are_aware_on_both_databases(factory):
     moment = datetime(2030, 6, 1, 14, 0, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
     with transaction(factory) as session:
-        session.add(ApiKey(id=new_id("key"), name="k", hash="0" * 64, scopes=[], created_at=moment))
+        key = ApiKey(id=new_id("key"), name="k", hash="0" * 64, scopes=[], created_at=moment)
+        key.project_id = DEFAULT_PROJECT
+        session.add(key)
     with transaction(factory, read_only=True) as session:
         read = session.query(ApiKey).one().created_at
     assert read == moment
