@@ -1,4 +1,4 @@
-"""What belongs to somebody is read for people through `service/access.py` alone, where projects keep departments apart."""
+"""What belongs to somebody is read for people through `service/access.py` alone, which keeps departments apart."""
 
 import ast
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ READERS = {"select", "get", "get_one"}
 
 # Who reads whole tables, and why nothing of it reaches a caller who may not see it.
 WHOLE = {
+    "access.py": "says by its account, release or job whose a row is",
     "admins.py": "who may decide, and that two admins stay, does not depend on who asks",
     "audit": "verifies every row",
     "auth.py": "finds the caller, and revokes with a key all that it made",
