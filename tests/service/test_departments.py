@@ -65,9 +65,16 @@ QUERIES = {
     "GET /v1/limit-requests": "?account_id={account_id}",
     "GET /v1/keys": "?made_by={key_id}",
 }
-FORM = {"reason": "a test", "epsilon": "0.1", "once": "0" * 32, "count": "1", "seed": "1", "format": "npz"}
-# Uploads by browsers, and deletions, which ask for a word first: the body is wrong before anything is looked for.
-READ_FIRST = {"/datasets/{dataset_id}/delete", "/datasets/{dataset_id}/content"}
+FORM = {
+    "reason": "a test",
+    "sure": "yes",
+    "epsilon": "0.1",
+    "once": "0" * 32,
+    "count": "1",
+    "seed": "1",
+    "format": "npz",
+}
+READ_FIRST = {"/datasets/{dataset_id}/content"}  # uploads by browsers: the body is wrong before anything is looked for
 NOBODYS = re.compile(r"/v1/health|/login|/logout|/sign-in|/static|/reference|/v1/recipes")
 
 
