@@ -124,7 +124,7 @@ READ = Security(authorize, scopes=["read"])
 TRAIN = Security(authorize, scopes=["train"])
 DATA = Security(authorize, scopes=["data"])
 ADMIN = Security(authorize, scopes=["admin"])
-RELEASES = Security(authorize, scopes=["releases"])
+VIEW = Security(authorize, scopes=["releases"])
 Reader = Annotated[Principal, READ]
 Trainer = Annotated[Principal, TRAIN]
 Uploader = Annotated[Principal, DATA]
