@@ -51,7 +51,7 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the releases, newest first, all or those of an account."""
     asked = narrowed(Release, account_id=account_id)
-    return answer_newest(service, request, page, Release, views.records, *asked, columns=views.VIEW)
+    return answer_newest(service, request, page, Release, views.records, *asked, columns=views.RELEASES)
 
 
 @router.get("/{release_id}", dependencies=[VIEW], response_model=ReleaseRecord, summary="Read a release")
