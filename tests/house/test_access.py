@@ -18,6 +18,7 @@ WHOLE = {
     "admins.py": "who may decide, and that two admins stay, does not depend on who asks",
     "audit": "verifies every row",
     "auth.py": "finds the caller, and revokes with a key all that it made",
+    "backups": "copies and restores every row",
     "dashboard/sessions.py": "finds the caller, whose own name it shows",
     "datasets/deletion.py": "an image stays as long as anybody's job needs it; ends deletions without being asked",
     "datasets/erasing.py": "what may be forgotten depends on everybody's jobs and on the account's whole log",
