@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from obscura.private_files import make_private_folder, new_private_file
+from obscura.private_files import make_private_folder, make_tree_private, new_private_file
 from service import installation
 from service.audit.signing import RECEIPTS, trusted_keys
 from service.backups.databases import copied
@@ -96,6 +96,7 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
         signed_by=signed_by,
         with_keys=with_keys,
     )
+    make_tree_private(out)
     manifest.write(out)
     return Made(manifest, sum((out / name).stat().st_size for name in files), time.monotonic() - began)
 
