@@ -164,7 +164,7 @@ def _snapshot(connection: Connection) -> Snapshot:
             for shelf, condition in _WITH_FILES.items()
         }
     except OperationalError as error:
-        raise BackupRefused(f"The database is none of a service: {type(error.orig).__name__}.") from error
+        raise BackupRefused(f"The database is not that of a service: {type(error.orig).__name__}.") from error
     return Snapshot(schema, named)
 
 
