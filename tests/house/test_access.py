@@ -29,6 +29,7 @@ WHOLE = {
     "decisions.py": "finds who asks and decides, and whether the same was asked for",
     "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",
+    "metrics.py": "counts everybody's jobs, for whoever is on call",
     "jobs/lifecycle.py": "workers take any job",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",
 }

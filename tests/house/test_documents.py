@@ -15,7 +15,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGE_LINES_MAX = 120
 OPERATIONS_LINES_MAX = 300  # whoever is on call finds everything on one page
 TOP_FOLDERS = (
-    "obscura", "privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts",
+    "obscura", "privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts", "deploy",
 )  # fmt: skip
 
 
