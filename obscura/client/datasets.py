@@ -13,6 +13,8 @@ from obscura.errors import NoSuchName, ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
 from obscura.preparing.screen import screen
 
+__all__ = ["Datasets"]
+
 OnBytes = Callable[[int, int], None]
 Say = Callable[[str], None]
 Named = TypeVar("Named", Account, Dataset)
