@@ -125,9 +125,6 @@ class Job(Base):
 
     account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset | None] = relationship(lazy="raise_on_sql", viewonly=True, foreign_keys=[dataset_id])
-    evaluation_dataset: Mapped[Dataset | None] = relationship(
-        lazy="raise_on_sql", viewonly=True, foreign_keys=[evaluation_dataset_id]
-    )
     hold: Mapped[HoldRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
     def __repr__(self) -> str:
