@@ -40,6 +40,10 @@ MAINS = (
     "tests.service.api.api_process",
     "tests.service.datasets.deleting_service",
 )
+_MORE = (  # optimisers import the last one when the first of them is made, which takes a second
+    *("obscura.cli.app", "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"),
+    "torch._dynamo",
+)
 _DESCRIPTORS_MAX = 64
 _OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had
 
@@ -248,7 +252,7 @@ def _run(order: dict[str, Any]) -> Any:
 def main(program: str, address: str) -> None:
     """Import everything and wait for orders."""
     sys.executable = program  # so that what a forked service starts is warm, too
-    for name in (*MAINS, "obscura.cli.app", "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"):
+    for name in (*MAINS, *_MORE):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

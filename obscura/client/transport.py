@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from json import dumps
 from typing import Any, TypeVar
 
@@ -24,6 +26,12 @@ EVENT_SILENCE_SECONDS = 60.0  # the service sends a heartbeat comment every 15 s
 ITEMS_A_PAGE = 100
 
 Record = TypeVar("Record", bound=BaseModel)
+
+
+@cache
+def trusted() -> ssl.SSLContext:
+    """Return whose certificates are trusted: read once, for reading them takes longer than many a request."""
+    return httpx.create_ssl_context()
 
 
 class Transport:
@@ -46,7 +54,10 @@ class Transport:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self._http = http or httpx.Client(
-            base_url=base_url, headers=headers, timeout=httpx.Timeout(timeout_seconds, connect=10.0)
+            base_url=base_url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_seconds, connect=10.0),
+            verify=trusted(),
         )
         self.sleep = sleep
         self.base_url = base_url.rstrip("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from privacy.accounting.filter import open_filter
 from privacy.plans.datalens.options import PRESETS, DataLensConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
+from workers.evaluation.utility import TRAINING
 
 RESEARCH = Path(__file__).resolve().parents[2] / "docs/research"
 LOOP_PAGE = RESEARCH / "paper_datalens_loop.md"
@@ -30,6 +32,13 @@ def bright_rows(colour: bool = False) -> Folder:
     images[np.arange(240), 2 * labels + 1] = 250
     images = np.stack([images] * 3, axis=3) if colour else images
     return Folder(images, labels.astype(np.int64), images[:60], labels[:60].astype(np.int64), ("a", "b", "c"))
+
+
+@pytest.fixture
+def short_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classifiers that see few images."""
+    for kind, training in TRAINING.items():
+        monkeypatch.setitem(TRAINING, kind, replace(training, images_seen=500))
 
 
 @pytest.mark.parametrize(("number", "rows"), [("1", 2), ("2", 5), ("4", 9), ("7", 4)])
@@ -59,6 +68,7 @@ def test_what_tables_vary_is_varied_around_the_preset() -> None:
     assert {name: getattr(config, name) for name in datalens_loop.AT_1} == datalens_loop.AT_1
 
 
+@pytest.mark.usefixtures("short_judges")
 def test_a_row_gains_seeds_until_it_has_as_many_as_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +105,7 @@ def test_a_training_is_timed_as_a_job(tmp_path: Path, monkeypatch: pytest.Monkey
     assert row["seconds"] > 0 < row["processor_seconds"]
 
 
+@pytest.mark.usefixtures("short_judges")
 def test_a_row_of_a_declared_symmetry_gains_secrets_and_the_file_keeps_what_else_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

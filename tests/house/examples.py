@@ -25,6 +25,7 @@ TOGETHER = tuple(
         "operations",
         "verifying",
         "backups",
+        "deletion",
         "admins",
         "pictures",
         "choices",

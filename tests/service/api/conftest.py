@@ -20,6 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from obscura.client import Client
+from obscura.client.transport import trusted
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
 from service.api.events import StreamLimits
@@ -61,9 +62,7 @@ class Served:
         """An HTTP client with the key of a scope, or without any."""
         name = scope or ""
         if name not in self.http:
-            self.http[name] = (
-                self.bearer(self.tokens[scope]) if scope else httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS)
-            )
+            self.http[name] = self.bearer(self.tokens[scope]) if scope else self.stranger()
         return self.http[name]
 
     def ask(
@@ -116,8 +115,13 @@ class Served:
             self.http[name] = self.bearer(token)
         return self.http[name]
 
+    def stranger(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS, verify=trusted())
+
     def bearer(self, token: str) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS)
+        client = self.stranger()
+        client.headers["Authorization"] = f"Bearer {token}"
+        return client
 
     def ready_dataset(self, account_id: str) -> dict[str, Any]:
         """A private dataset whose content is said to have arrived."""

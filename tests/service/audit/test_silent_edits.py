@@ -45,12 +45,15 @@ BELIEVED_BY_NOBODY = {
     "sign_ins": "sessions of people; who can write here can make keys as well",
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
+    "projects": "names for people; who belongs to which says who may look, and no budget depends on it",
     "installation": "compared with the data folder: tested in tests/service/test_installation.py",
     "entries": "tested byte by byte in test_verify",
     "checkpoints": "tested in test_forgery",
 }
 # Columns that may be changed unseen, and why.
 UNSEEN = {
+    ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
+    ("datasets", "project_id"): "likewise",
     ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
     ("jobs", "lease_owner"): "a name for operators",
     ("jobs", "lease_until"): "when the job may be claimed again; claims are fenced by the hold's attempt",
