@@ -22,6 +22,7 @@ from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import HoldRow
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
@@ -101,7 +102,7 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
         _drawing(releases[0 if number < 100 else number % len(releases)], now - timedelta(seconds=10 * number))
         for number in range(jobs // 10 - 1)
     ]
-    preview_job, preview = _preview(datasets[ids[0]]["id"], now)
+    preview_job, preview = _preview(ids[0], datasets[ids[0]]["id"], now)
     with transaction(factory) as session:
         asking, token = admins.admit_on_machine(session, name=f"benchmark {new_id('x')}", now=now)
         key_id = f"key_{token.split('_')[1]}"
@@ -149,7 +150,8 @@ def _holds(factory: SessionFactory, ids: list[str], running: set[str], count: in
 
 
 def _key(number: int, now: datetime) -> dict[str, Any]:
-    return {"id": new_id("key"), "name": f"key {number}", "hash": "0" * 64, "scopes": ["read"], "created_at": now}
+    facts = {"id": new_id("key"), "name": f"key {number}", "hash": "0" * 64, "scopes": ["read"], "created_at": now}
+    return facts | {"project_id": DEFAULT_PROJECT}
 
 
 def _dataset(account_id: str | None, now: datetime) -> dict[str, Any]:
@@ -233,7 +235,7 @@ def _release(job: dict[str, Any]) -> dict[str, Any]:
 def _drawing(release: dict[str, Any], moment: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the job and the row of one sample."""
     job, sample_id = _job(new_id("job"), "succeeded", moment), new_id("smp")
-    job["release_id"] = release["id"]
+    job |= {"release_id": release["id"], "account_id": release["account_id"]}
     return job, {
         "id": sample_id,
         "job_id": job["id"],
@@ -248,9 +250,10 @@ def _drawing(release: dict[str, Any], moment: datetime) -> tuple[dict[str, Any],
     }
 
 
-def _preview(dataset_id: str, moment: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+def _preview(account_id: str, dataset_id: str, moment: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the job and the row of a plan that was tried."""
-    job = _job(new_id("job"), "succeeded", moment) | {"kind": "preview", "dataset_id": dataset_id, "plan": PLAN}
+    job = _job(new_id("job"), "succeeded", moment) | {"kind": "preview", "plan": PLAN}
+    job |= {"account_id": account_id, "dataset_id": dataset_id}
     found = {"stand_in": "patterns", "accuracy": 0.7, "real": 0.9, "chance": 0.1}
     row = {"id": new_id("prv"), "job_id": job["id"], "results": found, "grid": bytes(PICTURE_BYTES)}
     return job, row | {"created_at": moment, "finished_at": moment}

@@ -1,4 +1,4 @@
-"""Who asks, and which rows they may see: the one place where a department will come in.
+"""Who asks, and which rows they may see: the one place where projects keep departments apart.
 
 A session that is opened for a caller bears them (`on_behalf`). What is read for people starts at `visible` or `find`,
 which leave out what `seen_by` hides from that caller. Sessions of the service itself, of its workers and of the
@@ -13,12 +13,16 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, Select, and_, exists, not_, select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.interfaces import ORMOption
 
+from service.db.access_tables import ApiKey
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Job, Preview, Release, Sample
+from service.db.ledger_tables import AccountRow
+from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.session import SessionFactory
 from service.errors import Forbidden, NotFound
 
@@ -38,11 +42,12 @@ class Scope(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Principal:
-    """Who is asking: a key's id, its scopes, and the person behind it where it is an admin's."""
+    """Who is asking: a key's id and scopes, the person behind it where it is an admin's, and else its project."""
 
     id: str
     scopes: frozenset[Scope]
     admin_id: str | None = None
+    project_id: str | None = None
 
     def require(self, scope: Scope) -> None:
         """Let the caller pass, or not.
@@ -55,16 +60,39 @@ class Principal:
             raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
 
 
-def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:  # noqa: ARG001 - no rule yet
+def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
     """Return the condition on a table's rows that a caller may see; None where these are all.
 
-    Today every caller sees every row, but for datasets that were erased: what a key may do is said by its scopes.
+    An admin sees the rows of every project, whoever has another key those of its own, and a reader without a key those
+    of the first project as long as it is the only one. A dataset that was erased is seen by nobody.
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
-        table: one that belongs to an account, the accounts themselves, requests or keys.
+        table: one that belongs to an account, the accounts themselves, projects, requests or keys.
     """
-    return Dataset.erased_at.is_(None) if table is Dataset else None
+    rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
+    if caller is None:
+        rules.append(not_(exists().where(Project.id != DEFAULT_PROJECT)))
+    elif caller.project_id is not None:
+        rules.append(_of_project(table, caller.project_id))
+    return and_(*rules) if rules else None
+
+
+def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
+    """The condition that a row belongs to a project: by a column of its own, or by its account, release or job."""
+    accounts = select(AccountRow.id).where(AccountRow.project_id == project_id)
+    condition: ColumnElement[bool]
+    if table is Project:
+        condition = Project.id == project_id
+    elif table in (AccountRow, Dataset, ApiKey):
+        condition = table.project_id == project_id
+    elif table in (Sample, Evaluation):
+        condition = table.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))
+    elif table is Preview:
+        condition = Preview.job_id.in_(select(Job.id).where(Job.account_id.in_(accounts)))
+    else:
+        condition = table.account_id.in_(accounts)
+    return condition
 
 
 def on_behalf(factory: SessionFactory, caller: Callable[[], Principal | None]) -> SessionFactory:

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Select, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
+from service import projects
 from service.access import Principal, Scope, require_visible
 from service.db.access_tables import ApiKey
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized, require_name
@@ -33,6 +34,7 @@ def create_key(
     created_by: str | None = None,
     admin_id: str | None = None,
     expires_at: datetime | None = None,
+    project_id: str | None = None,
 ) -> tuple[ApiKey, str]:
     """Create a key. One that is made by a key with an end ends with it, or before.
 
@@ -41,13 +43,17 @@ def create_key(
         created_by: id of the key whose holder asks for it and sees its token; None on the service's own machine.
         admin_id: the person who asks, whose key it will be if it has the scope admin.
         expires_at: from when on it opens nothing; None for as late as the key that asks, or never.
+        project_id: whose rows it opens; None for the only one there is, and for a key with the scope admin, which
+            opens those of all.
 
     Returns:
         The key, and its token, which is shown this once: only its SHA-256 is kept.
 
     Raises:
-        InvalidInput: no scope or an unknown one, a bad name, a key with the scope admin that would be nobody's, or an
-            end that is over or is later than that of the key that asks.
+        InvalidInput: no scope or an unknown one, a bad name, a key with the scope admin that would be nobody's or
+            would belong to a project, another one of which it is not said to which of several projects it belongs, or
+            an end that is over or is later than that of the key that asks.
+        NotFound: there is no such project.
         Unauthorized: the key that asks was revoked meanwhile.
     """
     require_name(name, "A key's name")
@@ -59,6 +65,9 @@ def create_key(
         raise InvalidInput(f"A key needs at least one scope of {', '.join(Scope)}.")
     if Scope.ADMIN in chosen and admin_id is None:
         raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
+    if Scope.ADMIN in chosen and project_id is not None:
+        raise InvalidInput("A key with the scope admin belongs to a person and to no project: name none.")
+    project_id = None if Scope.ADMIN in chosen else projects.choose(session, project_id)
     key_id, token, digest = make_token()
     key = remember_key(
         session,
@@ -68,6 +77,7 @@ def create_key(
         scopes=chosen,
         admin_id=admin_id if Scope.ADMIN in chosen else None,
         created_by=created_by,
+        project_id=project_id,
         expires_at=_end(session, expires_at, created_by, now),
         now=now,
     )
@@ -100,6 +110,7 @@ def remember_key(
     now: datetime,
     created_by: str | None = None,
     expires_at: datetime | None = None,
+    project_id: str | None = None,
 ) -> ApiKey:
     """Let a token be used from now on, of which only its SHA-256 is known here."""
     key = ApiKey(
@@ -111,6 +122,7 @@ def remember_key(
         created_by=created_by,
         created_at=now,
         expires_at=expires_at,
+        project_id=project_id,
     )
     session.add(key)
     session.flush()
@@ -141,7 +153,8 @@ def claimed_id(token: str) -> str:
 
 def principal_of(key: ApiKey) -> Principal:
     """Return the caller behind a key; whether it is valid was checked."""
-    return Principal(id=key.id, scopes=frozenset(Scope(scope) for scope in key.scopes), admin_id=key.admin_id)
+    scopes = frozenset(Scope(scope) for scope in key.scopes)
+    return Principal(id=key.id, scopes=scopes, admin_id=key.admin_id, project_id=key.project_id)
 
 
 def is_usable(now: datetime) -> ColumnElement[bool]:

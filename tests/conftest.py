@@ -30,6 +30,7 @@ from obscura.wire.words import DatasetState, Visibility
 from service import ledger
 from service.db.base import Base, new_id
 from service.db.dataset_tables import Dataset
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.logs import configure_logging
@@ -183,10 +184,11 @@ def clear_postgres(url: str) -> None:
 
 
 def emptying_postgres() -> str:
-    """SQL that deletes every row. The triggers that forbid just that stand aside for it."""
+    """SQL that deletes every row but the first project's. The triggers that forbid just that stand aside for it."""
     script = [
         *(f"ALTER TABLE {name} DISABLE TRIGGER USER" for name in APPEND_ONLY),
-        *(f"DELETE FROM {table.name}" for table in reversed(Base.metadata.sorted_tables)),
+        *(f"DELETE FROM {table.name}" for table in reversed(Base.metadata.sorted_tables) if table.name != "projects"),
+        f"DELETE FROM projects WHERE id != '{DEFAULT_PROJECT}'",
         *(f"ALTER TABLE {name} ENABLE TRIGGER USER" for name in APPEND_ONLY),
     ]
     return "; ".join(script)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, add_decision, add_list, connected, resolve_account
+from obscura.cli.connection import Json, Project, add_decision, add_list, connected, resolve_account, resolve_project
 from obscura.client import Client
 from obscura.wire.budgets import Unit
 
@@ -35,11 +35,13 @@ def create_account(
     delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1/n for every dataset of the account.")],
     unit: Annotated[Unit, typer.Option(help="Whose presence is hidden: one record, or all records of a subject.")],
     owner: Annotated[str, typer.Option(help="Who is asked for more.")] = "admin",
+    project: Project = None,
     as_json: Json = False,
 ) -> None:
     """Open an account. The budget never refreshes by itself."""
     with connected(context, as_json) as (client, output):
-        made = client.create_account(name=name, owner=owner, epsilon=epsilon, delta=delta, unit=unit)
+        of = resolve_project(client, project)
+        made = client.create_account(name=name, owner=owner, epsilon=epsilon, delta=delta, unit=unit, project_id=of)
         output.record(made, "account")
 
 

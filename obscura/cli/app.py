@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli import accounts, admins, datasets, doctor, jobs, keys, profiles, quickstart, recipes, releases, sweeps
+from obscura.cli import (
+    accounts,
+    admins,
+    datasets,
+    doctor,
+    jobs,
+    keys,
+    profiles,
+    projects,
+    quickstart,
+    recipes,
+    releases,
+    sweeps,
+)
 from obscura.cli.connection import Target
 from obscura.cli.console import reporting
 from obscura.cli.server_side import Commands, server_side
@@ -41,6 +54,7 @@ app.add_typer(sweeps.sweeps, name="sweeps")
 app.add_typer(releases.releases, name="releases")
 app.add_typer(accounts.limits, name="limits")
 app.add_typer(accounts.budget, name="budget")
+app.add_typer(projects.projects, name="projects")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(admins.admins, name="admins")
 if (beside := server_side()) is not None:

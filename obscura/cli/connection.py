@@ -78,6 +78,11 @@ def resolve_account(client: Client, name_or_id: str) -> str:
     return client.find_account(name_or_id).id
 
 
+def resolve_project(client: Client, name_or_id: str | None) -> str | None:
+    """The id of a project given by id or name, if one is given; NoSuchName where no project has it."""
+    return None if name_or_id is None else client.find_project(name_or_id).id
+
+
 def resolve_dataset(client: Client, name_or_id: str) -> str:
     """The id of a dataset given by id or name; NoSuchName where no dataset has it, or several."""
     return client.datasets.find(name_or_id).id
@@ -85,6 +90,9 @@ def resolve_dataset(client: Client, name_or_id: str) -> str:
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
+Project = Annotated[
+    str | None, typer.Option("--project", help="Name or id of the department. Left out where there is one project.")
+]
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
 Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, KeyId, Yes, add_list, connected
+from obscura.cli.connection import Json, KeyId, Project, Yes, add_list, connected, resolve_project
 from obscura.cli.console import CliError, Exit
 from obscura.cli.jobs import somebody_there
 from obscura.client import Client
@@ -32,12 +32,14 @@ def create_key(
     expires: Annotated[
         str | None, typer.Option("--expires", help="After 12h, 90d or 8w; or at a date, like 2027-01-31 (UTC).")
     ] = None,
+    project: Project = None,
     as_json: Json = False,
 ) -> None:
     """Create a key; with the scope admin, another one of your own. Its token is shown this once."""
     with connected(context, as_json) as (client, output):
         end = None if expires is None else read_end(expires, datetime.now(UTC))
-        output.record(client.create_key(name=name, scopes=scope, expires_at=end), "key")
+        of = resolve_project(client, project)
+        output.record(client.create_key(name=name, scopes=scope, expires_at=end, project_id=of), "key")
         output.notice("Keep the token: it is shown this once and stored nowhere.")
 
 

@@ -77,8 +77,28 @@ class AccountClient:
         """Leave everything as it is; also withdraws one's own request."""
         return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
 
+    def create_project(self, *, name: str) -> admin_schemas.ProjectRecord:
+        """Create a project for a department, whose keys see what belongs to it and nothing else."""
+        return self._post(admin_schemas.ProjectRecord, "/v1/projects", {"name": name})
+
+    def projects(self) -> Iterator[admin_schemas.ProjectRecord]:
+        """The projects that the key opens, newest first: all for an admin's, and one for every other."""
+        return self.transport.pages(admin_schemas.ProjectRecord, "/v1/projects")
+
+    def find_project(self, name_or_id: str) -> admin_schemas.ProjectRecord:
+        """Return the project with this id or name.
+
+        Raises:
+            NoSuchName: Nothing has this id or name.
+        """
+        return only_one(self.projects(), name_or_id, "project")
+
+    def rename_project(self, project_id: str, *, name: str) -> admin_schemas.ProjectRecord:
+        """Give a project another name."""
+        return self._repeat(admin_schemas.ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name})
+
     def create_key(
-        self, *, name: str, scopes: list[str], expires_at: datetime | None = None
+        self, *, name: str, scopes: list[str], expires_at: datetime | None = None, project_id: str | None = None
     ) -> admin_schemas.NewKeyRecord:
         """Create an API key; its token is shown this once.
 
@@ -86,8 +106,10 @@ class AccountClient:
             name: For people.
             scopes: Of `admin`, `data`, `train` and `read`.
             expires_at: Aware; None for as late as the key that asks, or never.
+            project_id: Whose accounts and releases it opens; None where there is one project, and with `admin`.
         """
         body = {"name": name, "scopes": scopes, "expires_at": expires_at and expires_at.isoformat()}
+        body |= {} if project_id is None else {"project_id": project_id}
         return self._post(admin_schemas.NewKeyRecord, "/v1/keys", body)
 
     def keys(self, *, made_by: str | None = None) -> Iterator[admin_schemas.KeyRecord]:
@@ -117,9 +139,11 @@ class AccountClient:
         delta: float,
         unit: Unit,
         adjacency: str = "add_remove",
+        project_id: str | None = None,
     ) -> Account:
-        """Open an account with a lifetime budget."""
+        """Open an account with a lifetime budget, in a project where there are several."""
         body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
+        body |= {} if project_id is None else {"project_id": project_id}
         return self._account(self._post(Account, "/v1/accounts", {**body, "adjacency": adjacency}))
 
     def find_account(self, name_or_id: str) -> Account:

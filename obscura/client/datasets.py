@@ -12,10 +12,13 @@ from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
 from obscura.preparing.screen import screen
+from obscura.wire.admin_schemas import ProjectRecord
+
+__all__ = ["Datasets"]
 
 OnBytes = Callable[[int, int], None]
 Say = Callable[[str], None]
-Named = TypeVar("Named", Account, Dataset)
+Named = TypeVar("Named", Account, Dataset, ProjectRecord)
 GONE = ("deleting", "deleted")
 
 

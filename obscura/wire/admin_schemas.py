@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import AwareDatetime, Field
 
-from obscura.wire.schemas import ApiRecord, ApiRequest, Minute, Name, ReasonRequest, Scope
+from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Name, ReasonRequest, Scope
 
 
 class AdmissionRequest(ReasonRequest):
@@ -62,6 +62,20 @@ class AdminAnswer(ApiRecord):
     request: AdminRequestRecord | None = Field(description="The request that waits for another admin.")
 
 
+class ProjectRequest(ApiRequest):
+    """Create a project, or give it another name."""
+
+    name: Name = Field(description="For people.")
+
+
+class ProjectRecord(ApiRecord):
+    """A department, whose keys see what belongs to it and nothing else."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    name: str = Field(description="For people.")
+    created_at: Minute = Field(description="When it was made.")
+
+
 class KeyRequest(ApiRequest):
     """Create an API key."""
 
@@ -72,6 +86,10 @@ class KeyRequest(ApiRequest):
     expires_at: AwareDatetime | None = Field(
         default=None,
         description="From when on it opens nothing. Left out: as late as the key that asks for it, or never.",
+    )
+    project_id: Identifier | None = Field(
+        default=None,
+        description="Whose accounts and releases it opens. Left out where there is one project, and with `admin`.",
     )
 
 
@@ -90,6 +108,7 @@ class KeyRecord(ApiRecord):
     id: str = Field(description="Its identifier, which never changes.")
     name: str = Field(description="For people.")
     scopes: list[str] = Field(description="What the key may do: `admin` includes the others.")
+    project_id: str | None = Field(description="The project that it opens; null for an admin's, which opens all.")
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
     created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
     created_by_admin: str | None = Field(description="The person who made it; null for one made on the machine.")

@@ -119,6 +119,9 @@ class AccountRequest(ApiRequest):
     adjacency: Literal["add_remove"] = Field(
         description="Which datasets count as neighbours: those that differ by one whole unit."
     )
+    project_id: Identifier | None = Field(
+        default=None, description="The project that it belongs to, for ever. Left out where there is one project."
+    )
 
 
 class BalanceFacts(ApiRecord):
@@ -176,6 +179,7 @@ class AccountRecord(ApiRecord):
     frozen: bool = Field(description="Whether the account takes no new job.")
     balance: BalanceFacts = Field(description="Limit, spent, held and left.")
     created_at: Minute = Field(description="When it was made.")
+    project_id: str = Field(description="The project that it belongs to.")
 
 
 class ReasonRequest(ApiRequest):

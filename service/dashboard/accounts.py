@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -15,9 +16,9 @@ from obscura.wire.schemas import AccountRequest
 from obscura.wire.words import DatasetState, DecisionAction, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
-from service import ledger
+from service import ledger, projects
 from service.access import visible
-from service.dashboard.access import Admin, Form, Running, find_viewer
+from service.dashboard.access import Admin, Dashboard, Form, Running, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.forms import do_once, once_of, read_body
 from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
@@ -25,10 +26,12 @@ from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow
+from service.db.project_tables import Project
 from service.db.session import transaction
 from service.decisions import list_decisions
 from service.errors import NotFound, ObscuraError
 from service.ledger.stops import arming_stops
+from service.projects import PROJECTS_MAX
 from service.views import accounts, datasets, jobs, releases, sweeps
 from service.wording import NONE_SHOWN
 
@@ -86,9 +89,9 @@ def first_steps(session: Session) -> FirstSteps:
 
 
 @router.get("/accounts/new")
-def new_account(request: Request) -> HTMLResponse:
+def new_account(request: Request, dashboard: Running) -> HTMLResponse:
     """Show the form that opens an account."""
-    return form_page(request, "account_new.html")
+    return _account_form(request, dashboard)
 
 
 @router.post("/accounts")
@@ -100,11 +103,12 @@ def open_account(request: Request, dashboard: Running, admin: Admin, form: Form)
         body = read_body(AccountRequest, terms).model_dump()
         now = dashboard.clock()
         with transaction(dashboard.factory) as session:
+            body["project_id"] = projects.choose(session, body["project_id"])
             account_id = do_once(
                 session, admin.id, once, body, lambda: ledger.open_account(session, **body, now=now).id, now
             )
     except (ObscuraError, PrivacyError) as error:
-        return form_page(request, "account_new.html", error, form)
+        return _account_form(request, dashboard, error, form)
     return RedirectResponse(f"/accounts/{account_id}", status_code=303)
 
 
@@ -146,6 +150,18 @@ def account(
             case "ledger":
                 values["log"] = accounts.newest_entries(session, account_id, before)
     return page(request, f"account_{part}.html", **values)
+
+
+def _account_form(
+    request: Request,
+    dashboard: Dashboard,
+    error: ObscuraError | PrivacyError | None = None,
+    values: Mapping[str, str] | None = None,
+) -> HTMLResponse:
+    with transaction(dashboard.factory, read_only=True) as session:
+        shown = visible(session, Project).order_by(Project.name).limit(PROJECTS_MAX)
+        choices = [(project.id, project.name) for project in session.scalars(shown)]
+    return form_page(request, "account_new.html", error, values or {}, projects=choices)
 
 
 def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, Any]:

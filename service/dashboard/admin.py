@@ -12,8 +12,10 @@ from service.access import Principal, Scope, visible
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
+from service.db.project_tables import Project
 from service.db.session import transaction
 from service.errors import InvalidInput
+from service.projects import PROJECTS_MAX
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -62,6 +64,7 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
+        departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
     return page(
         request,
         "admins.html",
@@ -69,6 +72,7 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         names={admin.id: admin.name for admin in people},
         requests=requests,
         keys=keys,
+        projects={project.id: project.name for project in departments} if len(departments) > 1 else {},
         keys_shown_max=RECENT_KEYS,
         now=now,
     )

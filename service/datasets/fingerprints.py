@@ -68,8 +68,8 @@ class OverlapRefused(InvalidInput):
     def __init__(self) -> None:
         super().__init__(
             "Images of this upload are in other datasets already, and there is no single account that may pay for "
-            "all of them: one with the same unit, and with an epsilon and a delta that are at most those of the "
-            "account you chose. Upload them apart from the rest, or into the account in which they were first; "
+            "all of them: one of yours, with the same unit, and with an epsilon and a delta that are at most those of "
+            "the account you chose. Upload them apart from the rest, or into the account in which they were first; "
             "otherwise ask the operator. Nothing was stored.",
             fault="overlap",
         )
@@ -214,7 +214,8 @@ def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Kno
     new there. The own account counts as concerned when it has one of the images itself or, where the unit is a subject,
     when it has ever had content: its other records may be of the same people, whom two budgets would then answer for.
     The other account must promise at least as much as the own one: otherwise one image, which the uploader chose, would
-    move all others to a laxer account. Who wants that nevertheless declares the dataset there.
+    move all others to a laxer account. Who wants that nevertheless declares the dataset there. And
+    it must be of the same project: nobody pays with what others have, and the refusal is the same for all reasons.
 
     Args:
         session: in the writing transaction that makes the dataset ready. Others that do the same wait until it ends.
@@ -226,7 +227,8 @@ def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Kno
         The id of the account that pays; None where the dataset is public.
 
     Raises:
-        OverlapRefused: More than one account is concerned, or the other one promises less or protects another unit.
+        OverlapRefused: More than one account is concerned, or the other one is of another project, promises less or
+            protects another unit.
         KnownAsPrivate: The dataset is public, and an account protects one of its images.
         KnownAsPublic: The dataset is private, and one of its images is public.
     """
@@ -245,7 +247,7 @@ def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Kno
     if concerned - {own.id} and own.unit is Unit.SUBJECT and _has_had_content(session, own.id, besides=dataset.id):
         concerned.add(own.id)
     payer = session.get_one(AccountRow, concerned.pop()) if concerned else own
-    if concerned or not at_least_as_strict(payer, own):
+    if concerned or payer.project_id != own.project_id or not at_least_as_strict(payer, own):
         raise OverlapRefused
     return payer.id
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
-from service import ledger
+from service import ledger, projects
 from service.access import find
 from service.datasets import fingerprints, vault
 from service.datasets.fingerprints import Known
@@ -72,7 +72,7 @@ def declare(
         now: Aware.
 
     Raises:
-        InvalidInput: The declaration contradicts itself or a limit.
+        InvalidInput: The declaration contradicts itself or a limit, or a public dataset could be of several projects.
         NotFound: There is no such account.
     """
     kind = Visibility(visibility)
@@ -89,7 +89,9 @@ def declare(
         raise InvalidInput(f"At most {settings.pixels_max} pixels an image.", pixels_max=settings.pixels_max)
     if records_declared > settings.images_max:
         raise InvalidInput(f"At most {settings.images_max} records.", images_max=settings.images_max)
-    _check_subjects(session, account_id, records_declared, subjects_declared)
+    account = None if account_id is None else find(session, AccountRow, account_id)
+    project_id = projects.choose(session) if account is None else account.project_id
+    _check_subjects(account, records_declared, subjects_declared)
     dataset = Dataset(
         id=new_id("ds"),
         account_id=account_id,
@@ -103,26 +105,23 @@ def declare(
         subjects_declared=subjects_declared,
         state=DatasetState.DECLARED,
         created_at=now,
+        project_id=project_id,
     )
     session.add(dataset)
     session.flush()
     return dataset
 
 
-def _check_subjects(
-    session: Session, account_id: str | None, records_declared: int, subjects_declared: int | None
-) -> None:
+def _check_subjects(account: AccountRow | None, records_declared: int, subjects_declared: int | None) -> None:
     """Hold the declared number of subjects to the account's unit.
 
     Raises:
         InvalidInput: It is missing, out of range, or there is no use for it.
-        NotFound: There is no such account.
     """
-    if account_id is None:
+    if account is None:
         if subjects_declared is not None:
             raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
         return
-    account = find(session, AccountRow, account_id)
     if account.unit is not Unit.SUBJECT:
         if subjects_declared is not None:
             raise InvalidInput(

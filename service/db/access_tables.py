@@ -108,11 +108,15 @@ class ApiKey(Base):
     `admin_id` is the person whose key it is, for a key with the scope admin, and None for every other.
     `created_by` is the key that asked for it, whose holder has seen its token; None for one made on the machine. Only
     admins' keys make keys, so the person behind any key is its own admin, or that of the key that made it.
+    `project_id` is the one whose rows it opens; None for an admin's, which opens those of all.
     `last_used_at` is kept to the hour, see `service.key_uses`.
     """
 
     __tablename__ = "api_keys"
-    __table_args__ = (check("(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)", "admin_is_somebody"),)
+    __table_args__ = (
+        check("(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)", "admin_is_somebody"),
+        check("admin_id IS NOT NULL OR project_id IS NOT NULL", "of_a_project"),
+    )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     name: Mapped[Name]
@@ -124,6 +128,7 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+    project_id: Mapped[Id | None]
 
     def __repr__(self) -> str:
         return f"ApiKey(id={self.id!r}, scopes={self.scopes!r})"

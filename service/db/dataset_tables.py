@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from obscura.wire.words import DatasetState, Visibility
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
 from service.db.ledger_tables import AccountRow
+from service.db.project_tables import DEFAULT_PROJECT
 
 
 class Dataset(Base):
@@ -22,7 +23,7 @@ class Dataset(Base):
     While one is received, somebody else may take over once `upload_lease_until` has passed.
     `unchecked` marks a public dataset from before public images were compared with private ones: nobody may use it.
     At `erased_at` a dataset on which nothing was ever trained was deleted: what was declared is gone, and nobody is
-    shown it (`service.datasets.erasing`).
+    shown it (`service.datasets.erasing`). `project_id` is that of its account, or of whoever declared it public.
     """
 
     __tablename__ = "datasets"
@@ -62,6 +63,7 @@ class Dataset(Base):
     upload_lease_until: Mapped[datetime | None]
     unchecked: Mapped[bool] = mapped_column(default=False, server_default=false())
     erased_at: Mapped[datetime | None]
+    project_id: Mapped[Id] = mapped_column(default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT)
 
     account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
 

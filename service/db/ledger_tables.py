@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, VerificationKind
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
+from service.db.project_tables import DEFAULT_PROJECT
 
 _ENDING = "kind IN ('capture', 'release')"
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
@@ -49,6 +50,7 @@ class AccountRow(Base):
     head_sequence: Mapped[Nano]
     head_hash: Mapped[Sha256]
     created_at: Mapped[datetime] = mapped_column(index=True)
+    project_id: Mapped[Id] = mapped_column(server_default=DEFAULT_PROJECT)
 
 
 class EntryRow(Base):

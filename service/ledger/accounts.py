@@ -18,6 +18,7 @@ from privacy.accounting.filter import Filter, open_filter
 from privacy.accounting.odds import sure_at_most
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import is_duplicate
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput, LedgerCorruption, require_name
 from service.ledger.chain import GENESIS_HASH, Entry
@@ -38,6 +39,7 @@ def open_account(
     unit: str,
     adjacency: str,
     now: datetime,
+    project_id: str = DEFAULT_PROJECT,
 ) -> Account:
     """Open an account: one population, one lifetime budget.
 
@@ -48,6 +50,7 @@ def open_account(
         delta: 1e-30 to 0.1; jobs also need delta <= 1/records.
         unit: "record" or "subject".
         adjacency: "add_remove".
+        project_id: whose it is, for ever. The log does not say it.
 
     Raises:
         InvalidInput: a value is out of range.
@@ -93,6 +96,7 @@ def open_account(
         head_sequence=1,
         head_hash="",
         created_at=now,
+        project_id=project_id,
     )
     opening = Entry(
         account_id=account.id,

@@ -33,6 +33,7 @@ class Account:
     head_sequence: int
     head_hash: str
     created_at: datetime
+    project_id: str
     newest_at: datetime | None = field(default=None, metadata={"column": False})
 
     @property

@@ -1,4 +1,4 @@
-"""Admins, what was asked about them, and keys."""
+"""Admins, what was asked about them, projects, and keys."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
+from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord
 from obscura.wire.schemas import record_of
 from service import admins, decisions
 from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.project_tables import Project
 
 
 def admin(row: Admin) -> AdminRecord:
@@ -23,6 +24,11 @@ def admin_request(row: Decision, now: datetime) -> AdminRequestRecord:
     """What was asked about a person."""
     introduction = None if row.key_hash is None else f"{row.key_id}:{row.key_hash}"
     return record_of(AdminRequestRecord, row, introduction=introduction, **lifetime(row, now))
+
+
+def project(row: Project) -> ProjectRecord:
+    """A department."""
+    return record_of(ProjectRecord, row)
 
 
 def lifetime(row: Decision, now: datetime) -> dict[str, Any]:

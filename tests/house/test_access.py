@@ -1,4 +1,4 @@
-"""What belongs to somebody is read for people through `service/access.py` alone, where a department will come in."""
+"""What belongs to somebody is read for people through `service/access.py` alone, which keeps departments apart."""
 
 import ast
 from collections.abc import Iterator
@@ -8,16 +8,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
     *("AccountRow", "ApiKey", "Dataset", "Decision", "EntryRow", "Evaluation"),
-    *("HoldRow", "Job", "Preview", "Release", "Sample", "Sweep"),
+    *("HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Sweep"),
 }
 LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
 READERS = {"select", "get", "get_one"}
 
 # Who reads whole tables, and why nothing of it reaches a caller who may not see it.
 WHOLE = {
+    "access.py": "says by its account, release or job whose a row is",
     "admins.py": "who may decide, and that two admins stay, does not depend on who asks",
     "audit": "verifies every row",
     "auth.py": "finds the caller, and revokes with a key all that it made",
+    "backups": "copies and restores every row",
     "dashboard/sessions.py": "finds the caller, whose own name it shows",
     "datasets/deletion.py": "an image stays as long as anybody's job needs it; ends deletions without being asked",
     "datasets/erasing.py": "what may be forgotten depends on everybody's jobs and on the account's whole log",
@@ -27,6 +29,7 @@ WHOLE = {
     "decisions.py": "finds who asks and decides, and whether the same was asked for",
     "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",
+    "metrics.py": "counts everybody's jobs, for whoever is on call",
     "jobs/lifecycle.py": "workers take any job",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",
 }

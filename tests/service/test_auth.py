@@ -32,7 +32,7 @@ def who(factory: SessionFactory, token: str, *, now: datetime = NOW) -> Principa
 def test_a_token_finds_its_principal(factory, now):
     key_id, token = make_key(factory, now, "train", "read", "train")
     assert token.startswith(f"obs_{key_id.removeprefix('key_')}_")
-    assert who(factory, token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}))
+    assert who(factory, token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}), project_id="prj_default")
 
 
 def test_the_token_is_stored_nowhere(factory, now):

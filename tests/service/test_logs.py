@@ -116,6 +116,7 @@ def test_configuring_twice_writes_once(stream):
 def test_what_a_database_says_about_a_row_is_not_logged(stream, factory):
     """PostgreSQL's message names the key that is taken, and SQLAlchemy's the statement with its parameters."""
     taken = ApiKey(id="key_a", name="CANARY-NAME", hash="CANARY-HASH", scopes=[], created_at=datetime.now(UTC))
+    taken.project_id = "prj_default"
     with transaction(factory) as session:
         session.add(taken)
     with pytest.raises(IntegrityError) as refused, transaction(factory) as session:

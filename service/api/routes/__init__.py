@@ -22,6 +22,7 @@ def routers() -> tuple[APIRouter, ...]:
         jobs.sweep_router,
         releases.router,
         releases.sample_router,
+        admins.project_router,
         admins.key_router,
         ledger.router,
     )

@@ -18,7 +18,7 @@ from obscura.wire.schemas import (
     Page,
     ReasonRequest,
 )
-from service import decisions, jobs, ledger
+from service import decisions, jobs, ledger, projects
 from service.access import Principal
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
@@ -35,7 +35,8 @@ AccountId = Annotated[Identifier, Path()]
 def open_account(service: Running, request: Request, body: AccountRequest) -> Response:
     """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
     with transaction(service.factory) as session:
-        record = views.account(ledger.open_account(session, **body.model_dump(), now=service.clock()))
+        wish = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
+        record = views.account(ledger.open_account(session, **wish, now=service.clock()))
     return answer(request, record, status_code=201, headers={"Location": f"/v1/accounts/{record.id}"})
 
 

@@ -1,4 +1,4 @@
-"""Admins, what two of them decide about a third, and API keys."""
+"""Admins, what two of them decide about a third, projects, and API keys."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from obscura.wire.admin_schemas import (
     KeyRecord,
     KeyRequest,
     NewKeyRecord,
+    ProjectRecord,
+    ProjectRequest,
     RevocationRequest,
     RevokedKeyRecord,
 )
 from obscura.wire.schemas import Identifier, Page, ReasonRequest
-from service import admins, auth
+from service import admins, auth, projects
+from service.access import find
 from service.api.conditional import answer, answer_decision
-from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
+from service.api.deps import ADMIN, PROBLEMS, READ, Admin, Paging, Running
 from service.api.pages import answer_newest, each
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
+from service.db.project_tables import Project
 from service.db.session import transaction
 from service.views import admins as views
 
@@ -97,6 +101,44 @@ def approve_admin_request(service: Running, admin: Admin, request: Request, requ
 def decline_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
     """Leave everything as it is. Whoever asked may withdraw the request this way."""
     return _decide(service, request, admin, request_id, approved=False)
+
+
+project_router = APIRouter(prefix="/v1/projects", tags=["projects"], responses=PROBLEMS)
+ProjectId = Annotated[Identifier, Path()]
+
+
+@project_router.post(
+    "", dependencies=[ADMIN], status_code=201, response_model=ProjectRecord, summary="Create a project"
+)
+def create_project(service: Running, request: Request, body: ProjectRequest) -> Response:
+    """Create a project for a department. Accounts are opened in it, and keys made for it, by naming it there."""
+    with transaction(service.factory) as session:
+        record = views.project(projects.create(session, name=body.name, now=service.clock()))
+    return answer(request, record, status_code=201, headers={"Location": f"/v1/projects/{record.id}"})
+
+
+@project_router.get("", dependencies=[READ], response_model=Page[ProjectRecord], summary="List projects")
+def list_projects(service: Running, request: Request, page: Paging) -> Response:
+    """List the projects that the key opens, newest first: all for an admin's, and one for every other."""
+    return answer_newest(service, request, page, Project, each(views.project))
+
+
+@project_router.get("/{project_id}", dependencies=[READ], response_model=ProjectRecord, summary="Read a project")
+def read_project(service: Running, request: Request, project_id: ProjectId) -> Response:
+    """Read a project's name."""
+    with transaction(service.factory, read_only=True) as session:
+        record = views.project(find(session, Project, project_id))
+    return answer(request, record)
+
+
+@project_router.post(
+    "/{project_id}/rename", dependencies=[ADMIN], response_model=ProjectRecord, summary="Rename a project"
+)
+def rename_project(service: Running, request: Request, project_id: ProjectId, body: ProjectRequest) -> Response:
+    """Give a project another name. What belongs to it stays as it is."""
+    with transaction(service.factory) as session:
+        record = views.project(projects.rename(session, project_id, name=body.name))
+    return answer(request, record)
 
 
 key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS)

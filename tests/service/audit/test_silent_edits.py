@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import JSON, Boolean, Column, Enum, Float, LargeBinary, String, Table, select, text
 from sqlalchemy.types import Integer
 
-from obscura.wire.words import DatasetState, EntryKind, FailureCode, JobState, Visibility
+from obscura.wire.words import DatasetState, EntryKind, JobState, Visibility
 from service import jobs, ledger
 from service.audit.findings import FindingCode
 from service.audit.signing import trusted_keys
@@ -23,7 +23,7 @@ from service.datasets import receiving, states
 from service.datasets.reading import Content
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.job_tables import Evaluation, Job, Sample
+from service.db.job_tables import Evaluation, FailureCode, Job, Sample
 from service.db.session import SessionFactory, transaction
 from service.errors import LedgerCorruption
 from service.jobs import kinds
@@ -45,12 +45,15 @@ BELIEVED_BY_NOBODY = {
     "sign_ins": "sessions of people; who can write here can make keys as well",
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
+    "projects": "names for people; who belongs to which says who may look, and no budget depends on it",
     "installation": "compared with the data folder: tested in tests/service/test_installation.py",
     "entries": "tested byte by byte in test_verify",
     "checkpoints": "tested in test_forgery",
 }
 # Columns that may be changed unseen, and why.
 UNSEEN = {
+    ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
+    ("datasets", "project_id"): "likewise",
     ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
     ("jobs", "lease_owner"): "a name for operators",
     ("jobs", "lease_until"): "when the job may be claimed again; claims are fenced by the hold's attempt",

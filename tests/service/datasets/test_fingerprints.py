@@ -177,6 +177,20 @@ def test_one_known_image_is_enough_to_join(desk, shared):
     assert {account_id for _, account_id in desk.stored()} == {first}
 
 
+def test_an_image_of_another_project_is_refused_in_the_words_of_every_overlap(desk):
+    desk.upload(desk.account("first", project_id="prj_heart"), pictures(20))
+    own = desk.account("second")
+    declared = desk.declare(own)
+    with pytest.raises(OverlapRefused) as refused:
+        desk.accept(declared, own, prints(pictures(20)[:1]))
+    assert str(refused.value) == str(OverlapRefused())
+    with transaction(desk.factory, read_only=True) as session:
+        dataset = session.get_one(Dataset, declared)
+        assert (dataset.account_id, dataset.joined, dataset.ready_at) == (own, False, None)
+    assert len(desk.stored()) == 20
+    assert desk.upload(own, pictures(20, seed=2)).account_id == own
+
+
 def test_uploading_again_into_the_same_account_moves_nothing(desk):
     account_id = desk.account("first")
     for _ in range(2):

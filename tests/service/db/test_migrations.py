@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError, StatementError
 from alembic import command
 from service.db.access_tables import ApiKey
 from service.db.base import Base, new_id
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import PROJECT_ROOT, migration_config, upgrade_schema
 from service.db.session import make_engine, transaction
 
@@ -191,6 +192,34 @@ def test_jobs_that_are_there_survive_the_coming_and_going_of_evaluations(empty_u
         command.downgrade(config, "0012")
 
 
+def test_what_there_was_belongs_to_the_first_project(empty_url, database):
+    config = migration_config(empty_url)
+    command.upgrade(config, "0001")
+    with database.begin() as connection:
+        insert(connection, "accounts", account_row("acc_0"))
+        insert(connection, "datasets", dataset_row("ds_0", "acc_0", ready=True), dataset_row("ds_1", None, ready=True))
+        key = {"name": "k", "hash": "0" * 64, "created_at": datetime(2030, 1, 1, tzinfo=UTC), "revoked_at": None}
+        insert(connection, "api_keys", {"id": "key_0", "scopes": ["read"], **key})
+        insert(connection, "api_keys", {"id": "key_1", "scopes": ["admin"], **key})
+    database.dispose()
+    command.upgrade(config, "head")
+    owners = " UNION ALL ".join(f"SELECT id, project_id FROM {name}" for name in ("accounts", "datasets", "api_keys"))
+    of_first = dict.fromkeys(("acc_0", "ds_0", "ds_1", "key_0"), DEFAULT_PROJECT)
+    with database.begin() as connection:
+        assert dict(map(tuple, connection.execute(text(owners)))) == of_first | {"key_1": None}
+        with pytest.raises(IntegrityError, match="of_a_project"), connection.begin_nested():
+            connection.execute(text("UPDATE api_keys SET project_id = NULL WHERE id = 'key_0'"))
+    database.dispose()
+    command.downgrade(config, "0016")
+    command.upgrade(config, "head")
+    with database.begin() as connection:
+        project = {"id": "prj_heart", "name": "heart", "created_at": datetime(2030, 1, 1, tzinfo=UTC)}
+        insert(connection, "projects", project)
+    database.dispose()
+    with pytest.raises(RuntimeError, match="1 projects besides the first"):
+        command.downgrade(config, "0016")
+
+
 # --- opening --------------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +256,9 @@ def test_foreign_keys_hold(factory, declare_dataset):
 def test_times_are_aware_on_both_databases(factory):
     moment = datetime(2030, 6, 1, 14, 0, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
     with transaction(factory) as session:
-        session.add(ApiKey(id=new_id("key"), name="k", hash="0" * 64, scopes=[], created_at=moment))
+        key = ApiKey(id=new_id("key"), name="k", hash="0" * 64, scopes=[], created_at=moment)
+        key.project_id = DEFAULT_PROJECT
+        session.add(key)
     with transaction(factory, read_only=True) as session:
         read = session.query(ApiKey).one().created_at
     assert read == moment

@@ -1,0 +1,24 @@
+"""Projects: the departments of an installation, none of which sees what another one has."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.base import Base, Id, Name
+
+DEFAULT_PROJECT = "prj_default"  # which every installation has, and where all is that was made before there were others
+
+
+class Project(Base):
+    """A department. Accounts, public datasets and keys name theirs, and nothing ever moves to another one.
+
+    Those columns are no foreign keys: SQLite adds none to a table that has rows. A project is never removed.
+    """
+
+    __tablename__ = "projects"
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    name: Mapped[Name] = mapped_column(unique=True)
+    created_at: Mapped[datetime]
