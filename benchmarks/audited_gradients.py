@@ -197,7 +197,7 @@ def step(
     secret: bytes,
     number: int = 0,
 ) -> torch.Tensor:
-    """Take one step: sample, add in micro-batches, release.
+    """Take one step: sample, add in micro-batches, privatise.
 
     Args:
         setting: for m canaries.
@@ -218,7 +218,7 @@ def step(
     rows = max(1, _ELEMENTS // setting.weight.numel())
     for start in range(0, len(drawn), rows):
         estimator.add(trace_gradients(model, inner_product, *setting.records(drawn[start : start + rows])))
-    return estimator.release(SecureNoise.derive(secret, "noise", number))["weight"].double()
+    return estimator.privatise(SecureNoise.derive(secret, "noise", number))["weight"].double()
 
 
 def projection(setting: Setting, mu: float) -> torch.Tensor:

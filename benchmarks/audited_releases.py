@@ -183,7 +183,7 @@ def audited_histogram(unit: Unit, mu: float) -> Audited:
 
 
 def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
-    """The votes for public pictures, by the recipe's own counting and releasing; each class is an independent draw.
+    """The votes for public pictures, by the recipe's own counting and privatising; each class is an independent draw.
 
     There are two public pictures, a light one and a dark one. As for the histogram, mu must be small.
 
@@ -214,7 +214,7 @@ def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
         for iteration in range(1 + both):
             centres = (space.public.flip(0) if iteration else space.public).expand(draws, -1, -1)
             votes = select_public.count_votes(run, space, centres)  # (draws, 2)
-            released.append(select_public.release_votes(run, votes, iteration).double().numpy())
+            released.append(select_public.privatise_votes(run, votes, iteration).double().numpy())
         scores: Scores = released[0][:, 0]
         if both:
             scores = (released[0] - released[1]) @ np.array([0.5, -0.5])

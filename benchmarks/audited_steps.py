@@ -83,11 +83,11 @@ def train_steps(
 @contextmanager
 def watched(journal: PaymentJournal, event: PoissonGaussianEvent) -> Iterator[None]:
     """Tell the journal of every step when its noise is about to be drawn."""
-    release: Callable[..., Any] = estimators.noisy_sum
+    noisy_sum: Callable[..., Any] = estimators.noisy_sum
 
     def noted(*arguments: Any, **options: Any) -> Any:
         journal.note_release(event)
-        return release(*arguments, **options)
+        return noisy_sum(*arguments, **options)
 
     with mock.patch.object(estimators, "noisy_sum", noted):
         yield

@@ -127,7 +127,7 @@ class Tap:
     _inside: bool = False
 
     @contextmanager
-    def releasing(self, *events: GaussianEvent) -> Iterator[None]:
+    def mechanism(self, *events: GaussianEvent) -> Iterator[None]:
         """Enter a mechanism; its release is made when it draws the first noise, not before."""
         self._announced, self._inside = list(events), True
         try:
@@ -166,19 +166,19 @@ def tapped(tap: Tap) -> Iterator[None]:
         return draw(noise, shape, stddev)
 
     def watched_sum(votes: torch.Tensor, cfg: Any, noise: Any) -> torch.Tensor:
-        with tap.releasing(cfg.event(len(votes))):
+        with tap.mechanism(cfg.event(len(votes))):
             tap.votes.append(noisy_sum(votes, cfg, noise))
         return tap.votes[-1]
 
     def watched_means(rows: Array, labels: Any, classes: int, clip: float, stddev: float, noise: Any) -> Any:
-        with tap.releasing(warm_start_event(MEANS, stddev)):
+        with tap.mechanism(warm_start_event(MEANS, stddev)):
             tap.means = noisy_means(rows, labels, classes, clip, stddev, noise)
         return tap.means
 
     def watched_scatter(rows: Array, clip: float, stddev: float, noise: Any, blocks: Any) -> Array:
         # Pooled, then the classes, which share one release: a record is in one of them.
         first = len(tap.scatters) < 2
-        with tap.releasing(*[warm_start_event(BY_CLASS if tap.scatters else POOLED, stddev)] * first):
+        with tap.mechanism(*[warm_start_event(BY_CLASS if tap.scatters else POOLED, stddev)] * first):
             tap.scatters.append(noisy_scatter(rows, clip, stddev, noise, blocks))
         return tap.scatters[-1]
 

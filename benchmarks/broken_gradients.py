@@ -84,17 +84,17 @@ def realised_batch() -> Iterator[None]:
 
         return counting
 
-    def divided(release: Callable[..., Shares]) -> Callable[..., Shares]:
+    def divided(privatise: Callable[..., Shares]) -> Callable[..., Shares]:
         def dividing(self: Estimator, noise: SecureNoise) -> Shares:
             batch = max(drawn.pop(id(self), 0), 1)
-            return {name: value * (self.expected_batch / batch) for name, value in release(self, noise).items()}
+            return {name: value * (self.expected_batch / batch) for name, value in privatise(self, noise).items()}
 
         return dividing
 
     with ExitStack() as stack:
         for kind in ESTIMATORS:
             stack.enter_context(mock.patch.object(kind, "add", counted(kind.add)))
-            stack.enter_context(mock.patch.object(kind, "release", divided(kind.release)))
+            stack.enter_context(mock.patch.object(kind, "privatise", divided(kind.privatise)))
         yield
 
 
@@ -166,18 +166,18 @@ def private_basis() -> Iterator[None]:
 @contextmanager
 def private_ranks() -> Iterator[None]:
     """Rank coordinates for the freeze by the sums to which no noise has been added yet."""
-    release, rank = Estimator._release_sums, freeze.ranked_mask
+    privatise, rank = Estimator._privatise_sums, freeze.ranked_mask
     private: list[torch.Tensor] = []
 
     def kept(self: Estimator, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
         sums = [self._sums.get(name, torch.zeros(shape)).flatten().double() for name, shape in empty.items()]
         private[:] = [torch.cat(sums)]
-        return release(self, empty, noise)
+        return privatise(self, empty, noise)
 
     def ranked(_released_mean: torch.Tensor, rate: float) -> torch.Tensor:
         return rank(private[0], rate)
 
-    with mock.patch.object(Estimator, "_release_sums", kept), mock.patch.object(freeze, "ranked_mask", ranked):
+    with mock.patch.object(Estimator, "_privatise_sums", kept), mock.patch.object(freeze, "ranked_mask", ranked):
         yield
 
 

@@ -147,12 +147,12 @@ def two_votes_each() -> AbstractContextManager[object]:
 
 def noise_once() -> AbstractContextManager[object]:
     """Draw the noise of both iterations of votes for public pictures from one key."""
-    release = select_public.release_votes
+    privatise = select_public.privatise_votes
 
     def again(run: Any, private_votes: torch.Tensor, _iteration: int) -> torch.Tensor:
-        return release(run, private_votes, 0)
+        return privatise(run, private_votes, 0)
 
-    return mock.patch.object(select_public, "release_votes", again)
+    return mock.patch.object(select_public, "privatise_votes", again)
 
 
 BROKEN: dict[str, Callable[[], AbstractContextManager[object]]] = {

@@ -6,6 +6,10 @@ random, as is the moment of the backup. Then the service is started on what is l
 stopped in order. What lay in the data folder before must lie there still, or in its trash; what journals and receipts
 prove to be spent must be in the database, or the service must say that something is wrong and have stopped trainings.
 Where a database was wrong or missing, the right one comes back at the end, and with it everything must work.
+
+In mode backup the commands do it: `obscura backup` at a random moment beside the running service, everything or the
+database lost at another one, and `obscura restore`. What was made after a backup is lost with everything; what journals
+and receipts had proved to be spent by the loss must be in the database, or trainings must be stopped and it be said.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ import secrets
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -42,7 +48,8 @@ from service.storage.folder import FolderStorage
 from service.storage.journals import journalled, journalled_jobs
 
 KINDS = ("older database", "older database and receipts", "no database", "wrong database", "full disk", "kill")
-DRILLS = 50
+BACKUPS = ("restored whole", "restored database")  # by the commands, in mode backup
+DRILLS, BACKUP_DRILLS = 50, 20
 RELEASES = 2  # of the prepared installation, with a sample each
 EPSILON = 0.3
 QUICK = {**OPTIONS, "images": 40}  # a fifth of what the other modes train: a drill is about files, not about jobs
@@ -59,7 +66,7 @@ class Drill:
 
     Attributes:
         drill: its number.
-        kind: what happened, of KINDS.
+        kind: what happened, of KINDS or BACKUPS.
         releases_before: finished folders of releases and samples when it happened.
         releases_after: those of them that lie in the data folder at the end, or in its trash, unchanged.
         refunded_unseen: jobs and accounts of which the database shows less spent than journals and receipts prove,
@@ -67,6 +74,8 @@ class Drill:
         end: "works", "says" what is wrong and has stopped trainings, or "neither".
         said: the finding codes that stop trainings.
         seconds: it took.
+        rpo_seconds: in mode backup, from the moment that the backup shows to its end.
+        rto_seconds: in mode backup, of the restore with its verification.
     """
 
     drill: int
@@ -77,6 +86,8 @@ class Drill:
     end: str
     said: list[str]
     seconds: float
+    rpo_seconds: float = 0.0
+    rto_seconds: float = 0.0
 
     @property
     def sound(self) -> bool:
@@ -209,15 +220,20 @@ def run_drill(
         train(client, dataset_id)
         draw(client, release_id)
         time.sleep(backup_at)
-        back_up(world)
-        time.sleep(happens_at - backup_at)
+        rpo_seconds = obscura(world, "backup", str(folder / "backup"))[1] if kind in BACKUPS else back_up(world)
+        time.sleep(max(0.0, happens_at - backup_at - rpo_seconds))
         if kind == "full disk":
             fill_disk(services, round(2 ** dice.uniform(0, FULL_BITS_MAX)))
             time.sleep(FULL_SECONDS)
         kill(services)
-    held, spent = holdings(world.data_dir), receipts_of(world.data_dir)
+    whole = kind == "restored whole"  # with which everything is lost that is newer than the backup
+    held, spent = holdings(folder / "backup" / "files" if whole else world.data_dir), receipts_of(world.data_dir)
+    journals = shutil.copytree(world.data_dir / "journals", folder / "proof" / "journals").parent
+    lost_at = time.monotonic()
     database = lose(world, other, kind)
-    codes, unseen, end = look(world, database, spent, expect_work=kind in ("full disk", "kill"))
+    rto_seconds = time.monotonic() - lost_at if kind in BACKUPS else 0.0
+    expect_work = kind in ("full disk", "kill")
+    codes, unseen, end = look(world, database, spent, expect_work=expect_work, journals=journals)
     if kind in ("no database", "wrong database"):  # on which nothing may work; with the right one everything must
         mended = look(world, None, spent, expect_work=True)[2]
         end = "says" if (end, mended) == ("says", "works") else "neither"
@@ -231,6 +247,8 @@ def run_drill(
         end=end,
         said=codes,
         seconds=round(time.monotonic() - began, 1),
+        rpo_seconds=round(rpo_seconds, 2),
+        rto_seconds=round(rto_seconds, 2),
     )
 
 
@@ -251,11 +269,26 @@ def fill_disk(services: Services, size_bytes: int) -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
 
-def back_up(world: World) -> None:
-    """Back up database and receipts, as docs/backups.md says: by SQLite's own command."""
+def obscura(world: World, *command: str) -> tuple[int, float]:
+    """Run a command on a world; returns its exit code and what it said about seconds since the moment of a backup.
+
+    Raises:
+        RuntimeError: it could not run.
+    """
+    environment = os.environ | {"OBSCURA_DATABASE_URL": f"sqlite:///{world.database}"}
+    program = [sys.executable, "-m", "obscura.cli", "--data-dir", str(world.data_dir), *command, "--json"]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
+    return done.returncode, float(json.loads(done.stdout).get("seconds_since", 0.0))
+
+
+def back_up(world: World) -> float:
+    """Back up database and receipts alone, without the commands: by SQLite's own."""
     with closing(sqlite3.connect(world.database)) as source, closing(sqlite3.connect(world.folder / "backup.db")) as to:
         source.backup(to)
     shutil.copytree(world.data_dir / "receipts", world.folder / "receipts")
+    return 0.0
 
 
 def lose(world: World, other: World, kind: str) -> Path | None:
@@ -265,10 +298,19 @@ def lose(world: World, other: World, kind: str) -> Path | None:
     if kind == "wrong database":
         shutil.copyfile(other.database, world.folder / "other.db")
         return world.folder / "other.db"
-    if kind.startswith("older database"):
+    if kind == "restored whole":  # its operator has kept the keys
+        lost = world.data_dir.rename(world.folder / "lost")
+        world.data_dir.mkdir(mode=0o700)
+        shutil.copytree(lost / "keys", world.data_dir / "keys")
+        shutil.copy(lost / "admin.key", world.data_dir / "admin.key")
+    if kind.startswith("older database") or kind in BACKUPS:
         for suffix in ("", "-wal", "-shm"):
             world.database.with_name(world.database.name + suffix).unlink(missing_ok=True)
+    if kind.startswith("older database"):
         (world.folder / "backup.db").rename(world.database)
+    if kind in BACKUPS:
+        kept = ["--keep-files"] if kind == "restored database" else []
+        obscura(world, "restore", str(world.folder / "backup"), *kept)
     if kind == "older database and receipts":
         shutil.rmtree(world.data_dir / "receipts")
         (world.folder / "receipts").rename(world.data_dir / "receipts")
@@ -289,7 +331,7 @@ def receipts_of(data_dir: Path) -> dict[str, int]:
 
 
 def look(
-    world: World, database: Path | None, spent: dict[str, int], *, expect_work: bool
+    world: World, database: Path | None, spent: dict[str, int], *, expect_work: bool, journals: Path | None = None
 ) -> tuple[list[str], int, str]:
     """Start the service on what is left, for at least one round of recovery; return what it says and how it ends.
 
@@ -298,6 +340,7 @@ def look(
         database: of the service, where it is not the world's.
         spent: by account, what receipts prove.
         expect_work: what was accepted must come to its end, and something new, too.
+        journals: a data folder with journals that prove what was spent; None: the world's own.
 
     Returns:
         Codes that stop trainings, how much is refunded unseen, and "works", "says" or "neither".
@@ -314,7 +357,7 @@ def look(
     with open(log, "rb") as file:
         file.seek(said_before)
         says = b'"trainings_stopped"' in file.read()
-    codes, unseen = judge(world, database, spent)
+    codes, unseen = judge(world, database, spent, journals)
     if stopped and says and codes:
         return codes, 0, "neither" if expect_work else "says"
     return codes, unseen, "works" if worked and not stopped else "neither"
@@ -327,7 +370,9 @@ def works(client: Client) -> bool:
     return str(wait_for(client, train(client, dataset_of(client))).state) == "succeeded"
 
 
-def judge(world: World, database: Path | None, spent: dict[str, int]) -> tuple[list[str], int]:
+def judge(
+    world: World, database: Path | None, spent: dict[str, int], journals: Path | None = None
+) -> tuple[list[str], int]:
     """Compare what a database says with what journals and receipts prove, without believing any check of ours.
 
     Returns:
@@ -343,7 +388,7 @@ def judge(world: World, database: Path | None, spent: dict[str, int]) -> tuple[l
             codes = sorted({stop.code for stop in arming_stops(session)})
         charged = {row.job_id: row.charged_nano for row in holds}
         told = {row.id: row.spent_nano for row in accounts}
-        storage = FolderStorage(world.data_dir)
+        storage = FolderStorage(journals or world.data_dir)
         shown = {job_id: journalled(storage, job_id).price_nano for job_id in journalled_jobs(storage)}
         short = sum(nano > charged.get(job_id, 0) for job_id, nano in shown.items())
         return codes, short + sum(nano > told.get(account_id, 0) for account_id, nano in spent.items())
@@ -351,7 +396,9 @@ def judge(world: World, database: Path | None, spent: dict[str, int]) -> tuple[l
         engine.dispose()
 
 
-def restores(wanted: int, seed: int, folder: Path, told: Callable[[Drill], None]) -> dict[str, Any]:
+def restores(
+    wanted: int, seed: int, folder: Path, told: Callable[[Drill], None], kinds: tuple[str, ...] = KINDS
+) -> dict[str, Any]:
     """Run drills, the kinds in turn; returns the figures.
 
     Args:
@@ -359,6 +406,7 @@ def restores(wanted: int, seed: int, folder: Path, told: Callable[[Drill], None]
         seed: of the moments.
         folder: for the installations; those of sound drills are removed.
         told: is called with each drill that has ended.
+        kinds: KINDS or BACKUPS.
     """
     template, other = World(folder / "prepared"), World(folder / "other")
     busy_seconds = BUSY_TRAININGS * max(prepare(world) for world in (template, other))
@@ -366,7 +414,7 @@ def restores(wanted: int, seed: int, folder: Path, told: Callable[[Drill], None]
     for number in range(wanted):
         place = folder / f"drill-{number}"
         dice = random.Random(f"restore {seed} {number}")
-        kind = KINDS[number % len(KINDS)]
+        kind = kinds[number % len(kinds)]
         drills.append(run_drill(number, kind, template, other, place, dice, busy_seconds=busy_seconds))
         told(drills[-1])
         if drills[-1].sound:
@@ -377,6 +425,8 @@ def restores(wanted: int, seed: int, folder: Path, told: Callable[[Drill], None]
         "by_end": dict(Counter(drill.end for drill in drills)),
         "releases_lost": sum(drill.releases_before - drill.releases_after for drill in drills),
         "refunds_unseen": sum(drill.refunded_unseen for drill in drills),
+        "rpo_seconds": max(drill.rpo_seconds for drill in drills),
+        "rto_seconds": max(drill.rto_seconds for drill in drills),
         "violated": not all(drill.sound for drill in drills),
         "rows": [asdict(drill) for drill in drills],
     }

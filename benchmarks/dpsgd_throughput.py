@@ -134,9 +134,9 @@ class Explicit(DpSgd):
             rows = self.rows(block)
             self._add_parts({"": whole(rows, self.scales(squares(rows).sqrt(), self.clip))}, block.present)
 
-    def release(self, noise: SecureNoise) -> Shares:
-        """Release the rows' sum."""
-        flat = self._release_sums({"": torch.Size([self.coordinates])}, noise)[""]
+    def privatise(self, noise: SecureNoise) -> Shares:
+        """Return the rows' noisy sum."""
+        flat = self._privatise_sums({"": torch.Size([self.coordinates])}, noise)[""]
         return self.unflatten(flat / self.expected_batch)
 
 

@@ -76,7 +76,7 @@ class Keeper(Alone):
 
     kept: torch.Tensor
 
-    def release(self, private_sum: torch.Tensor, add_noise: object) -> torch.Tensor:  # noqa: ARG002 - the protocol's
+    def privatise(self, private_sum: torch.Tensor, add_noise: object) -> torch.Tensor:  # noqa: ARG002 - the protocol's
         self.kept = private_sum
         return private_sum
 

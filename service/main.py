@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI
 
+from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
 from service import admins, dashboard, installation, queue
 from service.api import middleware, problems
@@ -19,12 +20,14 @@ from service.api.events import StreamLimits, stream_slots
 from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
+from service.api.traffic import Traffic
 from service.api.uploading import UploadLimits, upload_slots
 from service.audit.signing import open_signing_key
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.disk import DiskProbe
+from service.errors import InvalidInput
 from service.inspection import inspect_at_start, require_clock
 from service.key_uses import KeyUses
 from service.logs import get_logger
@@ -33,6 +36,9 @@ from service.storage import is_elsewhere
 from service.storage.interface import StorageUnavailable
 from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler
+
+if TYPE_CHECKING:
+    from service.metrics import Metrics, MetricsServer
 
 POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
 
@@ -93,7 +99,8 @@ def create_app(
         key_uses=key_uses,
         disks=DiskProbe(settings),
     )
-    app.state.parts = (key_uses, *workers.parts)
+    metrics = _metrics(settings, factory, clock)
+    app.state.parts = (key_uses, *workers.parts, *([metrics[1]] if metrics else []))
     app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
     for router in routers():
@@ -103,6 +110,8 @@ def create_app(
     app.add_middleware(middleware.Gate)
     app.add_middleware(middleware.CloseUnread)
     app.add_middleware(middleware.SecurityHeaders)
+    if metrics or settings.access_log:
+        app.add_middleware(Traffic, count=metrics[0].count if metrics else None, logged=settings.access_log)
     app.add_middleware(middleware.RequestIds)
     return app
 
@@ -200,6 +209,25 @@ def _elsewhere(
     """Leave the jobs to Celery workers behind a broker, and look after what gets lost on the way."""
     doorbell = queue.Doorbell(factory, send, clock)
     return _Workers(doorbell, (Reconciler(settings, factory, send=send, clock=clock), doorbell))
+
+
+def _metrics(
+    settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]
+) -> tuple[Metrics, MetricsServer] | None:
+    """Return what counts and what tells it, where the settings name an address.
+
+    Raises:
+        InvalidInput: prometheus-client is not installed.
+    """
+    if not settings.metrics_address:
+        return None
+    try:
+        with extras("Metrics (OBSCURA_METRICS_ADDRESS)"):
+            from service.metrics import Metrics, MetricsServer
+    except MissingExtra as error:
+        raise InvalidInput(str(error)) from None
+    metrics = Metrics(settings, factory, clock=clock, version=VERSION)
+    return metrics, MetricsServer(metrics, settings.metrics_address)
 
 
 def _broker(settings: Settings) -> queue.Send:

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from obscura import occupant
 
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_ADDRESS = re.compile(r"[A-Za-z0-9._-]{1,253}:[0-9]{1,5}")
 
 
 class Settings(BaseSettings):
@@ -42,6 +43,11 @@ class Settings(BaseSettings):
     )
     dashboard_public: bool = Field(default=False, description="whether whoever can connect may read without a key")
     trash_days: int = Field(default=30, ge=0, le=3650, description="in the trash, before a folder is removed for good")
+    access_log: bool = Field(default=False, description="whether each answer is a line of the log")
+    metrics_address: str = Field(
+        default="",
+        description="host:port at which this API process tells its metrics, to whoever can connect; no default",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     # Jobs
@@ -83,6 +89,8 @@ class Settings(BaseSettings):
             object.__setattr__(self, "keys_dir", self.keys_dir.resolve())
         object.__setattr__(self, "public_url", _origin(self.public_url))
         _networks(self.trusted_proxies)
+        if self.metrics_address and _ADDRESS.fullmatch(self.metrics_address) is None:
+            raise ValueError(f"metrics_address is like 127.0.0.1:9464; it is {self.metrics_address!r}")
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError(
                 "heartbeat_seconds must be at most half of lease_seconds, or one late beat loses the lease"

@@ -39,7 +39,7 @@ COLUMNS = (
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
 TRY_FIRST = "--preview"  # the option by which a plan is tried
 PICTURE = Path("preview.png")
-LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation", "preview": "preview"}
+LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # of kinds that have another noun
 
 
 def plan(
@@ -100,7 +100,7 @@ def train(
             idempotency_key=key,
         )
         if wait:
-            job = follow(output, job, "training")
+            job = follow(output, job)
             announce(output, job)
         output.record(job, "job")
 
@@ -120,7 +120,7 @@ def watch_job(context: typer.Context, job_id: JobId, as_json: Json = False) -> N
     """Follow a job to its end. Exit code 5 when it does not succeed."""
     with connected(context, as_json) as (client, output):
         job = client.job(job_id)
-        output.record(follow(output, job, LABELS.get(job.kind, job.kind)), "job")
+        output.record(follow(output, job), "job")
 
 
 @jobs.command("cancel")
@@ -190,10 +190,10 @@ def announce(output: Output, job: Job) -> None:
         break
 
 
-def follow(output: Output, job: Job, label: str) -> Job:
+def follow(output: Output, job: Job) -> Job:
     """Wait for a job with live progress; Ctrl-C leaves the job running."""
     output.notice(f"Job {job.id}. Stop watching with Ctrl-C; the job goes on.")
-    with job_progress(output.err, label) as on_event:
+    with job_progress(output.err, LABELS.get(job.kind, job.kind)) as on_event:
         return job.wait(on_event)
 
 
@@ -207,7 +207,7 @@ def try_first(output: Output, client: Client, picture: Path, dataset_id: str, **
         JobFailed: it came to nothing.
     """
     asked = client.preview(dataset_id, **wish)
-    follow(output, asked.job(), LABELS["preview"])
+    follow(output, asked.job())
     found = asked.refresh()
     if output.as_json:
         output.record(found, "preview")

@@ -186,7 +186,7 @@ class Onboarding:
                 dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options)
             )
         with self.step(self.again(f"jobs watch {job.id}")):
-            return follow(self.output, job, "training").release()
+            return follow(self.output, job).release()
 
     def draw(self, release: Release, count: int, out: Path) -> Sample:
         """Draw images into a new folder, with a picture of some of them, and say what is left."""

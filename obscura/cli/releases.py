@@ -137,7 +137,7 @@ def evaluate(
         dataset_id = resolve_dataset(client, on)
         asked = client.release(release_id).evaluate(dataset_id, samples=samples, seed=seed, idempotency_key=key)
         if wait:
-            follow(output, asked.job(), "evaluation")
+            follow(output, asked.job())
             asked = asked.refresh()
         output.record(asked, "evaluation")
 
@@ -205,7 +205,7 @@ def download(
 
 def _finished(output: Output, drawn: Sample) -> Sample:
     if drawn.state != "succeeded":
-        follow(output, drawn.job(), "sampling")
+        follow(output, drawn.job())
         return drawn.refresh()
     return drawn
 

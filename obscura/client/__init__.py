@@ -6,23 +6,27 @@ with Client("http://127.0.0.1:8420", token) as client:
     job.release().sample(1000).to_imagefolder("synthetic")
 """
 
-from obscura.client.async_resources import (
-    AsyncAccount,
-    AsyncDataset,
-    AsyncEvaluation,
-    AsyncJob,
-    AsyncPreview,
-    AsyncRelease,
-    AsyncSample,
-    AsyncSweep,
+# Each file says in its __all__ what of it is handed out.
+from obscura.client import (
+    async_resources,
+    client,
+    connections,
+    contents,
+    datasets,
+    holdings,
+    local_service,
+    plans,
+    resources,
 )
-from obscura.client.client import AsyncClient, AsyncDatasets, Client
-from obscura.client.connections import connect, connect_async, local, local_async
-from obscura.client.contents import Images, PlaceTaken
-from obscura.client.datasets import Datasets
-from obscura.client.holdings import Account, Dataset
-from obscura.client.local_service import LocalClient, ServiceFailed
-from obscura.client.resources import Evaluation, Job, Preview, Release, Sample, Sweep
+from obscura.client.async_resources import *
+from obscura.client.client import *
+from obscura.client.connections import *
+from obscura.client.contents import *
+from obscura.client.datasets import *
+from obscura.client.holdings import *
+from obscura.client.local_service import *
+from obscura.client.plans import *
+from obscura.client.resources import *
 from obscura.errors import (
     ApiError,
     AuthError,
@@ -40,49 +44,30 @@ from obscura.extras import MissingExtra
 from obscura.preparing import Arrays, BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
 
 __all__ = [
-    "Account",
     "ApiError",
     "Arrays",
-    "AsyncAccount",
-    "AsyncClient",
-    "AsyncDataset",
-    "AsyncDatasets",
-    "AsyncEvaluation",
-    "AsyncJob",
-    "AsyncPreview",
-    "AsyncRelease",
-    "AsyncSample",
-    "AsyncSweep",
     "AuthError",
     "BrokenPictures",
     "BudgetError",
     "ChoiceNeeded",
-    "Client",
     "ConnectionFailed",
-    "Dataset",
-    "Datasets",
     "DownloadCorrupt",
-    "Evaluation",
-    "Images",
-    "Job",
     "JobFailed",
-    "LocalClient",
     "MissingExtra",
     "MoreThanStated",
     "NoSuchName",
     "NotFoundError",
     "ObscuraClientError",
     "PackingError",
-    "PlaceTaken",
-    "Preview",
-    "Release",
     "RequestError",
-    "Sample",
-    "ServiceFailed",
-    "Sweep",
     "WaitTimeout",
-    "connect",
-    "connect_async",
-    "local",
-    "local_async",
 ]
+__all__ += async_resources.__all__
+__all__ += client.__all__
+__all__ += connections.__all__
+__all__ += contents.__all__
+__all__ += datasets.__all__
+__all__ += holdings.__all__
+__all__ += local_service.__all__
+__all__ += plans.__all__
+__all__ += resources.__all__

@@ -16,12 +16,14 @@ from pydantic import BaseModel, PrivateAttr
 
 from obscura.client.contents import READABLE, require_room
 from obscura.client.live import Live
-from obscura.client.resources import OnEvent, Preview, Release, Sample, Sweep
+from obscura.client.resources import OnEvent, Release, Sample, Sweep
 from obscura.client.verbs import Async, P, R, Sync, listed, verb
 from obscura.errors import WaitTimeout
 from obscura.stopping import in_thread
 from obscura.wire import job_schemas, schemas
 from obscura.wire.formats import SampleFormat, UploadFormat
+
+__all__ = ["AsyncAccount", "AsyncDataset", "AsyncEvaluation", "AsyncJob", "AsyncRelease", "AsyncSample", "AsyncSweep"]
 
 POLL_SECONDS = 0.5
 
@@ -120,7 +122,9 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
         return AsyncRelease.of(await in_thread(self._sync.release))
 
 
-class _AsyncMadeByJob(AsyncLive):
+class AsyncMadeByJob(AsyncLive):
+    """`MadeByJob` for asyncio."""
+
     async def job(self) -> AsyncJob:
         """The job that makes it."""
         return AsyncJob.of(await in_thread(self._sync.job))
@@ -135,14 +139,8 @@ class _AsyncMadeByJob(AsyncLive):
         return await self.refresh()
 
 
-class AsyncEvaluation(_AsyncMadeByJob, job_schemas.EvaluationRecord):
+class AsyncEvaluation(AsyncMadeByJob, job_schemas.EvaluationRecord):
     """One measurement of a release on a public dataset."""
-
-
-class AsyncPreview(_AsyncMadeByJob, job_schemas.PreviewRecord):
-    """A plan tried on public images."""
-
-    save_grid = verb(Preview.save_grid)
 
 
 def drawn(method: Sync[P, R], *formats: SampleFormat) -> Async[P, R]:
@@ -171,7 +169,7 @@ def unpacked(method: Sync[[Path | str], Path], format: SampleFormat) -> Async[[P
     return run
 
 
-class AsyncSample(_AsyncMadeByJob, job_schemas.SampleRecord):
+class AsyncSample(AsyncMadeByJob, job_schemas.SampleRecord):
     """A set of synthetic images."""
 
     download = verb(Sample.download)

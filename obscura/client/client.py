@@ -12,17 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 from rich.console import Console
 
-from obscura.client.accounts import AccountClient
 from obscura.client.async_resources import (
     AsyncAccount,
     AsyncDataset,
     AsyncEvaluation,
     AsyncJob,
-    AsyncPreview,
     AsyncRelease,
     AsyncSample,
     AsyncSweep,
@@ -30,17 +27,20 @@ from obscura.client.async_resources import (
 from obscura.client.datasets import Datasets
 from obscura.client.holdings import Dataset
 from obscura.client.one_step import Labels, Pictures, push_for
+from obscura.client.plans import AsyncPlanClient, PlanClient
 from obscura.client.progress import job_progress
-from obscura.client.resources import Evaluation, Job, Preview, Release, Sample, Sweep
+from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
 from obscura.client.verbs import listed, verb
 from obscura.stopping import in_thread
-from obscura.wire import job_schemas, recipe_schemas, schemas
+from obscura.wire import schemas
+
+__all__ = ["AsyncClient", "AsyncDatasets", "Client"]
 
 RECIPE = "moments"  # where none is named
 
 
-class Client(AccountClient):
+class Client(PlanClient):
     """A connection to an Obscura service.
 
     Args:
@@ -52,37 +52,7 @@ class Client(AccountClient):
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
         super().__init__(transport or Transport(base_url, token))
 
-    # --- recipes, plans, jobs and sweeps ---
-
-    def recipes(self) -> list[recipe_schemas.RecipeRecord]:
-        """What this service can train, and with which options."""
-        return list(self._get(recipe_schemas.RecipeList, "/v1/recipes").items)
-
-    def recipe(self, name: str) -> recipe_schemas.RecipeRecord:
-        """Read a recipe: presets, defaults and the JSON Schema of its options."""
-        return self._get(recipe_schemas.RecipeRecord, f"/v1/recipes/{quote(name, safe='')}")
-
-    def plan(
-        self, dataset_id: str, *, recipe: str, epsilon: float, options: dict[str, Any] | None = None
-    ) -> job_schemas.PlanRecord:
-        """What a training would do and cost. No data is touched."""
-        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
-        return self._repeat(job_schemas.PlanRecord, "/v1/plans", body)
-
-    def preview(
-        self,
-        dataset_id: str,
-        *,
-        recipe: str,
-        epsilon: float,
-        options: dict[str, Any] | None = None,
-        stand_in_dataset_id: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Preview:
-        """Ask what a training would make, tried on public images; `wait()` for the forecast. It costs nothing."""
-        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
-        body["stand_in_dataset_id"] = stand_in_dataset_id
-        return Preview.bound(self.transport, self.transport.create(Preview.PATH, body, idempotency_key))
+    # --- trainings, jobs and sweeps ---
 
     def train(
         self,
@@ -226,7 +196,7 @@ class AsyncDatasets:
     free_name = verb(Datasets.free_name)
 
 
-class AsyncClient:
+class AsyncClient(AsyncPlanClient):
     """`Client` for asyncio: a connection that answers to an `async with` block.
 
     Functions that are handed over to be called during the work (`say`, `on_bytes`, ...) are called in its thread;
@@ -288,10 +258,6 @@ class AsyncClient:
     declare_dataset = verb(Client.declare_dataset, AsyncDataset.of)
     dataset = verb(Client.dataset, AsyncDataset.of)
 
-    recipes = verb(Client.recipes)
-    recipe = verb(Client.recipe)
-    plan = verb(Client.plan)
-    preview = verb(Client.preview, AsyncPreview.of)
     start_training = verb(Client.start_training, AsyncJob.of)
     job = verb(Client.job, AsyncJob.of)
     jobs = listed(Client.jobs, AsyncJob.of)

@@ -7,6 +7,8 @@ from pathlib import Path
 from obscura.client.client import AsyncClient, Client
 from obscura.client.local_service import LocalClient
 
+__all__ = ["connect", "connect_async", "local", "local_async"]
+
 
 def connect(url: str, token: str) -> Client:
     """Connect to a service.

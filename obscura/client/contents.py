@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
 
 
+__all__ = ["Images", "PlaceTaken"]
+
 READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a sample that `read_images` reads
 
 

@@ -14,6 +14,8 @@ from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, re
 from obscura.preparing.screen import screen
 from obscura.wire.admin_schemas import ProjectRecord
 
+__all__ = ["Datasets"]
+
 OnBytes = Callable[[int, int], None]
 Say = Callable[[str], None]
 Named = TypeVar("Named", Account, Dataset, ProjectRecord)

@@ -11,6 +11,8 @@ from obscura.client.transport import Transport
 from obscura.wire import schemas
 from obscura.wire.formats import UploadFormat
 
+__all__ = ["Account", "Dataset"]
+
 UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
 
 

@@ -19,6 +19,8 @@ from obscura.extras import SERVER, WORKER, MissingExtra
 from obscura.occupant import address_of, admin_key_path, is_occupied
 from obscura.private_files import make_private_folder
 
+__all__ = ["LocalClient", "ServiceFailed"]
+
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 

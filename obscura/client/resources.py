@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset as HuggingFaceDataset
     from torch.utils.data import TensorDataset
 
+__all__ = ["Evaluation", "Job", "Release", "Sample", "Sweep"]
 
 OnEvent = Callable[[job_schemas.EventRecord], None]
 
@@ -43,7 +44,9 @@ class _Cancellable(Live):
         return self.bound(self._transport, answer.content)
 
 
-class _MadeByJob(Live):
+class MadeByJob(Live):
+    """What a job was asked to make."""
+
     job_id: str
 
     def job(self) -> Job:
@@ -248,7 +251,7 @@ class Release(Live, job_schemas.ReleaseRecord):
         return Sample.bound(self._transport, content)
 
 
-class Evaluation(_MadeByJob, job_schemas.EvaluationRecord):
+class Evaluation(MadeByJob, job_schemas.EvaluationRecord):
     """One measurement of a release on a public dataset. It is read in the list of its release."""
 
     @classmethod
@@ -261,17 +264,7 @@ class Evaluation(_MadeByJob, job_schemas.EvaluationRecord):
         return next(found for found in self.of_release(self._transport, self.release_id) if found.id == self.id)
 
 
-class Preview(_MadeByJob, job_schemas.PreviewRecord):
-    """A plan tried on public images."""
-
-    PATH = "/v1/previews"
-
-    def save_grid(self, path: Path | str) -> Path:
-        """Save the picture of what was drawn, as PNG."""
-        return self._save("grid.png", path)
-
-
-class Sample(_MadeByJob, job_schemas.SampleRecord):
+class Sample(MadeByJob, job_schemas.SampleRecord):
     """A set of synthetic images."""
 
     PATH = "/v1/samples"

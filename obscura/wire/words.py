@@ -85,42 +85,6 @@ UNFINISHED = (JobState.QUEUED, JobState.RUNNING)
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
-class FailureCode(enum.StrEnum):
-    """Why a job failed, as far as anybody outside may know. Closed: a failure caused by data reads like any other."""
-
-    TRAINING_FAILED = "training_failed"
-    EVALUATION_FAILED = "evaluation_failed"
-    SAMPLING_FAILED = "sampling_failed"
-    DATASET_UNAVAILABLE = "dataset_unavailable"
-    RELEASE_UNAVAILABLE = "release_unavailable"
-    HOLD_EXHAUSTED = "hold_exhausted"
-    OUT_OF_MEMORY = "out_of_memory"
-    OUT_OF_DISK = "out_of_disk"
-    TIME_LIMIT = "time_limit"
-    WORKER_LOST = "worker_lost"
-    LEDGER_UNAVAILABLE = "ledger_unavailable"
-    INTERNAL = "internal"
-    PREVIEW_FAILED = "preview_failed"
-
-
-# What failures are called for people.
-FAILURES = {
-    FailureCode.TRAINING_FAILED: "The training did not finish, and had nothing that could be published.",
-    FailureCode.EVALUATION_FAILED: "The evaluation did not finish. The release is as it was; ask for another one.",
-    FailureCode.PREVIEW_FAILED: "The preview did not finish. It costs nothing to ask again.",
-    FailureCode.SAMPLING_FAILED: "The sampling did not finish. It costs nothing to ask again.",
-    FailureCode.DATASET_UNAVAILABLE: "The dataset could not be opened.",
-    FailureCode.RELEASE_UNAVAILABLE: "The release's files could not be opened.",
-    FailureCode.HOLD_EXHAUSTED: "The budget held for this job was used up before there was anything to publish.",
-    FailureCode.OUT_OF_MEMORY: "The worker ran out of memory.",
-    FailureCode.OUT_OF_DISK: "The worker ran out of disk space.",
-    FailureCode.TIME_LIMIT: "The job took longer than the service allows, and had nothing that could be published.",
-    FailureCode.WORKER_LOST: "The process that ran the job was lost too often, and nothing could be published.",
-    FailureCode.LEDGER_UNAVAILABLE: "The ledger could not be reached, and without it nothing may be charged.",
-    FailureCode.INTERNAL: "Something broke on our side. The operator's log says more.",
-}
-
-
 class EarlyEnd(enum.StrEnum):
     """Why a training ends before its plan: its budget is closed, and what it has made is published as incomplete.
 

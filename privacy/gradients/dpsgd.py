@@ -80,9 +80,9 @@ class DpSgd(Estimator):
         whole_sums = [sums[name] if name in sums else self._nothing(shape) for name, shape in self.shapes.items()]
         return torch.cat([value.reshape(-1) for value in whole_sums])[self.active]
 
-    def release(self, noise: SecureNoise) -> Shares:
+    def privatise(self, noise: SecureNoise) -> Shares:
         if self.active is None:
-            noisy = self._release_sums(self.shapes, noise)
+            noisy = self._privatise_sums(self.shapes, noise)
         else:
-            noisy = self.unflatten(self._release_sums({"": torch.Size([self.active_coordinates])}, noise)[""])
+            noisy = self.unflatten(self._privatise_sums({"": torch.Size([self.active_coordinates])}, noise)[""])
         return {name: value / self.expected_batch for name, value in noisy.items()}

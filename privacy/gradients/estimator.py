@@ -1,8 +1,8 @@
 """What every gradient estimator has in common: shapes, frozen coordinates, steps made of micro-batches.
 
 A step is: `begin_step` (public work only), any number of `add` (micro-batches of one Poisson sample; none when it is
-empty), a charge of `event`, and one `release`. Nothing but `add` sees private gradients, and nothing leaves but what
-`release` returns.
+empty), a charge of `event`, and one `privatise`. Nothing but `add` sees private gradients, and nothing leaves but what
+`privatise` returns.
 
 What a unit adds is a vector of integers of norm at most `bound`, of which the sensitivity is made, and sums are exact
 (`privacy.gradients.integers`). So each estimator has to say only what it scales to which length.
@@ -32,9 +32,9 @@ _BLOCK_NUMBERS_ELSEWHERE = 2**26
 
 
 class Curator(Protocol):
-    """Who releases: the processes that share a training, of which each adds up the sums of some of its records."""
+    """Who adds the noise: the processes that share a training, each with the sums of some of its records."""
 
-    def release(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def privatise(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Add up the sums of all processes, call `add_noise` on the total once, and return what it returned."""
 
     def agree(self, public: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ class Curator(Protocol):
 class Alone:
     """The curator of one process."""
 
-    def release(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def privatise(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Add the noise to the sum of this one process."""
         return add_noise(private_sum)
 
@@ -115,7 +115,7 @@ class Estimator(ABC):
         }  # of each parameter, the places of its active coordinates; None: all
 
     def event(self, probability: float) -> PoissonGaussianEvent:
-        """Return what one step releases, with its batch drawn by `poisson_sample(units, probability, ...)`."""
+        """Return the event of one step, with its batch drawn by `poisson_sample(units, probability, ...)`."""
         return PoissonGaussianEvent(probability, self.noise_multiplier)
 
     def freeze(self, active: torch.Tensor | None) -> None:
@@ -142,7 +142,7 @@ class Estimator(ABC):
         """
 
     @abstractmethod
-    def release(self, noise: SecureNoise) -> Shares:
+    def privatise(self, noise: SecureNoise) -> Shares:
         """Return the noisy mean gradient by parameter name, zero where frozen, and end the step. Charge before."""
 
     def rows(self, traces: Traces) -> torch.Tensor:
@@ -198,7 +198,7 @@ class Estimator(ABC):
         """Go on from what `state` returned."""
 
     def discard(self) -> Sums:
-        """Forget what was added since the last release, as when a charge was refused, and return it. PRIVATE."""
+        """Forget what was added since the step began, as when a charge was refused, and return it. PRIVATE."""
         sums, self._sums = self._sums, {}
         return sums
 
@@ -210,8 +210,8 @@ class Estimator(ABC):
         for name, value in sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _release_sums(self, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
-        """Release what was added, in units of the sensitivity's measure; `empty` names every part with its shape."""
+    def _privatise_sums(self, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
+        """Privatise what was added, in units of the sensitivity's measure; `empty` names every part with its shape."""
         sums = [self._sums[name] if name in self._sums else self._nothing(shape) for name, shape in empty.items()]
         self._sums = {}
 
@@ -219,7 +219,7 @@ class Estimator(ABC):
             return noisy_sum(private_sum, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)
 
         grid = self.sensitivity / self.bound
-        released = self.curator.release(torch.cat([value.reshape(-1) for value in sums]), add_noise)
+        released = self.curator.privatise(torch.cat([value.reshape(-1) for value in sums]), add_noise)
         return parted((released.double() * grid).float(), empty)
 
     def _nothing(self, shape: torch.Size) -> torch.Tensor:

@@ -250,11 +250,11 @@ class Gep(Estimator):
         parts["embedding"] = whole(embedding, self.scales(squares(embedding).sqrt(), self.clip, part))
         self._add_parts(parts, present)
 
-    def release(self, noise: SecureNoise) -> Shares:
+    def privatise(self, noise: SecureNoise) -> Shares:
         parts = {"embedding": torch.Size([self.embedding_size])}
         if self.clip_residual is not None:
             parts["residual"] = torch.Size([self.active_coordinates])
-        noisy = self._release_sums(parts, noise)
+        noisy = self._privatise_sums(parts, noise)
         embedding = noisy["embedding"][None].to(self.bases[0].vectors)
         flat = torch.zeros(self.active_coordinates, device=embedding.device)
         for basis, own in zip(self.bases, self._by_group(embedding), strict=True):

@@ -188,7 +188,7 @@ class Rgp(Estimator):
                 add_shares(found, {trace.full("bias"): rows.reshape(traces.records, -1, len(bias)).sum(dim=1)})
         return found
 
-    def release(self, noise: SecureNoise) -> Shares:
+    def privatise(self, noise: SecureNoise) -> Shares:
         empty: dict[str, torch.Size] = {}
         for name, shape in self.shapes.items():
             if name in self._carriers:
@@ -196,7 +196,7 @@ class Rgp(Estimator):
                 empty |= {f"{name}/L": left.shape, f"{name}/R": right.shape}
             else:
                 empty[name] = shape
-        noisy = self._release_sums(empty, noise)
+        noisy = self._privatise_sums(empty, noise)
         released: Shares = {}
         for name, shape in self.shapes.items():
             if name in self._carriers:

@@ -136,6 +136,6 @@ class TopAggSgd(Estimator):
             scales = self.scales(squares(rows).sqrt(), self.clip, 1 / math.sqrt(self.keep))  # of the whole gradient
             self._add_parts({"": whole(norm_top_k(rows, self.keep), scales)}, block.present)
 
-    def release(self, noise: SecureNoise) -> Shares:
-        flat = self._release_sums({"": torch.Size([self.active_coordinates])}, noise)[""]
+    def privatise(self, noise: SecureNoise) -> Shares:
+        flat = self._privatise_sums({"": torch.Size([self.active_coordinates])}, noise)[""]
         return self.unflatten(flat / self.expected_batch)

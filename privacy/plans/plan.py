@@ -126,7 +126,7 @@ class Plan:
     Attributes:
         recipe: name of the training loop.
         config: its complete configuration.
-        stages: what it releases.
+        stages: its kinds of noisy releases.
         budget_nano: what the plan was made for; its price never exceeds it.
         notes: sentences for people.
         facts: public numbers for people, such as teachers and images_to_aggregate. No program reads them.

@@ -94,6 +94,7 @@ def identify(service: Service, request: Request, token: str) -> Principal:
             raise TooManyWrongKeys(error.message, wait_seconds) from None
         raise
     service.key_uses.note(principal.id, now)
+    request.state.key_id = principal.id
     return principal
 
 

@@ -13,10 +13,10 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 
 from obscura.wire.schemas import FieldError, Problem
-from obscura.wire.words import FAILURES, FailureCode
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
 from service.api.described import describe
 from service.api.strict import field_names
+from service.db.job_tables import FailureCode
 from service.db.session import is_duplicate
 from service.errors import ObscuraError
 from service.logs import get_logger
@@ -291,7 +291,7 @@ def _on_unexpected_error(request: Request, error: Exception) -> Response:
     logged = {"path": request.scope["path"], "error": type(error).__name__, "request_id": name}
     get_logger(__name__).error("unexpected_error", **logged)
     # This answer is made outside all middleware, so it brings the headers that the others are given.
-    detail = FAILURES[FailureCode.INTERNAL]
+    detail = FailureCode.INTERNAL.message
     return problem_response(request, "internal", detail, headers=SECURITY_HEADERS | {"X-Request-Id": name})
 
 

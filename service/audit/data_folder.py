@@ -89,17 +89,7 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
     it has charged.
     """
     unknown = unknown_to(session, folder)
-    charged = _charged(session, folder.read.keys() - unknown.journals)
-    missing: dict[str, tuple[int, Journalled]] = {}  # what of a journal the ledger does not count
-    for job_id in sorted(folder.journals):
-        read = folder.read.get(job_id)
-        if job_id in unknown.journals:
-            journal = read or journalled(storage, job_id)
-            missing[job_id] = (journal.price_nano, journal)
-        elif read is not None:
-            account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
-            if read.price_nano > charged_nano:
-                missing[job_id] = (read.price_nano - charged_nano, replace(read, account_id=account_id))
+    missing = not_counted(session, storage, folder, unknown)
     together: Counter[str | None] = Counter()
     for missing_nano, journal in missing.values():
         together[journal.account_id] += missing_nano
@@ -113,6 +103,29 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
         for name in sorted(names):
             message = f"The folder of {noun} {name} is of a job that the database does not know: {_WHY}"
             yield Finding(code, message)
+
+
+def not_counted(
+    session: Session, storage: Storage, folder: DataFolder, unknown: DataFolder
+) -> dict[str, tuple[int, Journalled]]:
+    """Return, by job, how many nano-units of a journal the ledger does not count, and the journal, which names the
+    account where that is known.
+
+    Args:
+        unknown: `unknown_to` the database.
+    """
+    charged = _charged(session, folder.read.keys() - unknown.journals)
+    missing: dict[str, tuple[int, Journalled]] = {}
+    for job_id in sorted(folder.journals):
+        read = folder.read.get(job_id)
+        if job_id in unknown.journals:
+            journal = read or journalled(storage, job_id)
+            missing[job_id] = (journal.price_nano, journal)
+        elif read is not None:
+            account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
+            if read.price_nano > charged_nano:
+                missing[job_id] = (read.price_nano - charged_nano, replace(read, account_id=account_id))
+    return missing
 
 
 _WHY = "it is older than the data folder, or that of another installation."

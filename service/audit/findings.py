@@ -53,6 +53,7 @@ class FindingCode(enum.StrEnum):
     JOURNAL_AHEAD = "journal_ahead"
     RELEASE_UNKNOWN = "release_unknown"
     SAMPLE_UNKNOWN = "sample_unknown"
+    RESTORED = "restored"
     # The verification itself, and what it stands on
     NOT_VERIFIABLE = "not_verifiable"
     DATABASE_DAMAGED = "database_damaged"

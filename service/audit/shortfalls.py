@@ -19,12 +19,21 @@ def what_makes_up(row: Row[Any], missing_nano: int) -> str:
         missing_nano: what is not counted, positive.
     """
     try:
-        left_nano = row.capacity_nano - missing_nano
-        privacy_filter = open_filter(row.epsilon, row.delta, row.rate, row.base)
-        epsilon = math.floor(privacy_filter.epsilon_of(left_nano) * 1000) / 1000 if left_nano > 0 else 0.0
+        epsilon = limit_without(row, missing_nano)
     except (TypeError, ValueError, PrivacyError):
         return ""
     return f" A limit of epsilon {epsilon:g} or less makes up for that." if epsilon else " Nothing is left."
+
+
+def limit_without(row: Row[Any], missing_nano: int) -> float:
+    """Return the highest limit, in thousandths, that leaves an account no more than it has without an amount; or 0.
+
+    Raises:
+        TypeError, ValueError, PrivacyError: the row is not believable.
+    """
+    left_nano = row.capacity_nano - missing_nano
+    privacy_filter = open_filter(row.epsilon, row.delta, row.rate, row.base)
+    return math.floor(privacy_filter.epsilon_of(left_nano) * 1000) / 1000 if left_nano > 0 else 0.0
 
 
 def epsilon_of(row: Row[Any], nano: int) -> str:

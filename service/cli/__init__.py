@@ -8,7 +8,7 @@ import typer
 
 from obscura.wire.recipe_schemas import RecipeRecord
 from privacy.mechanisms import noise, record_count
-from service.cli import ledger, machine, server
+from service.cli import backups, ledger, machine, server
 from service.cli.machine import look_around
 
 __all__ = ["add_commands", "installed_recipes", "look_around", "propose_bound"]
@@ -19,6 +19,9 @@ def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
     app.command("up")(server.up)
     app.command("demo")(server.demo)
     app.command("openapi")(server.openapi)
+    app.command("backup")(backups.backup)
+    app.command("restore")(backups.restore)
+    app.command("drill")(backups.drill)
     app.add_typer(ledger.ledger, name="ledger")
     admins.command("restore")(machine.restore)
 

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from obscura.wire.words import EarlyEnd, FailureCode, JobState, ReleaseKind, SampleFormat
+from obscura.wire.words import EarlyEnd, JobState, ReleaseKind, SampleFormat
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow, HoldRow
+
+
+class FailureCode(enum.StrEnum):
+    """Why a job failed, as far as anybody outside may know, with what that is called for people.
+
+    Closed: a failure caused by data reads like any other.
+    """
+
+    message: str
+
+    def __new__(cls, code: str, message: str = "") -> Self:
+        """Make a word of its code and its message; `FailureCode(code)` finds it by the first alone."""
+        word = str.__new__(cls, code)
+        word._value_, word.message = code, message
+        return word
+
+    TRAINING_FAILED = "training_failed", "The training did not finish, and had nothing that could be published."
+    EVALUATION_FAILED = (
+        "evaluation_failed",
+        "The evaluation did not finish. The release is as it was; ask for another one.",
+    )
+    SAMPLING_FAILED = "sampling_failed", "The sampling did not finish. It costs nothing to ask again."
+    DATASET_UNAVAILABLE = "dataset_unavailable", "The dataset could not be opened."
+    RELEASE_UNAVAILABLE = "release_unavailable", "The release's files could not be opened."
+    HOLD_EXHAUSTED = "hold_exhausted", "The budget held for this job was used up before there was anything to publish."
+    OUT_OF_MEMORY = "out_of_memory", "The worker ran out of memory."
+    OUT_OF_DISK = "out_of_disk", "The worker ran out of disk space."
+    TIME_LIMIT = "time_limit", "The job took longer than the service allows, and had nothing that could be published."
+    WORKER_LOST = "worker_lost", "The process that ran the job was lost too often, and nothing could be published."
+    LEDGER_UNAVAILABLE = "ledger_unavailable", "The ledger could not be reached, and without it nothing may be charged."
+    INTERNAL = "internal", "Something broke on our side. The operator's log says more."
+    PREVIEW_FAILED = "preview_failed", "The preview did not finish. It costs nothing to ask again."
 
 
 class Sweep(Base):
@@ -92,9 +125,6 @@ class Job(Base):
 
     account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset | None] = relationship(lazy="raise_on_sql", viewonly=True, foreign_keys=[dataset_id])
-    evaluation_dataset: Mapped[Dataset | None] = relationship(
-        lazy="raise_on_sql", viewonly=True, foreign_keys=[evaluation_dataset_id]
-    )
     hold: Mapped[HoldRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
     def __repr__(self) -> str:

@@ -5,7 +5,8 @@ is aware, `principal` is the id of the caller, whose own the idempotency keys ar
 job, and StaleAttempt that another attempt has taken over or the job has ended.
 """
 
-from obscura.wire.words import EarlyEnd, FailureCode, JobState
+from obscura.wire.words import EarlyEnd, JobState
+from service.db.job_tables import FailureCode
 from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.train import publish

@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import TRAIN, EarlyEnd, FailureCode, JobState
+from obscura.wire.words import TRAIN, EarlyEnd, JobState
 from service import ledger, queue
-from service.db.job_tables import Job
+from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.jobs.lookup import MadeByJob, lock_job, made_by, secret_of, stale_attempt
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from obscura.wire.job_schemas import FailureFacts, JobRecord
 from obscura.wire.schemas import ApiRecord, ApiRequest
-from obscura.wire.words import FAILURES, FailureCode
-from service.db.job_tables import Job, Made
+from service.db.job_tables import FailureCode, Job, Made
 
 SAMPLES_MAX = 200_000  # where the service's settings say no other number
 
@@ -114,4 +113,4 @@ class Kind:
 def failure_of(job: Any) -> FailureFacts | None:
     """Say why a job failed, from the closed set; the job may be a row of its columns."""
     code = job.failure_code
-    return None if code is None else FailureFacts(code=code.value, message=FAILURES[code])
+    return None if code is None else FailureFacts(code=code.value, message=code.message)

@@ -16,9 +16,9 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, FailureCode, JobState
+from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
 from service import ledger, queue
-from service.db.job_tables import Job
+from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle
 from service.jobs.lookup import get_job, lock_job, stale_attempt

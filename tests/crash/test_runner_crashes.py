@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from obscura.wire.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
+from obscura.wire.words import EarlyEnd, EntryKind, HoldState, JobState
 from service import jobs
 from service.audit.receipts import kept_receipts
 from service.db.base import release_id_of
-from service.db.job_tables import Sample
+from service.db.job_tables import FailureCode, Sample
 from service.db.session import transaction
 from service.inspection import inspect_at_start
 from service.storage.folder import FolderStorage

@@ -19,6 +19,7 @@ WHOLE = {
     "admins.py": "who may decide, and that two admins stay, does not depend on who asks",
     "audit": "verifies every row",
     "auth.py": "finds the caller, and revokes with a key all that it made",
+    "backups": "copies and restores every row",
     "dashboard/sessions.py": "finds the caller, whose own name it shows",
     "datasets/deletion.py": "an image stays as long as anybody's job needs it; ends deletions without being asked",
     "datasets/erasing.py": "what may be forgotten depends on everybody's jobs and on the account's whole log",
@@ -28,6 +29,7 @@ WHOLE = {
     "decisions.py": "finds who asks and decides, and whether the same was asked for",
     "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",
+    "metrics.py": "counts everybody's jobs, for whoever is on call",
     "jobs/lifecycle.py": "workers take any job",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",
 }

@@ -148,7 +148,7 @@ class Walk:
 
     def fill(self, command: str) -> str:
         """Put what was shown before for the placeholders of a command."""
-        command = command.replace("http://127.0.0.1:8420", self.url)
+        command = command.replace("http://127.0.0.1:8420", self.url).replace("/backups/", f"{self.folder}/backups/")
         command = re.sub(r"key_\.\.\.:[0-9a-f]*\.\.\.", lambda _: self.seen["introduction"], command)
         command = command.replace("RELEASE", "rel_...").replace("5f1c...e2", self.seen.get("fingerprint", ""))
         command = command.replace(

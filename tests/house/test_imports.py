@@ -58,6 +58,9 @@ def test_every_contract_is_kept():
         ("wire-alone", "service/views/accounts.py", "import obscura.client"),
         ("layers", "service/ledger/holds.py", "import service.audit.findings"),
         ("second-opinion", "service/audit/replay.py", "import service.ledger.rows"),
+        ("who-supervises", "service/cli/serving.py", "import workers.supervise.dispatch"),
+        ("who-supervises", "service/dashboard/releases.py", "import workers.supervise.reconcile"),
+        ("no-torch", "service/main.py", "import workers.train.runner"),
         ("ledger-tables", "service/jobs/planning.py", "import service.db.ledger_tables"),
     ],
 )

@@ -39,6 +39,8 @@ OWN = {
     "privacy/auditing/distinguishing.py": "a game that tries to break a mechanism",
     "privacy/auditing/payment_order.py": "a game that tries to break a mechanism",
     "privacy/mechanisms/contribution.py": "a mechanism, with its proof",
+    "service/api/traffic.py": "says what is noted of a request, and so what is not",
+    "service/backups/drill.py": "what a drill is, and what its numbers mean",
     "service/datasets/erasing.py": "what is erased and why that is safe, which the audit relies on",
     "service/db/revisions.py": "of migrations alone",
     "service/db/writers.py": "who waits for SQLite's one writer; it carries the bar of 300 pairs a second",

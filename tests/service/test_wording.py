@@ -6,13 +6,13 @@ from obscura.wire import budgets as units
 from obscura.wire import words
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
+from service.db.job_tables import FailureCode
 from service.decisions import EXPIRED
 
 
 @pytest.mark.parametrize(
     ("table", "kinds"),
     [
-        (words.FAILURES, words.FailureCode),
         (wording.JOB_STATES, words.JobState),
         (wording.ENTRIES, words.EntryKind),
         (wording.HOLDS, words.HoldState),
@@ -26,6 +26,11 @@ from service.decisions import EXPIRED
 )
 def test_everything_that_can_be_shown_has_words(table, kinds):
     assert set(table) == set(kinds)
+
+
+def test_every_failure_has_a_message():
+    assert all(code.message.endswith(".") for code in FailureCode)
+    assert FailureCode("worker_lost") is FailureCode.WORKER_LOST
 
 
 def test_odds_sentences_name_the_unit_and_how_often_they_may_fail():

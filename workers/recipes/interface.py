@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.released import ReleasedGenerator, save_released
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from workers.recipes.ranks import from_first, least_of_all, object_from_first, pay_once, rank, ranks, release_once
+from workers.recipes.ranks import from_first, least_of_all, object_from_first, pay_once, privatise_once, rank, ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -154,7 +154,7 @@ def _tell_nobody(*, stage: str, step: int, steps: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrustedCurator:
-    """What a mechanism needs of its training: it pays, draws noise, releases and tells where it is.
+    """What a mechanism needs of its training: it pays, draws noise, privatises and tells where it is.
 
     Where several processes train together (`workers.recipes.ranks`), it is they who do, once. Its text form shows
     nothing.
@@ -190,9 +190,9 @@ class TrustedCurator:
         ending = bool(self.progress(stage=stage, step=step, steps=steps))
         return ending if ranks() == 1 else bool(self.agree(torch.tensor(ending)))
 
-    def release(self, private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
-        """Release the sum of all ranks' shares, once: see `workers.recipes.ranks.release_once`."""
-        return release_once(private_sum, add_noise)
+    def privatise(self, private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
+        """Privatise the sum of all ranks' shares, once: see `workers.recipes.ranks.privatise_once`."""
+        return privatise_once(private_sum, add_noise)
 
     def agree(self, public: Tensor) -> Tensor:
         """Return the first rank's tensor on every rank: what is public may differ between them by rounding."""

@@ -1,8 +1,8 @@
 """The private part of every recipe of the DP-SGD family: Poisson-sampled steps of one gradient estimator.
 
 One step: pay; draw each unit by a coin of its own; deal the sampled units into passes of one size through the network
-and add their gradients to the estimator; let it release; give what was released to an ordinary optimiser. Everything
-after the release is post-processing, also what `after_step` does with the network.
+and add their gradients to the estimator; let it privatise them; give what comes out to an ordinary optimiser.
+Everything after that is post-processing, also what `after_step` does with the network.
 
 Privacy:
     What a unit adds is an integer vector of norm at most the sensitivity, measured where it is added
@@ -174,7 +174,7 @@ class PrivateSteps:
             estimator.begin_step(self.task.model)
             self._add_sample()
             self._add_public_rows()
-        released = estimator.release(self.curator.noise("noise", step))
+        released = estimator.privatise(self.curator.noise("noise", step))
         self._freezing.remember(released, step)
         for name, parameter in trainable(self.task.model).items():
             parameter.grad = released[name].to(parameter)

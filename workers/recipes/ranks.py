@@ -167,8 +167,8 @@ def join_on_first(rows: Tensor) -> Tensor:
     return rows if parts is None else torch.cat(parts).to(rows.device)
 
 
-def release_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
-    """Add up the integer sums of all ranks, let rank 0 release the total, and return the release on every rank.
+def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
+    """Add up the integer sums of all ranks, let rank 0 privatise the total, and return what it made on every rank.
 
     Args:
         private_sum: of this rank's share, int64, of one shape everywhere. PRIVATE.

@@ -23,9 +23,9 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from obscura.private_files import make_private_folder
-from obscura.wire.words import FailureCode, JobState
+from obscura.wire.words import JobState
 from service import jobs
-from service.db.job_tables import Job
+from service.db.job_tables import FailureCode, Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint

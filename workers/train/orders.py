@@ -184,7 +184,7 @@ def charged_by_stage(session: Session, training: Training) -> Counter[str]:
 class HeldBudget:
     """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
 
-    A recipe may only release what its plan announced: an event with other noise or sensitivity is refused.
+    A recipe may only privatise what its plan announced: an event with other noise or sensitivity is refused.
 
     It is closed from the start where this attempt is there to publish what was paid for.
 

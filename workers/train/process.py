@@ -80,10 +80,7 @@ def keep_values_out(stream: TextIO | None = None) -> None:
         target.write("\n")
         target.flush()
 
-    def report_thread(failure: threading.ExceptHookArgs) -> None:
-        report(failure.exc_type, failure.exc_value, failure.exc_traceback)
-
-    def report_unraisable(failure: Any) -> None:
+    def report_failure(failure: Any) -> None:  # of a thread, or one that cannot be raised
         report(failure.exc_type, failure.exc_value, failure.exc_traceback)
 
     def report_warning(  # the message may quote values
@@ -97,8 +94,8 @@ def keep_values_out(stream: TextIO | None = None) -> None:
         target.write(f"{category.__name__} at {filename}:{lineno}\n")
 
     sys.excepthook = report
-    threading.excepthook = report_thread
-    sys.unraisablehook = report_unraisable
+    threading.excepthook = report_failure
+    sys.unraisablehook = report_failure
     warnings.showwarning = report_warning
     faulthandler.enable(target)  # frames only
 

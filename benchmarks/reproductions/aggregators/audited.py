@@ -78,7 +78,7 @@ def audited_aggregator(of: Aggregator, mu: float, draws: int = 600) -> Audited:
         return paid.sums(gradients, torch.Generator().manual_seed(0))
 
     def draw(present: bool, images: int, secret: bytes) -> Scores:
-        released = release.release(paid, sums(present, images), NoLedger(), SecureNoise.derive(secret, "sums"))
+        released = release.privatise(paid, sums(present, images), NoLedger(), SecureNoise.derive(secret, "sums"))
         scores: Scores = (released.double() @ (sums(True, 1) - sums(False, 1))[0].double()).numpy()
         return scores
 

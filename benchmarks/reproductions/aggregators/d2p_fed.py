@@ -35,7 +35,7 @@ class D2PFed(Aggregator):
         levels: K, at least 2.
         clip: c, of one rotated coordinate.
         rotation_seed: public seed of the rotation's signs.
-        beta: share of the teachers that must agree, as Algorithm 6 has it in units of c; None to release the mean.
+        beta: share of the teachers that must agree, as Algorithm 6 has it in units of c; None to privatise the mean.
     """
 
     levels: int

@@ -103,7 +103,7 @@ class Aggregator(abc.ABC):
         return total
 
 
-def release(aggregator: Aggregator, private_sums: Tensor, budget: Budget, noise: SecureNoise) -> Tensor:
+def privatise(aggregator: Aggregator, private_sums: Tensor, budget: Budget, noise: SecureNoise) -> Tensor:
     """Pay for one release for each image, then add the noise.
 
     Args:
@@ -123,8 +123,8 @@ def release(aggregator: Aggregator, private_sums: Tensor, budget: Budget, noise:
 def aggregate(
     aggregator: Aggregator, gradients: Tensor, budget: Budget, coins: torch.Generator, noise: SecureNoise
 ) -> Tensor:
-    """Release teachers' gradients (N, m, d), and return the directions (m, d)."""
-    return aggregator.direction(release(aggregator, aggregator.sums(gradients, coins), budget, noise))
+    """Privatise teachers' gradients (N, m, d), and return the directions (m, d)."""
+    return aggregator.direction(privatise(aggregator, aggregator.sums(gradients, coins), budget, noise))
 
 
 def bounded(rows: Tensor, square_max: int) -> Tensor:

@@ -22,7 +22,7 @@ class TopAgg(Aggregator):
     Attributes:
         k: coordinates for which one teacher may vote; the dimension for the ablation without top-k.
         c: clipping constant of a coordinate before normalisation.
-        beta: share of the teachers that must agree; None to release the noisy mean vote.
+        beta: share of the teachers that must agree; None to give out the noisy mean vote.
         stochastic_sign: ablation switch. Off: a vote is the sign of its coordinate.
     """
 

@@ -50,7 +50,7 @@ def audited_labels(mu: float) -> Audited:
             teachers.bias[1] = 100.0 if present else -100.0
         images, labels = torch.zeros(draws * _LABELLED, 4), torch.zeros(draws * _LABELLED, dtype=torch.int64)
         counts = pate_gan.votes_for_real(teachers, torch.ones(_TEACHERS, dtype=torch.bool), images, labels)
-        released = pate_gan.release_votes(counts, stddev, NoLedger(), SecureNoise.derive(secret, "votes"))
+        released = pate_gan.privatise_votes(counts, stddev, NoLedger(), SecureNoise.derive(secret, "votes"))
         scores: Scores = released.double().view(draws, _LABELLED).sum(dim=1).numpy()
         return scores
 
@@ -69,7 +69,7 @@ def audited_histogram(mu: float) -> Audited:
 
     def draw(present: bool, draws: int, secret: bytes) -> Scores:
         noise = SecureNoise.derive(secret, "bins")
-        released = release.release(paid, sums(present, draws * _VOTED), NoLedger(), noise).double()
+        released = release.privatise(paid, sums(present, draws * _VOTED), NoLedger(), noise).double()
         scores: Scores = (
             (released @ (sums(True, 1) - sums(False, 1))[0].double()).view(draws, _VOTED).sum(dim=1).numpy()
         )
@@ -87,7 +87,7 @@ def audited_visits(mu: float) -> Audited:
     def draw(present: bool, visits: int, secret: bytes) -> Scores:
         noise = SecureNoise.derive(secret, "gradients")
         gradients = (worst if present else -worst).repeat(visits, 1)
-        released = gs_wgan.release_gradients(gradients, paid, noise)
+        released = gs_wgan.privatise_gradients(gradients, paid, noise)
         scores: Scores = released[:, 0].double().view(visits, _BATCH).sum(dim=1).numpy()
         return scores
 

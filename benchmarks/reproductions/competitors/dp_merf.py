@@ -58,7 +58,7 @@ def embedded_sums(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], 
     return sums
 
 
-def release_embedding(sums: Array, budget_nano: int, budget: Budget, noise: SecureNoise) -> Array:
+def privatise_embedding(sums: Array, budget_nano: int, budget: Budget, noise: SecureNoise) -> Array:
     """Pay for the noisy sums, and return them in units of one record, (classes, D)."""
     stddev = stddev_for(UNIT, budget_nano, discrete=True)
     budget.charge(GaussianEvent.of_discrete_noise(UNIT, stddev), STAGE)
@@ -98,7 +98,7 @@ def fit_generator(released: Array, declared: int, waves: Array, steps: int, seed
     """Train a generator whose mean embedding is the released one: least squared distance, by Adam.
 
     Args:
-        released: from `release_embedding`.
+        released: from `privatise_embedding`.
         declared: number of records.
         waves: from `frequencies`.
         steps: of 500 drawn images each; the rate falls by a tenth ten times on the way.

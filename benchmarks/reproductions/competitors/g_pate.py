@@ -25,7 +25,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from benchmarks.reproductions.aggregators.release import Aggregator, release, usable
+from benchmarks.reproductions.aggregators.release import Aggregator, privatise, usable
 from benchmarks.reproductions.competitors.players import Player, Teachers, unit_pixels
 from benchmarks.small_data import Folder, facts_of
 from models.portable.dcgan import DcganGenerator
@@ -143,7 +143,7 @@ def train_g_pate(folder: Folder, config: GPate, budget_nano: int, means: Trusted
         sums = torch.zeros(config.batch, votes.width, dtype=torch.int64)
         for gradients in _of_active(teachers, seen, labels):
             sums += votes.sums(gradients, coins)
-        follow = votes.direction(release(votes, sums, means.budget, means.noise("votes", iteration)))
+        follow = votes.direction(privatise(votes, sums, means.budget, means.noise("votes", iteration)))
         player.descend(-(unit_pixels(images) * follow).sum(dim=1).mean())
     return player.generator.eval()
 

@@ -109,7 +109,7 @@ class Critic:
         return slope.flatten(1) if len(self._labels) else torch.zeros_like(slope).flatten(1)
 
 
-def release_gradients(gradients: Tensor, clipped: ClippedSum, noise: SecureNoise) -> Tensor:
+def privatise_gradients(gradients: Tensor, clipped: ClippedSum, noise: SecureNoise) -> Tensor:
     """Clip and noise one critic's gradients (m, d): m releases, which the charge of their round has paid for."""
     shares = clipped.shares(gradients, 0)
     drawn = noise.discrete_gaussian(tuple(shares.shape), clipped.stddev)
@@ -142,6 +142,6 @@ def train_gs_wgan(folder: Folder, config: GsWgan, budget_nano: int, means: Trust
                 critic.learn(drawn.detach(), asked)
             drawn, asked = player.draw(config.batch)
             noise = means.noise("gradients", visit, turn)
-            follow = release_gradients(critic.gradients(drawn, asked), clipped, noise)
+            follow = privatise_gradients(critic.gradients(drawn, asked), clipped, noise)
             player.descend(-(drawn.flatten(1) * follow).sum(dim=1).mean())
     return player.generator.eval()

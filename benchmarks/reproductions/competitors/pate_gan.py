@@ -84,7 +84,7 @@ def votes_for_real(ensemble: TeacherEnsemble, active: Tensor, images: Tensor, la
     return counts
 
 
-def release_votes(counts: Tensor, stddev: float, budget: Budget, noise: SecureNoise) -> Tensor:
+def privatise_votes(counts: Tensor, stddev: float, budget: Budget, noise: SecureNoise) -> Tensor:
     """Pay for the noisy counts of a batch, one release for each image, and return them (m,) int64."""
     budget.charge(GaussianEvent.of_discrete_noise(SENSITIVITY, stddev, len(counts)), STAGE)
     return counts + torch.from_numpy(noise.discrete_gaussian(len(counts), stddev))
@@ -113,7 +113,7 @@ def train_pate_gan(
         for step in range(config.student_steps):
             images, labels = (part.detach() for part in player.draw(config.batch))
             counts = votes_for_real(teachers.ensemble, teachers.active, unit_pixels(images), labels)
-            released = release_votes(counts, stddev, means.budget, means.noise("votes", iteration, step))
+            released = privatise_votes(counts, stddev, means.budget, means.noise("votes", iteration, step))
             says_real = (2 * released > config.teachers).float()
             logits = student(with_planes(images, labels))
             optimiser.zero_grad()

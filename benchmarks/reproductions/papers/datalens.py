@@ -22,7 +22,7 @@ from benchmarks.generator_runs import DELTA, OURS, train
 from benchmarks.generator_runs import PUBLISHED as PAPERS
 from benchmarks.reproductions.competitors.dc_gan import DcGan, train_dc_gan
 from benchmarks.reproductions.competitors.dp_gan import DpGan, train_dp_gan
-from benchmarks.reproductions.competitors.dp_merf import embedded_sums, fit_generator, frequencies, release_embedding
+from benchmarks.reproductions.competitors.dp_merf import embedded_sums, fit_generator, frequencies, privatise_embedding
 from benchmarks.reproductions.competitors.g_pate import GPate, train_g_pate
 from benchmarks.reproductions.competitors.gs_wgan import GsWgan, train_gs_wgan
 from benchmarks.reproductions.competitors.pate_gan import PateGan, train_pate_gan
@@ -96,7 +96,7 @@ def _merf(folder: Folder, epsilon: float, seed: int, budget: str) -> Draw:
     waves = frequencies(facts_of(folder).pixels, features, seed)
     sums = embedded_sums(folder.images, folder.labels, waves, len(folder.classes))
     noise = SecureNoise(secrets.token_bytes(32))
-    released = release_embedding(sums, open_filter(epsilon, DELTA).capacity_nano, NoLedger(), noise)
+    released = privatise_embedding(sums, open_filter(epsilon, DELTA).capacity_nano, NoLedger(), noise)
     return fit_generator(released, len(folder.labels), waves, steps, seed).sample
 
 

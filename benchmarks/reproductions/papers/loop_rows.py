@@ -3,7 +3,7 @@
 `--figure ablation` trains on 55,000 training images and judges a generator on the other 5,000 (4,000 samples, the CNN,
 five epochs), with one seed, or three for `full`. `--figure loop` trains on all 60,000 with 4,000 linear teachers and
 the noise that is paid for, three seeds, draws 10,000 samples and tests once, as `--table 1 --budget quick` does for
-every method, and does the same with what others release in TopAgg's place at the same epsilon. `full` also trains
+every method, and does the same with what others do in TopAgg's place at the same epsilon. `full` also trains
 4,000 published teachers: 36 GB, on a processor days. `--figure dense` has small dense networks all through.
 """
 
@@ -54,7 +54,7 @@ _CEILING = (86, 300, 1000)  # generator steps
 REAL: Mapping[str, tuple[str, float, Rung]] = {
     "Algorithms 1-3, the paper's 1,290 images": (PAPER, 1.0, Rung()),
     **{f"Algorithms 1-3, as many images as epsilon {of:g} pays for": (PAPER, of, rung) for of, rung in PAID.items()},
-    # What others release, of the same teachers in as many iterations. Where one teacher is asked at a time a record
+    # What others make public, of the same teachers in as many iterations. Where one teacher is asked at a time a record
     # pays for the visits to its own alone, so that each has a visit.
     **{
         f"{release}, epsilon {of:g}": (
@@ -92,7 +92,7 @@ def figure_ablation(dataset: str, budget: str) -> list[Row]:
 
 
 def figure_competitors(dataset: str, budget: str) -> list[Row]:
-    """Make rows of what others release of the same teachers' gradients, with noise and without."""
+    """Make rows of what others make public of the same teachers' gradients, with noise and without."""
     folder = FOLDERS[dataset]().held_out(test=_HELD_OUT)
     wanted = [Rung(release=of, noise=noise) for of in (CLIPPED, G_PATE, GS_WGAN) for noise in (False, True)]
     return _judged("competitors", dataset, budget, folder, wanted)

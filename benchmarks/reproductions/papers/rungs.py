@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.budgets import NoLedger
 from benchmarks.reproductions.aggregators.gaussian import ClippedSum
-from benchmarks.reproductions.aggregators.release import Aggregator, release
+from benchmarks.reproductions.aggregators.release import Aggregator, privatise
 from benchmarks.reproductions.competitors.g_pate import HistogramVotes
 from privacy.accounting.filter import NANO, open_filter, release_nano
 from privacy.accounting.gaussian import gaussian_epsilon
@@ -138,7 +138,7 @@ def released(rung: Rung, gradients: Tensor, coins: torch.Generator, secret: byte
         if isinstance(other, HistogramVotes):
             other = dataclasses.replace(other, seed=iteration)  # other directions each time
         sums = other.sums(gradients, coins)
-        return other.direction(release(other, sums, NoLedger(), noise) if rung.noise else sums)
+        return other.direction(privatise(other, sums, NoLedger(), noise) if rung.noise else sums)
     config = rung.aggregation
     votes = topagg.count_votes(gradients, config, coins)
     if rung.noise:

@@ -30,7 +30,6 @@ _SUFFIXES = (".parquet", ".arrow")
 _PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._/]|$)", re.IGNORECASE)
 _ROWS_AT_ONCE = 64
 _ARROW_FILE = b"ARROW1"  # how files of Arrow begin; its streams do not
-_FILE_BYTES_MAX = 2**32
 
 
 @dataclass(frozen=True)

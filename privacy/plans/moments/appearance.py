@@ -1,7 +1,7 @@
 """What people will see of images drawn from class moments, in words: from what was declared and the budget alone.
 
 An accuracy does not tell it: a classifier finds class means under static, and people do not. The words are those of
-grids that were looked at; docs/research/previews.md has the rows, and which of them each threshold stands on.
+grids that were looked at; tests/privacy/plans/moments/test_appearance.py has the rows that each threshold stands on.
 """
 
 from __future__ import annotations

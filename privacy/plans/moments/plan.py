@@ -36,7 +36,7 @@ DECLARED = {
 }
 COARSE_PIXELS = 6.0  # a plan tells how wide the finest detail is from here on
 GENERATOR_NUMBERS_MAX = 2**28  # 1 GiB in a release, and several times that while it is made
-VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
+VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (measured in docs/research)
 LAST_NOTES = (
     "Labels of synthetic images are uniform over the declared classes.",
     "If a classifier is all that is wanted, dp_classifier buys a better one (docs/choosing.md).",

@@ -122,7 +122,7 @@ def _measured(walk: Onboarding, found: DemoImages, releases: Sequence[Release]) 
     for release in releases:
         command = f"evaluate {release.id} --on {quoted(name)} --wait"
         walk.say("Measuring it on public images, which costs nothing", command)
-        follow(walk.output, release.evaluate(public.id).job(), "evaluation")
+        follow(walk.output, release.evaluate(public.id).job())
     return [release.refresh() for release in releases]
 
 

@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
 from obscura.wire.wording import show_percent
-from obscura.wire.words import FailureCode, Visibility
+from obscura.wire.words import Visibility
 from privacy.plans.moments.appearance import SEEN
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Preview
+from service.db.job_tables import FailureCode, Job, Preview
 from service.errors import InvalidInput
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of

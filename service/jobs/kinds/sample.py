@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from obscura.wire.class_shares import AS_STATED, checked_class_shares, read_class_shares
 from obscura.wire.job_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
-from obscura.wire.words import FailureCode, ReleaseKind, SampleFormat
+from obscura.wire.words import ReleaseKind, SampleFormat
 from service import ledger
 from service.db.base import new_id
-from service.db.job_tables import Job, Release, Sample
+from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made, require_sha256
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of

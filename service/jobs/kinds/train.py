@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import JobRequest
 from obscura.wire.schemas import to_the_minute
-from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, FailureCode, JobState, ReleaseKind
+from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, JobState, ReleaseKind
 from privacy.plans.plan import Plan
 from service import ledger
 from service.access import visible
 from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
-from service.db.job_tables import Job, Release
+from service.db.job_tables import FailureCode, Job, Release
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
 from service.jobs.endings import end_job, lock_attempt, require_sha256

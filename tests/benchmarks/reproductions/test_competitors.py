@@ -25,7 +25,7 @@ from benchmarks.reproductions.competitors.dc_gan import DcGan, train_dc_gan
 from benchmarks.reproductions.competitors.dp_gan import DpGan, plan_dp_gan, train_dp_gan
 from benchmarks.reproductions.competitors.g_pate import GPate, HistogramVotes, train_g_pate
 from benchmarks.reproductions.competitors.gs_wgan import GsWgan, train_gs_wgan
-from benchmarks.reproductions.competitors.pate_gan import PateGan, release_votes, train_pate_gan, votes_for_real
+from benchmarks.reproductions.competitors.pate_gan import PateGan, privatise_votes, train_pate_gan, votes_for_real
 from benchmarks.reproductions.competitors.players import members_of
 from benchmarks.small_data import facts_of
 from models.discriminator import Discriminator
@@ -227,5 +227,5 @@ def test_labels_are_released_one_by_one() -> None:
     account = Account()
     noise = Mock()
     noise.discrete_gaussian.return_value = np.array([3, -3])
-    assert release_votes(torch.tensor([5, 5]), 100.0, account, noise).tolist() == [8, 2]
+    assert privatise_votes(torch.tensor([5, 5]), 100.0, account, noise).tolist() == [8, 2]
     assert account.events == 2

@@ -19,7 +19,7 @@ from benchmarks.reproductions.competitors.dp_merf import (
     embedded_sums,
     fit_generator,
     frequencies,
-    release_embedding,
+    privatise_embedding,
 )
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
@@ -57,7 +57,7 @@ def test_nothing_is_drawn_before_it_is_paid_for() -> None:
     nobody, empty = Mock(), Mock()
     empty.charge.side_effect = BudgetExceeded(1, 0)
     with pytest.raises(BudgetExceeded):
-        release_embedding(np.zeros((1, 4)), BUDGET_NANO, empty, nobody)
+        privatise_embedding(np.zeros((1, 4)), BUDGET_NANO, empty, nobody)
     assert nobody.mock_calls == []
 
 
@@ -69,7 +69,7 @@ def audited() -> Audited:
         images = np.concatenate([np.repeat(record, draws, 0), np.repeat(canary, draws if present else 0, 0)])
         labels = np.concatenate([np.arange(draws), np.arange(draws if present else 0)])
         sums = embedded_sums(images, labels, WAVES, draws)
-        released = release_embedding(sums, BUDGET_NANO, NoLedger(), SecureNoise.derive(secret, "sums"))
+        released = privatise_embedding(sums, BUDGET_NANO, NoLedger(), SecureNoise.derive(secret, "sums"))
         return released @ embedded_sums(canary, np.zeros(1, np.int64), WAVES, 1)[0]
 
     claim = GaussianEvent.of_discrete_noise(UNIT, stddev_for(UNIT, BUDGET_NANO, discrete=True))

@@ -42,7 +42,7 @@ def released(
     for x, y in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
         if len(x):
             taken.add(trace_gradients(model, losses, x, y))
-    return torch.cat([value.flatten() for value in taken.release(noise("step")).values()])
+    return torch.cat([value.flatten() for value in taken.privatise(noise("step")).values()])
 
 
 def test_one_record_more_moves_the_sum_by_at_most_the_clip_and_a_long_gradient_attains_it() -> None:
@@ -84,8 +84,8 @@ def test_the_second_step_starts_from_nothing() -> None:
     model = nn.Linear(3, 2)
     taken = estimator(model)
     taken.add(trace_gradients(model, losses, torch.ones(2, 3), torch.zeros(2, dtype=torch.long)))
-    first = taken.release(noise("one"))
-    second = taken.release(noise("two"))
+    first = taken.privatise(noise("one"))
+    second = taken.privatise(noise("two"))
     assert float(first["weight"].norm()) > 0.1
     assert float(second["weight"].norm()) < 1e-4
 
@@ -102,7 +102,7 @@ def test_the_noise_is_gaussian_with_the_priced_deviation(wrong: float) -> None:
 def test_released_values_lie_on_the_public_grid() -> None:
     taken = DpSgd({"a": torch.Size([1000])}, clip=0.3, noise_multiplier=2.0**18, expected_batch=1.0)
     assert taken.bound == 2.0**26  # so much noise leaves a coarser grid
-    steps = taken.release(noise("grid"))["a"].double() / (0.3 / taken.bound)
+    steps = taken.privatise(noise("grid"))["a"].double() / (0.3 / taken.bound)
     fraction = steps / 2.0**20  # of float32's digits above the grid
     assert float((steps - steps.round()).abs().max()) < 1e-7 * float(steps.abs().max())
     assert 0.9 < float(fraction.std()) / 2.0**24 < 1.1

@@ -131,7 +131,7 @@ def test_gep_with_wide_bounds_returns_the_gradient_and_b_gep_its_projection() ->
     def released(estimator: Estimator) -> torch.Tensor:
         estimator.begin_step(model)
         estimator.add(traces)
-        return torch.cat([value.flatten() for value in estimator.release(noise()).values()]).to(truth)
+        return torch.cat([value.flatten() for value in estimator.privatise(noise()).values()]).to(truth)
 
     torch.testing.assert_close(released(gep(model, clip_residual=30.0, **wide)), truth, atol=1e-3, rtol=1e-3)
     few, many = released(b_gep(model, basis_size=4, **wide)), released(b_gep(model, basis_size=100, **wide))
@@ -201,7 +201,7 @@ def test_frozen_coordinates_get_neither_gradient_nor_noise_and_empty_samples_are
     mask = random_mask(estimator.coordinates, 0.7, torch.Generator().manual_seed(0))
     estimator.freeze(mask)
     estimator.begin_step(model)
-    flat = torch.cat([value.flatten() for value in estimator.release(noise()).values()])
+    flat = torch.cat([value.flatten() for value in estimator.privatise(noise()).values()])
     assert bool((flat[~mask] == 0).all())
     assert bool((flat[mask] != 0).all())
 
@@ -223,7 +223,7 @@ def test_a_posterior_mask_drops_coordinates_of_what_was_clipped_whole() -> None:
     torch.testing.assert_close(found, sums(whole, model, inputs, targets)[mask])
     assert float(sums(posterior, model, inputs[:1], targets[:1]).norm()) < 0.6 * posterior.sensitivity
     posterior.begin_step(model)
-    flat = torch.cat([value.flatten() for value in posterior.release(noise()).values()])
+    flat = torch.cat([value.flatten() for value in posterior.privatise(noise()).values()])
     assert bool((flat[~mask] == 0).all())
 
 

@@ -49,7 +49,7 @@ def rgp(model: nn.Module, **changes: float) -> Rgp:
 def released(model: nn.Module, estimator: Rgp | DpSgd, inputs: torch.Tensor, targets: torch.Tensor) -> Shares:
     estimator.begin_step(model)
     estimator.add(trace_gradients(model, losses, inputs, targets))
-    return estimator.release(noise())
+    return estimator.privatise(noise())
 
 
 def assert_projected(model: nn.Module, estimator: Rgp, inputs: torch.Tensor, targets: torch.Tensor) -> set[str]:
@@ -58,7 +58,7 @@ def assert_projected(model: nn.Module, estimator: Rgp, inputs: torch.Tensor, tar
     carriers = dict(estimator._carriers)
     traces = trace_gradients(model, losses, inputs, targets)
     estimator.add(traces)
-    found = estimator.release(noise())
+    found = estimator.privatise(noise())
     for name, share in traces.shares().items():
         truth = share.sum(dim=0)
         if name in carriers:
@@ -131,7 +131,7 @@ def test_after_the_warm_up_carriers_follow_the_historical_update() -> None:
     estimator = rgp(model, warm_up_steps=1)
     for _ in range(2):
         estimator.begin_step(model)
-        estimator.release(noise())
+        estimator.privatise(noise())
     step = torch.outer(torch.randn(9), torch.randn(28))
     with torch.no_grad():
         model[5].weight += 1e-3 * step  # the weights themselves are far larger
@@ -178,7 +178,7 @@ def test_broken_records_empty_samples_and_misuse() -> None:
     torch.testing.assert_close(found, whole)
     estimator = rgp(model)
     estimator.begin_step(model)
-    assert set(estimator.release(noise())) == set(shapes_of(model))
+    assert set(estimator.privatise(noise())) == set(shapes_of(model))
     with pytest.raises(InvalidParameter, match="begin_step"):
         rgp(model).add(trace_gradients(model, losses, *batch(2)))
     with pytest.raises(InvalidParameter, match="frozen"):

@@ -60,7 +60,7 @@ def test_it_learns() -> None:
     for step in range(120):
         estimator.begin_step(model)
         estimator.add(trace_gradients(model, losses, tokens, targets))
-        released = estimator.release(noise(step))
+        released = estimator.privatise(noise(step))
         for name, parameter in model.named_parameters():
             parameter.grad = released[name].to(parameter)
         optimiser.step()

@@ -7,10 +7,10 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import ApiRequest, Identifier
-from obscura.wire.words import FailureCode, JobState
+from obscura.wire.words import JobState
 from service import jobs
 from service.datasets.vault import open_dataset
-from service.db.job_tables import Job
+from service.db.job_tables import FailureCode, Job
 from service.db.session import transaction
 from service.jobs.endings import end_job, lock_attempt
 from service.jobs.kind import Ask, Kind, Order

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import JSON, Boolean, Column, Enum, Float, LargeBinary, String, Table, select, text
 from sqlalchemy.types import Integer
 
-from obscura.wire.words import DatasetState, EntryKind, FailureCode, JobState, Visibility
+from obscura.wire.words import DatasetState, EntryKind, JobState, Visibility
 from service import jobs, ledger
 from service.audit.findings import FindingCode
 from service.audit.signing import trusted_keys
@@ -23,7 +23,7 @@ from service.datasets import receiving, states
 from service.datasets.reading import Content
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.job_tables import Evaluation, Job, Sample
+from service.db.job_tables import Evaluation, FailureCode, Job, Sample
 from service.db.session import SessionFactory, transaction
 from service.errors import LedgerCorruption
 from service.jobs import kinds

@@ -17,8 +17,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from obscura.wire.words import FailureCode
 from service import ledger
+from service.db.job_tables import FailureCode
 from service.db.session import transaction
 from service.errors import LedgerCorruption
 from tests.service.ledger.machine_place import Command, Outcome, Place

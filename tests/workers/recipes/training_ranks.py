@@ -38,7 +38,7 @@ from workers.recipes.datalens.teacher_stage import (
 )
 from workers.recipes.interface import Run, TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import PrivateSteps
-from workers.recipes.ranks import object_from_first, rank, release_once
+from workers.recipes.ranks import object_from_first, privatise_once, rank
 from workers.recipes.registry import TRAINERS
 
 SECRET = bytes(range(32))
@@ -160,13 +160,13 @@ def release_noise() -> dict[str, Any]:
     means = TrustedCurator(budget=Purse(), secret=bytes(32))
     shapes = {"w": torch.Size([40_000])}
     estimator = DpSgd(shapes, clip=2.0, noise_multiplier=1.5, expected_batch=10.0, curator=means)
-    return {"released": estimator.release(SecureNoise.derive(os.urandom(32), "noise"))["w"]}
+    return {"released": estimator.privatise(SecureNoise.derive(os.urandom(32), "noise"))["w"]}
 
 
 def add_integers() -> dict[str, Any]:
     """Sums that no float holds; released as they are."""
     own = torch.tensor([2**60 + 1 + rank(), -(2**40) - 3, 0])
-    return {"sum": release_once(own, lambda total: total)}
+    return {"sum": privatise_once(own, lambda total: total)}
 
 
 def train_with_directions_of_its_own(estimator: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from sqlalchemy import delete, event
 
-from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
+from obscura.wire.words import EarlyEnd, HoldState, JobState
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
 from service.audit.arming import clear_stops, stop_arming
@@ -19,7 +19,7 @@ from service.audit.findings import Finding, FindingCode
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.base import new_id, release_id_of
-from service.db.job_tables import Sample
+from service.db.job_tables import FailureCode, Sample
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
 from service.storage.interface import key_of, work_key

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
+from obscura.wire.words import EarlyEnd, HoldState, JobState
+from service.db.job_tables import FailureCode
 from tests.workers.conftest import TINY_RUNNER, alive
 from workers.supervise.attempts import Attempt
 from workers.supervise.supervisor import Patience, runner_environment, supervise

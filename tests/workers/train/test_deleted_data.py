@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from obscura.wire.words import DatasetState, FailureCode, HoldState, JobState
+from obscura.wire.words import DatasetState, HoldState, JobState
 from privacy.mechanisms.noise import derive_key
 from service import jobs
 from service.access import find
 from service.datasets import deletion
 from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import FailureCode
 from service.db.session import transaction
 from service.errors import Conflict, NotFound
 from service.sealing import SealBroken, new_key

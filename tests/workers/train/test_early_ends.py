@@ -13,7 +13,7 @@ from sqlalchemy import select
 from benchmarks.chaos_audit import audit
 from models.private_classifier import load_classifier
 from models.released import load_released
-from obscura.wire.words import FAILURES, EarlyEnd, HoldState, JobState
+from obscura.wire.words import EarlyEnd, HoldState, JobState
 from privacy.plans.registry import RECIPES, plan_from_json, useful_from_nano
 from service import jobs
 from service.db.job_tables import Job
@@ -208,7 +208,7 @@ def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
     workshop.work(job_id)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.TIME_LIMIT)
-    assert "nothing that could be published" in FAILURES[job.failure_code]
+    assert "nothing that could be published" in job.failure_code.message
     assert len(workshop.charges(job_id)) == 1
     workshop_holds_nothing(workshop, job_id)
 

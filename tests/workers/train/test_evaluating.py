@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from obscura.wire.words import DatasetState, FailureCode, JobState
+from obscura.wire.words import DatasetState, JobState
 from service import jobs
 from service.datasets import deletion
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Release
+from service.db.job_tables import FailureCode, Release
 from service.db.session import transaction
 from service.errors import Conflict
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures

@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
-from obscura.wire.words import DatasetState, FailureCode, JobState
+from obscura.wire.words import DatasetState, JobState
 from privacy.plans.plan import PublicFacts
 from service import jobs
 from service.datasets.vault import key_path
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Preview
+from service.db.job_tables import FailureCode, Preview
 from service.db.session import transaction
 from service.storage.interface import key_of
 from tests.workers.conftest import OPTIONS, on_either_database

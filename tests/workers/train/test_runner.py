@@ -13,7 +13,7 @@ import torch
 from sqlalchemy import select, update
 
 from models.released import load_released
-from obscura.wire.words import EntryKind, FailureCode, HoldState, JobState
+from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
 from privacy.plans.registry import plan_from_json
@@ -21,7 +21,7 @@ from service import jobs, ledger
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Sample
+from service.db.job_tables import FailureCode, Job, Sample
 from service.db.session import transaction
 from service.errors import StaleAttempt
 from service.sealing import new_key

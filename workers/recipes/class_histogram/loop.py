@@ -77,7 +77,7 @@ def read_histogram(directory: Path) -> Mapping[str, Any]:
 
 
 def train(run: Run) -> ClassHistogram:
-    """Count the units of each class and release the counts; see `workers.recipes.interface.Trainer`.
+    """Count the units of each class and privatise the counts; see `workers.recipes.interface.Trainer`.
 
     Privacy:
         Add or remove one unit. One release, of L2 sensitivity 1 (the proof stands in
@@ -98,7 +98,7 @@ def train(run: Run) -> ClassHistogram:
         drawn = run.noise("class histogram").discrete_gaussian(len(facts.classes), stddev)
         return counts + torch.from_numpy(drawn)
 
-    released_counts = run.release(torch.from_numpy(private_counts), add_noise).tolist()
+    released_counts = run.privatise(torch.from_numpy(private_counts), add_noise).tolist()
     return ClassHistogram(facts.classes, tuple(released_counts), stddev, facts.units_declared)
 
 

@@ -89,8 +89,8 @@ def _train_on_pixels(run: Run, config: DataLensConfig) -> ConditionalDcganGenera
 def _train_on_latents(run: Run, config: DataLensConfig) -> Generator:
     unbent = config.texture and config.vote_share == 0  # as it was before votes knew of texture
     generator = empty_generator(config, run.facts, 0 if unbent else config.features)
-    release = _STARTS[config.starts_from].release
-    state = started(run, generator, lambda released, keep: release(run, released, keep))
+    fit = _STARTS[config.starts_from].fit
+    state = started(run, generator, lambda released, keep: fit(run, released, keep))
     generator.to(run.device)
     if VOTES not in run.plan.noise_stddev:
         return generator.cpu().eval()
@@ -118,9 +118,9 @@ def _train_on_latents(run: Run, config: DataLensConfig) -> Generator:
 
 
 class Start(NamedTuple):
-    """What a generator of latents starts from: what releases it, and the pieces of a training that this is."""
+    """What a generator of latents starts from: what fits it to releases, and the pieces of a training that this is."""
 
-    release: Callable[[Run, Mapping[str, Any], Keep], ClassGaussians]
+    fit: Callable[[Run, Mapping[str, Any], Keep], ClassGaussians]
     work: Callable[[Plan, PublicFacts], tuple[Piece, ...]]
 
 

@@ -260,7 +260,7 @@ def run_teacher_stage(
         votes = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
         for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
-        g_star = curator.release(votes, add_noise)  # Phase II, paid above
+        g_star = curator.privatise(votes, add_noise)  # Phase II, paid above
         g_bar = topagg.threshold(g_star, agg)
         state.releases += [Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar)]
         student.learn(state.releases)

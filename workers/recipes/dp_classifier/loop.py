@@ -48,7 +48,7 @@ def train(run: Run) -> PrivateClassifier:
     """Train and return the released classifier; see `workers.recipes.interface.Trainer`.
 
     Privacy:
-        Add or remove one unit. Each step releases one noisy sum over a Poisson sample, paid for before the sample is
+        Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is
         drawn; the event's proof stands in the estimator's file. Features of an image are a public function of it.
 
     Raises:

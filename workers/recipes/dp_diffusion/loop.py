@@ -64,7 +64,7 @@ def train(run: Run) -> EdmDenoiser:
     """Train and return the released denoiser; see `workers.recipes.interface.Trainer`.
 
     Privacy:
-        Add or remove one unit. Each central image and each step releases one noisy sum over a Poisson sample, paid for
+        Add or remove one unit. Each central image and each step privatises one sum over a Poisson sample, paid for
         before the sample is drawn; a step's proof stands in its estimator's file, that of the moments in
         `workers.recipes.moments.warm_start`. Noise levels are drawn without looking at records. All else is computed
         from releases and public randomness.
@@ -246,7 +246,7 @@ def _noisy_central_images(
         fresh = run.on_first(lambda image=image: one(image))  # type: ignore[misc]
         released = fresh if released is None else torch.cat([released.to(fresh), fresh])
         save_checkpoint(run.checkpoints, step=0, state={"central": released})
-    assert released is not None  # a plan with this stage releases one image at least
+    assert released is not None  # a plan with this stage has one image at least
     size = facts.height, facts.width
     images = functional.interpolate(released.flatten(0, 1), size=size, mode="bilinear", align_corners=False)
     labels = torch.arange(len(facts.classes)).repeat(len(released))

@@ -42,7 +42,7 @@ def train(run: Run) -> DcganGenerator:
     """Train and return the released generator; see `workers.recipes.interface.Trainer`.
 
     Privacy:
-        Add or remove one unit. Each discriminator step releases one noisy sum over a Poisson sample, paid for before
+        Add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for before
         the sample is drawn. Generated images join that sum as a public summand. The generator, its average and the
         number of discriminator steps are functions of the released discriminators and of public randomness alone.
 

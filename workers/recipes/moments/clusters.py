@@ -1,7 +1,7 @@
 """Clusters: a class as a mixture of a few Gaussians, whose centres noisy k-means finds in the principal components.
 
-A round gives each record to the nearest released centre of its class, and releases each cluster's count and sum, as is
-done for classes (k-means with noisy sums is an example of Blum et al. 2005, "Practical privacy: the SuLQ framework").
+A round gives each record to the nearest released centre of its class, and privatises each cluster's count and sum,
+as is done for classes (noisy k-means is an example of Blum et al. 2005, "Practical privacy: the SuLQ framework").
 All clusters of a class share its covariance, so hardly more is released than for one Gaussian.
 """
 

@@ -47,21 +47,19 @@ def empty_generator(config: MomentsConfig, facts: PublicFacts, features: int = 0
     return new_generator(GeneratorConfig(*sizes, features=features, clusters=clusters), config.texture, STEPS, RATE)
 
 
-def started(
-    run: Run, generator: Generator, release: Callable[[Mapping[str, Any], Keep], ClassGaussians]
-) -> dict[str, Any]:
+def started(run: Run, generator: Generator, fit: Callable[[Mapping[str, Any], Keep], ClassGaussians]) -> dict[str, Any]:
     """Put into a generator what it starts from, once: later attempts find it in their checkpoint.
 
     Args:
         run: whose checkpoints they are.
         generator: gets what was released, or what later steps had made of it by the last checkpoint.
-        release: makes the releases, from what an earlier attempt has kept of them, and is given what keeps each.
+        fit: makes the releases, from what an earlier attempt has kept of them, and is given what keeps each.
 
     Returns:
         The state of the last checkpoint; what came after the start goes on from it.
 
     Raises:
-        BudgetExceeded: from `release`.
+        BudgetExceeded: from `fit`.
     """
     saved = load_checkpoint(run.checkpoints)
     state = {} if saved is None else saved.state
@@ -72,6 +70,6 @@ def started(
     def keep(reached: Mapping[str, Any]) -> None:
         save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
 
-    put_into(generator, run.on_first(lambda: release(state.get("start", {}), keep)))  # seconds of work
+    put_into(generator, run.on_first(lambda: fit(state.get("start", {}), keep)))  # seconds of work
     save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict(), "votes": None})
     return {}

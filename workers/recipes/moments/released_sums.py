@@ -46,10 +46,10 @@ class Kept:
     ) -> None:
         self._released, self._noise, self._keep = dict(released), noise, keep
 
-    def once(self, name: str, release: Callable[[Noise], Array]) -> Array:
+    def once(self, name: str, privatise: Callable[[Noise], Array]) -> Array:
         """Return what was kept under a name, or make it with the noise of that name, and keep it."""
         if name not in self._released:
-            self._released[name] = release(self._noise(name))
+            self._released[name] = privatise(self._noise(name))
             self._keep(self._released)
         return self._released[name]
 
@@ -62,7 +62,7 @@ def noisy_means(
     stddev: float,
     noise: Noise,
 ) -> tuple[Array, Array]:
-    """Release each class's count and mean.
+    """Privatise each class's count and mean.
 
     Args:
         private_coefficients: (n, f).
@@ -94,7 +94,7 @@ def noisy_means(
 def noisy_scatter(
     private_rows: Array, clip: float, stddev: float, noise: Noise, blocks: Sequence[npt.NDArray[np.int64]] | None = None
 ) -> Array:
-    """Release the sum of outer products of the rows, (f, f), symmetric.
+    """Privatise the sum of outer products of the rows, (f, f), symmetric.
 
     Args:
         private_rows: (n, f).

@@ -75,7 +75,7 @@ def train(run: Run) -> SelectedPictures:
         if iteration == len(released):
             private_votes = count_votes(run, space, centres)
             try:
-                released.append(release_votes(run, private_votes, iteration))
+                released.append(privatise_votes(run, private_votes, iteration))
             except BudgetExceeded:
                 if not iteration:
                     raise
@@ -144,8 +144,8 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
     return private_votes
 
 
-def release_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
-    """Pay for one iteration, add up the ranks' votes and release them with noise, (classes, choices) int64.
+def privatise_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
+    """Pay for one iteration, add up the ranks' votes and privatise them, (classes, choices) int64.
 
     Raises:
         BudgetExceeded: nothing was released.
@@ -157,7 +157,7 @@ def release_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
         drawn = run.noise("public pictures", iteration).discrete_gaussian(tuple(votes.shape), stddev)
         return votes + torch.from_numpy(drawn)
 
-    return run.release(private_votes, add_noise)
+    return run.privatise(private_votes, add_noise)
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:

@@ -47,7 +47,7 @@ def facts_of(classes: int, **changes: Any) -> PublicFacts:
     return dataclasses.replace(facts, **changes)
 
 
-def release(
+def privatised(
     labels: npt.NDArray[np.int64],
     facts: PublicFacts,
     *,
@@ -115,31 +115,31 @@ def test_the_noise_is_the_planned_one_and_other_noise_is_recognised() -> None:
     plan = build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
     stddev = plan.noise_stddev[COUNTS]
     labels = np.repeat(np.arange(2000), 3)
-    drawn = [release(labels, facts, attempt=attempt, plan=plan).noisy_counts for attempt in range(1, 4)]
+    drawn = [privatised(labels, facts, attempt=attempt, plan=plan).noisy_counts for attempt in range(1, 4)]
     noise = np.array(drawn).ravel() - 3
     assert p_value(noise, stddev) > 1e-6
     for wrong in (2 / 3, 3 / 2):
         narrow = dataclasses.replace(plan, stages=(dataclasses.replace(plan.stages[0], noise_stddev=stddev * wrong),))
-        drawn = [release(labels, facts, attempt=attempt, plan=narrow).noisy_counts for attempt in range(1, 4)]
+        drawn = [privatised(labels, facts, attempt=attempt, plan=narrow).noisy_counts for attempt in range(1, 4)]
         assert p_value(np.array(drawn).ravel() - 3, stddev) < 1e-12
     assert p_value(np.zeros_like(noise), stddev) < 1e-12
 
 
 def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own() -> None:
     facts, labels = facts_of(50), np.zeros(10, dtype=np.int64)
-    first = release(labels, facts)
-    assert release(labels, facts) == first
-    others = [release(labels, facts, attempt=2), release(labels, facts, secret=bytes(32))]
+    first = privatised(labels, facts)
+    assert privatised(labels, facts) == first
+    others = [privatised(labels, facts, attempt=2), privatised(labels, facts, secret=bytes(32))]
     assert len({first.noisy_counts, *(other.noisy_counts for other in others)}) == 3
 
 
 def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot() -> None:
     facts, purse = facts_of(3), Purse(releases=1)
-    release(np.array([0, 1, 1]), facts, purse=purse)
+    privatised(np.array([0, 1, 1]), facts, purse=purse)
     ((stage, event),) = purse.paid
     assert (stage, event.count, event.sensitivity) == (COUNTS, 1, 1.0)
     with pytest.raises(BudgetExceeded):
-        release(np.array([0, 1, 1]), facts, purse=purse)
+        privatised(np.array([0, 1, 1]), facts, purse=purse)
 
 
 # --- what is published ----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from workers.recipes.units import Units
 CONFIG = CentralConfig(10, 1, (4, 4), bound=1.2, event=PoissonGaussianEvent(1.0, 0.5), expected_each=150.0)
 
 
-def release(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:
+def noisy_images(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:
     coins, noise = (SecureNoise.derive(SECRET, label) for label in ("coins", "noise"))
     return noisy_central_images(config, data, units or Units(FACTS, StepsConfig(), data), coins, noise)
 
@@ -61,7 +61,7 @@ def test_the_brightest_image_attains_the_bound_and_a_subject_never_passes_it() -
 def test_sums_are_divided_by_a_public_constant_whatever_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
     grey = np.full((100, 8, 8), 51, np.uint8)  # 0.2 of full brightness, below the bound
-    half, whole = (release(CONFIG, flat(grey[:n], [4] * n)) for n in (50, 100))
+    half, whole = (noisy_images(CONFIG, flat(grey[:n], [4] * n)) for n in (50, 100))
     torch.testing.assert_close(half[4], torch.full((1, 4, 4), 0.2 * 50 / 150))
     torch.testing.assert_close(whole[4], torch.full((1, 4, 4), 0.2 * 100 / 150))
     assert not half[[0, 1, 2, 3, 5, 6, 7, 8, 9]].any()
@@ -72,7 +72,7 @@ def test_the_noise_is_as_large_as_was_paid_for() -> None:
     config = dataclasses.replace(CONFIG, size=(8, 8), bound=100.0, expected_each=4000.0)
     data = flat(np.full((4000, 8, 8), 127, np.uint8), [label % 10 for label in range(4000)])
     config = dataclasses.replace(config, expected_each=400.0, event=PoissonGaussianEvent(1.0, 0.2))
-    error = (release(config, data) - 127 / 255) * 400.0
+    error = (noisy_images(config, data) - 127 / 255) * 400.0
     deviation = float(error.std())
     assert error.numel() == 640
     assert 0.85 < deviation / (0.2 * 100.0) < 1.15
@@ -84,7 +84,7 @@ def test_a_sample_is_poisson_and_its_units_are_the_accounts() -> None:
     subjects = dataclasses.replace(FACTS, unit="subject", subjects_declared=20)
     units = Units(subjects, StepsConfig(records_per_subject=3), owned)
     rare = dataclasses.replace(CONFIG, event=PoissonGaussianEvent(1e-9, 1e-6))
-    assert float(release(rare, owned, units).max()) < 1e-6, "nobody is drawn, and next to no noise is added"
-    images = release(dataclasses.replace(CONFIG, event=PoissonGaussianEvent(1.0, 1e-6)), owned, units)
+    assert float(noisy_images(rare, owned, units).max()) < 1e-6, "nobody is drawn, and next to no noise is added"
+    images = noisy_images(dataclasses.replace(CONFIG, event=PoissonGaussianEvent(1.0, 1e-6)), owned, units)
     total = float(images.sum()) * CONFIG.expected_each
     assert 0 < total <= 20 * CONFIG.bound * 4, "twenty subjects, each at most C in L2, so 4 C in L1"

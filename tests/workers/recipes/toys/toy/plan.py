@@ -1,4 +1,4 @@
-"""A recipe as small as one can be: it releases noisy numbers of records."""
+"""A recipe as small as one can be: it makes noisy numbers of records public."""
 
 from __future__ import annotations
 

@@ -1,0 +1,66 @@
+"""What is noted of every answer: counted for the metrics, and a line of the access log, where these are asked for.
+
+A route is named by its template (`/v1/jobs/{job_id}`), a caller by the id of its key. Paths, which hold identifiers,
+and queries, which hold names, are never noted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.logs import get_logger
+
+Count = Callable[[str, str, int, float], None]
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+NOT_ANSWERED = 499  # the client went away before an answer began
+
+
+class Traffic:
+    """Notes each answer once it has ended.
+
+    Args:
+        count: takes method, route, status and the seconds until the answer began; None counts nothing.
+        logged: whether each is a line of the log.
+    """
+
+    def __init__(self, app: ASGIApp, *, count: Count | None, logged: bool) -> None:
+        self.app, self._count, self._logged = app, count, logged
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status, seconds = time.monotonic(), NOT_ANSWERED, 0.0
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status, seconds
+            if message["type"] == "http.response.start":
+                status, seconds = message["status"], time.monotonic() - began
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noting)
+        except BaseException:
+            status = 500 if status == NOT_ANSWERED else status
+            raise
+        finally:
+            self._note(scope, status, seconds)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route = route_of(scope)
+        if self._count is not None:
+            self._count(method, route, status, seconds)
+        if self._logged:
+            key_id = scope.get("state", {}).get("key_id")
+            get_logger(__name__).info("request", method=method, route=route, status=status, key_id=key_id)
+
+
+def route_of(scope: Scope) -> str:
+    """Return the template of the route that answers, and one word for what has none: a wrong address, a static file."""
+    route: Any = scope.get("route")
+    return str(getattr(route, "path", "other"))

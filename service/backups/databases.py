@@ -1,0 +1,186 @@
+"""Copies of a database as it was at one moment, taken while others write: SQLite's own backup, and pg_dump."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from sqlalchemy import Connection, create_engine, inspect, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
+
+from obscura.private_files import new_private_file
+from service.backups.manifest import BackupRefused
+from service.errors import ObscuraError
+
+# Tables whose rows have files in the storage, with what keeps a row from having any.
+_WITH_FILES = {
+    "datasets": "state = 'ready'",
+    "releases": "1 = 1",
+    "samples": "sha256 IS NOT NULL",
+}
+
+_MAY_CREATE = "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
+
+
+class ProgramMissing(ObscuraError):
+    """A program of PostgreSQL is not installed on this machine."""
+
+    code: ClassVar[str] = "program_missing"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a copy of a database says about itself.
+
+    Attributes:
+        schema: the migration that it is at.
+        named: identifiers of datasets, releases and samples whose files belong to it, by shelf of the storage.
+    """
+
+    schema: str
+    named: dict[str, list[str]]
+
+
+@contextmanager
+def copied(url: str, target: Path) -> Iterator[Snapshot]:
+    """Copy a database into a new file. What it holds is one moment: nothing that was committed later is in it.
+
+    Raises:
+        ProgramMissing: pg_dump is not installed.
+        BackupRefused: pg_dump does not go through.
+    """
+    parsed = make_url(url)
+    new_private_file(target).close()
+    if parsed.get_backend_name() == "sqlite":
+        _copy_sqlite(str(parsed.database), target)
+        yield _look_into(target)
+        return
+    engine = create_engine(parsed.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True)
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection, connection.begin():
+        moment = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
+        _run("pg_dump", parsed, "--format=custom", f"--snapshot={moment}", f"--file={target}")
+        yield _snapshot(connection)
+
+
+def put_back(copy: Path, url: str) -> None:
+    """Bring a copy back into an empty database of the same kind.
+
+    Raises:
+        ProgramMissing: pg_restore is not installed.
+        BackupRefused: the database is not empty, or pg_restore does not go through.
+    """
+    require_empty(url)
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        target = Path(str(parsed.database))
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new_private_file(target).close()
+        _copy_sqlite(str(copy), target)
+        return
+    _run("pg_restore", parsed, "--single-transaction", "--exit-on-error", "--dbname", str(parsed.database), str(copy))
+
+
+def require_empty(url: str) -> None:
+    """Let a database pass that holds nothing.
+
+    Raises:
+        BackupRefused: it holds something.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        path = Path(str(parsed.database))
+        if any(path.with_name(path.name + suffix).exists() for suffix in ("", "-wal", "-shm")):
+            raise BackupRefused(
+                f"There is a database at {path} already. Move it away as it is, with its -wal and -shm: it may know "
+                "what was spent since the backup."
+            )
+        return
+    engine = create_engine(parsed.set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    if inspect(engine).get_table_names():
+        raise BackupRefused(
+            f"The database {parsed.database} holds tables already. Rename it (ALTER DATABASE ... RENAME TO ...), for "
+            "it may know what was spent since the backup, and make an empty one."
+        )
+
+
+@contextmanager
+def scratch(url: str, folder: Path) -> Iterator[str]:
+    """Make an empty database of the same kind, which is removed at the end; yields its address.
+
+    Raises:
+        BackupRefused: the role may not make one.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        yield f"sqlite:///{folder / 'drill.db'}"
+        return
+    name = f"obscura_drill_{os.getpid()}_{os.urandom(4).hex()}"
+    engine = create_engine(
+        parsed.set(drivername="postgresql+psycopg"), poolclass=NullPool, isolation_level="AUTOCOMMIT"
+    )
+    with engine.connect() as connection:
+        if not connection.execute(
+            text("SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user")
+        ).scalar():
+            raise BackupRefused(
+                "A drill makes a database and removes it, which the role of OBSCURA_DATABASE_URL may not: "
+                "ALTER ROLE ... CREATEDB, or try the backup out by `obscura restore` on another machine."
+            )
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+        try:
+            yield parsed.set(database=name).render_as_string(hide_password=False)
+        finally:
+            connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+
+
+def _copy_sqlite(database: str, target: Path) -> None:
+    with (
+        closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")  # one file, not three
+
+
+def _look_into(copy: Path) -> Snapshot:
+    engine = create_engine(f"sqlite:///{copy}", poolclass=NullPool)
+    with engine.connect() as connection:
+        return _snapshot(connection)
+
+
+def _snapshot(connection: Connection) -> Snapshot:
+    try:
+        schema = str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
+        named = {
+            shelf: list(connection.execute(text(f"SELECT id FROM {shelf} WHERE {condition} ORDER BY id")).scalars())
+            for shelf, condition in _WITH_FILES.items()
+        }
+    except OperationalError as error:
+        raise BackupRefused(f"The database is not that of a service: {type(error.orig).__name__}.") from error
+    return Snapshot(schema, named)
+
+
+def _run(program: str, url: URL, *arguments: str) -> None:
+    """Run a program of PostgreSQL on a database. The password goes by the environment, which others cannot read."""
+    spoken = {"PGHOST": url.host, "PGPORT": url.port, "PGUSER": url.username, "PGPASSWORD": url.password}
+    query = {f"PG{name.upper()}": value for name, value in url.query.items() if name.startswith("ssl")}
+    given = {name: str(value) for name, value in (spoken | query | {"PGDATABASE": url.database}).items() if value}
+    command = [program, "--no-password", "--no-owner", "--no-privileges", *arguments]
+    try:
+        done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ProgramMissing(
+            f"{program} is not installed on this machine. Install PostgreSQL's client programs, of the server's major "
+            "version or a newer one (Debian: apt-get install postgresql-client), and do this again."
+        ) from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[0]
+        raise BackupRefused(f"{program} ended with exit code {done.returncode} and says: {said}")

@@ -1,0 +1,139 @@
+"""`obscura backup`, `obscura restore`, `obscura drill`: on the service's own machine, with its settings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from obscura.cli.connection import Json
+from obscura.cli.console import CliError, Exit, Output, reporting
+from service.cli.ledger import open_database
+from service.settings import Settings
+
+_Backup = Annotated[Path, typer.Argument(help="The folder of the backup.")]
+
+
+def backup(
+    context: typer.Context,
+    out: Annotated[Path, typer.Argument(help="A new folder, best on another disk.")],
+    with_keys: Annotated[
+        bool, typer.Option("--with-keys", help="Copy the keys too: whoever has the backup can then open every image.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Back up database and files while the service runs, so that they agree with each other.
+
+    PostgreSQL needs pg_dump on this machine. Without the keys, which are left out, no image of a backup opens.
+    """
+    from service.backups.making import back_up
+
+    with open_database(context, as_json) as (settings, factory, output):
+        made = back_up(settings, factory, out, with_keys=with_keys, now=datetime.now(UTC))
+        manifest = made.manifest
+        output.record(
+            {
+                "folder": str(out),
+                "made_at": manifest.made_at,
+                "database": manifest.database,
+                "files": len(manifest.files),
+                "files_missing": len(manifest.missing),
+                "size_bytes": made.size_bytes,
+                "seconds_since": round(made.seconds_since, 3),
+                "with_keys": with_keys,
+            },
+            "backup",
+        )
+        if not with_keys:
+            output.notice(
+                f"The keys are not in it, and without them no image of it opens. They lie in {settings.keys_path}"
+                f"{_elsewhere(settings)}: keep copies apart from the backup, where a single one can be destroyed."
+            )
+
+
+def restore(
+    context: typer.Context,
+    folder: _Backup,
+    keep_files: Annotated[
+        bool, typer.Option("--keep-files", help="The files have survived: bring the database back alone.")
+    ] = False,
+    carry_forward: Annotated[
+        bool,
+        typer.Option("--carry-forward", help="Take off the limits what the files show to be spent since the backup."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Restore a backup into an empty place, and verify it. Stop every service and worker first.
+
+    Exit codes: 0 nothing was found, 1 trainings are stopped, 2 it could not run and nothing was changed.
+    """
+    from service.backups.carrying import carry_forward as carry
+    from service.backups.restoring import restore as bring_back
+    from service.db.session import transaction
+    from service.errors import ObscuraError
+    from service.ledger.stops import arming_stops
+    from service.logs import configure_logging
+
+    configure_logging("CRITICAL")  # what is found is the result of the command, and stands in it
+    if carry_forward and not keep_files:
+        with reporting(as_json):
+            raise CliError("Only files that have survived can say what was spent: --keep-files.", Exit.USAGE)
+    with reporting(as_json):
+        try:
+            restored = bring_back(Settings.at(context.obj.folder), folder, keep_files=keep_files, now=datetime.now(UTC))
+        except ObscuraError as error:
+            raise CliError(error.message, Exit.USAGE) from error
+    with open_database(context, as_json) as (settings, factory, output):
+        report, document = restored.report, {"made_at": restored.manifest.made_at, "discarded": restored.discarded}
+        if carry_forward and report.stops:
+            carried = carry(settings, factory, now=datetime.now(UTC))
+            report = carried.report
+            document |= {"limits": carried.limits, "missing_nano": carried.missing_nano, "aside": carried.aside}
+        with transaction(factory, read_only=True) as session:
+            stops = sorted({stop.code for stop in arming_stops(session)})
+        findings = [f"{finding.code.value}: {finding.message}" for finding in report.findings]
+        output.record(document | {"stops": stops, "findings": findings}, "restored")
+        _advise(output, settings, restored.manifest.made_at, stops)
+    if stops or findings:
+        raise typer.Exit(1)
+
+
+def _advise(output: Output, settings: Settings, made_at: str, stops: list[str]) -> None:
+    if "restored" in stops:
+        output.notice(
+            f"What was spent after {made_at} is not in this database, so no private data is opened. For each account "
+            "lower the limit by what may have been spent since, or freeze it; then: obscura ledger verify --clear"
+        )
+    elif stops:
+        output.notice(
+            "The database is older than its files, and trainings are stopped: --carry-forward, or backups.md."
+        )
+    if not (settings.keys_path / "fingerprints.key").is_file():
+        output.notice(f"No keys of datasets lie in {settings.keys_path}: bring them back before the service starts.")
+
+
+def drill(
+    context: typer.Context,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", exists=True, file_okay=False, help="With room for two copies.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Back up, restore beside the running service, verify, compare; say what a loss would cost and how long it lasts.
+
+    Nothing stays. Exit codes: 0 the backup would do, 1 it would not, 2 it could not run.
+    """
+    from service.backups.drill import drill as try_out
+
+    with open_database(context, as_json) as (settings, factory, output):
+        drilled = try_out(settings, factory, folder, now=datetime.now(UTC))
+        output.record({"sound": drilled.sound, **vars(drilled), "findings": list(drilled.findings)}, "drill")
+    if not drilled.sound:
+        raise typer.Exit(1)
+
+
+def _elsewhere(settings: Settings) -> str:
+    path = settings.ledger_key_path
+    return "" if path.parent == settings.keys_path else f", the ledger's at {path}"

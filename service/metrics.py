@@ -1,0 +1,176 @@
+"""Numbers for whoever is on call, at `/metrics` of an address of their own; docs/metrics.md says of each why it is no
+function of private records.
+
+They are told as they were at one look, and there is at most one look a minute, whoever asks: times are told to the
+minute elsewhere, too. Nothing is told of the process (memory, processor time), for that follows what requests carry.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from obscura.wire.words import JobState
+from service.audit import arming
+from service.audit.checkpoints import newest_checkpoint
+from service.db.job_tables import Job
+from service.db.session import SessionFactory, transaction
+from service.disk import folders_written_to, short_of_room
+from service.ledger.stops import arming_stops
+from service.logs import get_logger
+from service.settings import Settings
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+PATH = "/metrics"
+
+
+class Metrics:
+    """What one API process counts, and what the database says.
+
+    Args:
+        clock: the time, aware.
+        version: of the service.
+    """
+
+    def __init__(
+        self, settings: Settings, factory: SessionFactory, *, clock: Callable[[], datetime], version: str
+    ) -> None:
+        self._settings, self._factory, self._clock = settings, factory, clock
+        self._lock = threading.Lock()
+        self._minute, self._told = "", b""
+        self.registry = registry = CollectorRegistry()
+
+        def gauge(name: str, what: str, *labels: str) -> Gauge:
+            return Gauge(f"obscura_{name}", what, labels, registry=registry)
+
+        Info("obscura_build", "The version that runs.", registry=registry).info({"version": version})
+        self._requests = Counter(
+            "obscura_requests", "Answered, by template of the route.", ("method", "route", "status"), registry=registry
+        )
+        self._seconds = Histogram(
+            "obscura_request_seconds",
+            "Until the answer began, of routes that list or describe.",
+            ("route",),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._database = gauge("database_up", "1 where the database answered at the last look.")
+        self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", "kind", "recipe", "state")
+        self._waiting = gauge("queue_oldest_seconds", "Since the job that has waited longest was asked for.")
+        self._workers = gauge("workers_busy", "Workers that hold the lease of a running job.")
+        self._overdue = gauge("jobs_lease_over", "Running jobs whose worker has not renewed its lease in time.")
+        self._entries = gauge("ledger_entries_signed", "Entries of the ledger that the newest checkpoint covers.")
+        self._signed = gauge("ledger_signed_timestamp_seconds", "When the newest checkpoint was signed, to the hour.")
+        self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", "kind")
+        self._findings = gauge("ledger_findings", "What the last verification found.", "kind")
+        self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
+        self._short = gauge("disk_short", "1 where less room is left than OBSCURA_DISK_FREE_BYTES_MIN.", "folder")
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one answer. A status is told by its class, and seconds of routes alone that list or describe."""
+        self._requests.labels(method, route, f"{status // 100}xx").inc()
+        if is_timed(method, route):
+            self._seconds.labels(route).observe(seconds)
+
+    def tell(self) -> bytes:
+        """Return everything in Prometheus' text format, as it was at the first look of this minute."""
+        with self._lock:
+            minute = self._clock().strftime("%Y%m%dT%H%M")
+            if minute != self._minute:
+                self._look()
+                self._minute, self._told = minute, generate_latest(self.registry)
+            return self._told
+
+    def _look(self) -> None:
+        try:
+            with transaction(self._factory, read_only=True) as session:
+                self._look_at_jobs(session)
+                self._look_at_ledger(session)
+            self._database.set(1)
+        except SQLAlchemyError as error:
+            self._database.set(0)
+            get_logger(__name__).warning("metrics_without_database", error=type(error).__name__)
+        short = short_of_room(self._settings)
+        for folder in folders_written_to(self._settings):
+            self._short.labels(folder).set(folder == short)
+
+    def _look_at_jobs(self, session: Session) -> None:
+        now = self._clock()
+        self._jobs.clear()
+        counted = select(Job.kind, Job.recipe, Job.state, func.count(Job.id).label("number"))
+        for row in session.execute(counted.group_by(Job.kind, Job.recipe, Job.state)):
+            self._jobs.labels(row.kind, row.recipe, row.state.value).set(row.number)
+        oldest = session.scalar(select(func.min(Job.created_at)).where(Job.state == JobState.QUEUED))
+        self._waiting.set(0 if oldest is None else max((now - oldest).total_seconds() // 60 * 60, 0))
+        running = Job.state == JobState.RUNNING
+        owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
+        self._workers.set(session.scalar(owners) or 0)
+        self._overdue.set(session.scalar(select(func.count(Job.id)).where(running, Job.lease_until < now)) or 0)
+
+    def _look_at_ledger(self, session: Session) -> None:
+        newest = newest_checkpoint(session)
+        if newest is not None:
+            self._entries.set(sum(int(head[0]) for head in newest.heads.values()))
+            self._signed.set(newest.created_at.timestamp())
+        for row in arming.verifications(session):
+            self._verified.labels(row.kind.value).set(row.verified_at.timestamp() // 60 * 60)
+            self._findings.labels(row.kind.value).set(row.findings)
+        self._stops.set(len(arming_stops(session)))
+
+
+def is_timed(method: str, route: str) -> bool:
+    """Tell whether how long a route takes may be told: it lists or describes, and names no object with records."""
+    return method == "GET" and "{" not in route and route.startswith("/v1/")
+
+
+class MetricsServer:
+    """Tells them on an address of its own, where there is nothing else, in a thread.
+
+    Args:
+        address: `host:port`; port 0 takes a free one.
+    """
+
+    def __init__(self, metrics: Metrics, address: str) -> None:
+        self._metrics, self._address = metrics, address
+        self.url = ""
+        self._server: WSGIServer | None = None
+
+    def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        host, _, port = self._address.rpartition(":")
+        self._server = make_server(host, int(port), self._answer, handler_class=_Silent)
+        self.url = f"http://{host}:{self._server.server_port}{PATH}"
+        threading.Thread(target=self._server.serve_forever, name="obscura-metrics", daemon=True).start()
+
+    def stop(self) -> None:
+        """End, and give the address back."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _answer(self, environment: dict[str, Any], start_response: Any) -> list[bytes]:
+        if environment["REQUEST_METHOD"] != "GET" or environment["PATH_INFO"] != PATH:
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [f"There is nothing here but GET {PATH}.\n".encode()]
+        start_response("200 OK", [("Content-Type", CONTENT_TYPE_LATEST), ("Cache-Control", "no-store")])
+        return [self._metrics.tell()]
+
+
+class _Silent(WSGIRequestHandler):
+    timeout = 10  # of a connection that says nothing: there is one thread
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: who asks every quarter of a minute would fill the log."""

@@ -1,0 +1,264 @@
+"""Backups, restores and drills, on both databases: what was spent after a backup is never spent again unseen."""
+
+import json
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from service import installation, ledger
+from service.audit.arming import clear_stops
+from service.backups.carrying import carry_forward
+from service.backups.databases import ProgramMissing
+from service.backups.drill import drill
+from service.backups.making import back_up
+from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
+from service.backups.restoring import restore
+from service.datasets.vault import make_fingerprint_key
+from service.db.schema import upgrade_schema
+from service.db.session import make_engine, make_session_factory
+from service.inspection import inspect_ledger
+from service.ledger.stops import arming_stops
+from service.settings import Settings
+from service.storage import storage_of
+from service.storage.journals import Journal, journalled, journalled_jobs
+from tests.service.audit.book import LedgerBook
+from tests.service.orders import release_with_files
+
+CHARGED = "SELECT sum(charged_nano) FROM holds WHERE state = 'armed'"
+
+
+@pytest.fixture
+def book(database_url: str, tmp_path: Path, now) -> Iterator[LedgerBook]:
+    """An installation with a release, whose training has a journal."""
+    engine = make_engine(database_url)
+    made = LedgerBook(make_session_factory(engine), tmp_path / "var", now)
+    made.open("patients")
+    release_with_files(made, "patients", generator="{}")
+    make_fingerprint_key(settings_of(made))
+    assert installation.pair(settings_of(made), made.factory, now=now)
+    yield made
+    engine.dispose()
+    upgrade_schema(database_url)  # the tests of PostgreSQL share one database, which may have been lost
+
+
+def settings_of(book: LedgerBook, **changes) -> Settings:
+    url = book.factory.kw["bind"].url.render_as_string(hide_password=False)
+    return Settings(**{"data_dir": book.data_dir, "database_url": url} | changes)
+
+
+def spend(book: LedgerBook, times: int = 1, *, hold: tuple[str, str] | None = None) -> tuple[str, str]:
+    """Charge a training, in the runner's order: the charge, then its line in the journal."""
+    job_id, hold_id = hold or book.hold("patients")
+    if hold is None:
+        book.claim(job_id)
+        book.arm(hold_id)
+    account_id = book.accounts["patients"]
+    journal = Journal(storage_of(settings_of(book)), job_id, 1, account_id)
+    for _ in range(times):
+        charged = book.read(ledger.get_hold, hold_id=hold_id).charged_nano
+        book.charge(hold_id, 1)
+        paid = book.read(ledger.get_hold, hold_id=hold_id).charged_nano - charged
+        assert paid > 0
+        journal.write(stage="votes", count=1, price_nano=paid)
+    return job_id, hold_id
+
+
+def left(book: LedgerBook) -> int:
+    """What may still be spent, whatever is held and not charged."""
+    account = book.read(ledger.get_account, account_id=book.accounts["patients"])
+    charged_nano = book.read(lambda session: session.scalar(text(CHARGED))) or 0
+    return int(account.capacity_nano - account.spent_nano - charged_nano)
+
+
+def lose_database(book: LedgerBook) -> None:
+    """The database is gone; an empty one of the same address takes its place."""
+    engine = book.factory.kw["bind"]
+    engine.dispose()
+    if book.sqlite:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{engine.url.database}{suffix}").unlink(missing_ok=True)
+        return
+    with create_engine(engine.url, poolclass=NullPool).begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+
+
+def codes(book: LedgerBook) -> set[str]:
+    return {stop.code for stop in book.read(arming_stops)}
+
+
+def test_drills_while_somebody_spends_are_sound(book, tmp_path):
+    stop = threading.Event()
+
+    def keep_spending() -> None:
+        while not stop.is_set():
+            spend(book, 1) if random.random() < 0.5 else book.hold("patients")
+
+    thread = threading.Thread(target=keep_spending)
+    thread.start()
+    try:
+        times = range(2 if book.sqlite else 1)
+        drills = [drill(settings_of(book), book.factory, tmp_path, now=book.now) for _ in times]
+    finally:
+        stop.set()
+        thread.join()
+    for drilled in drills:
+        assert drilled.sound, drilled
+        assert (drilled.accounts, drilled.accounts_differing) == (1, 0)
+        assert 0 < drilled.rpo_seconds < 60
+        assert 0 < drilled.rto_seconds < 60
+    assert not list(tmp_path.glob("obscura-drill-*"))
+
+
+def test_a_database_that_comes_back_beside_its_files_is_charged_with_what_they_show(book, tmp_path):
+    known = spend(book)
+    back_up(settings_of(book), book.factory, tmp_path / "backup", with_keys=False, now=book.now)
+    spend(book, hold=known)
+    spend(book, 2)
+    left_nano = left(book)
+    lose_database(book)
+    restored = restore(settings_of(book), tmp_path / "backup", keep_files=True, now=book.now)
+    assert {finding.code.value for finding in restored.report.findings} == {"journal_ahead", "journal_unknown"}
+    assert codes(book)
+    assert left(book) > left_nano
+    carried = carry_forward(settings_of(book), book.factory, now=book.now)
+    assert carried.report.clean, carried.report.findings
+    assert codes(book) == set()
+    assert left(book) <= left_nano
+    assert set(carried.limits) == {book.accounts["patients"]}
+    assert len(carried.aside) == 2
+    again = carry_forward(settings_of(book), book.factory, now=book.now)
+    assert again.missing_nano == {}
+
+
+def test_where_nothing_can_say_what_was_spent_a_person_decides(book, tmp_path):
+    job_id, _ = spend(book)
+    back_up(settings_of(book), book.factory, tmp_path / "backup", with_keys=True, now=book.now)
+    lose_database(book)
+    shutil.rmtree(book.data_dir)
+    restored = restore(settings_of(book), tmp_path / "backup", keep_files=False, now=book.now)
+    assert (restored.report.findings, restored.discarded) == ((), 1)
+    assert codes(book) == {"restored"}
+    job = book.read(
+        lambda session: session.execute(
+            text("SELECT cancel_requested, ended_early FROM jobs WHERE id = :id"), {"id": job_id}
+        ).one()
+    )
+    assert (bool(job[0]), job[1]) == (True, "discarded")
+    assert journalled_jobs(storage_of(settings_of(book))) == [job_id]
+    assert installation.pair(settings_of(book), book.factory, now=book.now)
+    book.do(lambda session, **_: clear_stops(session))
+    assert inspect_ledger(settings_of(book), book.factory, thorough=True).clean
+
+
+def test_a_place_that_holds_something_is_refused_and_stays_as_it_is(book, tmp_path):
+    settings = settings_of(book)
+    made = tmp_path / "backup"
+    back_up(settings, book.factory, made, with_keys=False, now=book.now)
+    with pytest.raises(BackupRefused, match=r"already|tables"):
+        restore(settings, made, keep_files=True, now=book.now)
+    lose_database(book)
+    with pytest.raises(BackupRefused, match="keep-files"):
+        restore(settings, made, keep_files=False, now=book.now)
+    with pytest.raises(BackupRefused, match="keys first"):
+        restore(settings.model_copy(update={"data_dir": tmp_path / "new"}), made, keep_files=False, now=book.now)
+    (book.data_dir / installation.FILE).write_text("ins_" + "a" * 20)
+    with pytest.raises(BackupRefused, match="installation"):
+        restore(settings, made, keep_files=True, now=book.now)
+    with pytest.raises(BackupRefused, match="another disk"):
+        back_up(settings, book.factory, book.data_dir / "backup", with_keys=False, now=book.now)
+
+
+@pytest.fixture
+def lone(sqlite_url: str, tmp_path: Path, now) -> Iterator[LedgerBook]:
+    engine = make_engine(sqlite_url)
+    made = LedgerBook(make_session_factory(engine), tmp_path / "var", now)
+    made.open("patients")
+    release_with_files(made, "patients", generator="{}")
+    assert installation.pair(settings_of(made), made.factory, now=now)
+    yield made
+    engine.dispose()
+
+
+def test_a_backup_is_whole_private_and_without_keys(lone, tmp_path):
+    made = back_up(settings_of(lone), lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    paths = [path for path in (tmp_path / "backup").rglob("*") if path.is_file()]
+    assert not any("keys" in path.parts or path.suffix in (".key", ".pem") for path in paths)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "backup").rglob("*"))
+    assert made.size_bytes == sum(path.stat().st_size for path in paths if path.name != MANIFEST)
+    assert read_manifest(tmp_path / "backup") == made.manifest
+    changed = tmp_path / "backup" / sorted(made.manifest.files)[-1]
+    whole = changed.read_bytes()
+    changed.write_bytes(whole + b" ")
+    with pytest.raises(BackupRefused, match="not what was written"):
+        read_manifest(tmp_path / "backup")
+    changed.unlink()
+    with pytest.raises(BackupRefused, match="1 are missing"):
+        read_manifest(tmp_path / "backup")
+    changed.write_bytes(whole)
+    document = json.loads((tmp_path / "backup" / MANIFEST).read_bytes())
+    (tmp_path / "backup" / MANIFEST).write_text(json.dumps(document | {"schema": "9999"}))
+    with pytest.raises(BackupRefused, match="newer"):
+        restore(
+            settings_of(lone, data_dir=tmp_path / "new", database_url=""),
+            tmp_path / "backup",
+            keep_files=False,
+            now=lone.now,
+        )
+    (tmp_path / "backup" / MANIFEST).unlink()
+    with pytest.raises(BackupRefused, match="interrupted"):
+        read_manifest(tmp_path / "backup")
+
+
+def test_random_moments_refund_nothing_unseen(lone, tmp_path):
+    """Backups and losses at random moments; the files survive each, and the database is another one each time."""
+    settings, hold = settings_of(lone), spend(lone)
+    dice, account_id = random.Random(37), lone.accounts["patients"]
+    for moment in range(4):
+        spend(lone, dice.randrange(2), hold=hold if dice.random() < 0.5 else None) if moment else None
+        backup = tmp_path / f"backup-{moment}"
+        back_up(settings, lone.factory, backup, with_keys=False, now=lone.now)
+        spent_since = dice.randrange(3)
+        spend(lone, spent_since) if spent_since else None
+        left_nano = left(lone)
+        there = settings_of(lone, database_url=f"sqlite:///{tmp_path / f'restored-{moment}.db'}")
+        restored = restore(there, backup, keep_files=True, now=lone.now)
+        engine = make_engine(there.database_url)
+        known = LedgerBook(make_session_factory(engine), lone.data_dir, lone.now, {"patients": account_id})
+        assert (left(known) > left_nano) <= bool(codes(known)), moment
+        assert bool(spent_since) == restored.report.stops
+        engine.dispose()
+    storage = storage_of(settings)
+    shown = sum(journalled(storage, job_id).price_nano for job_id in journalled_jobs(storage))
+    capacity_nano = lone.read(ledger.get_account, account_id=account_id).capacity_nano
+    assert 0 < shown <= capacity_nano - left(lone)
+
+
+def test_an_account_that_the_backup_does_not_know_keeps_trainings_stopped(lone, tmp_path):
+    back_up(settings_of(lone), lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    first = lone.accounts["patients"]
+    lone.open("visitors")
+    lone.accounts["patients"] = lone.accounts["visitors"]
+    spend(lone)
+    lone.accounts["patients"] = first
+    lose_database(lone)
+    restore(settings_of(lone), tmp_path / "backup", keep_files=True, now=lone.now)
+    with pytest.raises(BackupRefused, match="opened after the backup"):
+        carry_forward(settings_of(lone), lone.factory, now=lone.now)
+    assert codes(lone) == {"journal_unknown"}
+
+
+@pytest.mark.services
+def test_a_machine_without_pg_dump_says_what_to_install(postgres_url, tmp_path, now, monkeypatch):
+    engine = make_engine(postgres_url)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    settings = Settings(data_dir=tmp_path / "var", database_url=postgres_url)
+    with pytest.raises(ProgramMissing, match="apt-get install postgresql-client"):
+        back_up(settings, make_session_factory(engine), tmp_path / "backup", with_keys=False, now=now)
+    engine.dispose()

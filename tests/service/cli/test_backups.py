@@ -1,0 +1,71 @@
+"""`obscura backup`, `obscura restore`, `obscura drill`: exit codes, and what they say of keys, of no service."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from obscura.cli import app as cli
+from service import installation
+from service.db.session import make_engine, make_session_factory
+from service.settings import Settings
+from tests.conftest import NOW
+from tests.service.audit.book import LedgerBook
+from tests.service.orders import release_with_files
+
+
+@pytest.fixture
+def book(sqlite_template: Path, tmp_path: Path) -> Iterator[LedgerBook]:
+    """A data folder as a service leaves it, with a ledger and a release."""
+    data_dir = tmp_path / "var"
+    data_dir.mkdir()
+    shutil.copyfile(sqlite_template, data_dir / "obscura.db")
+    engine = make_engine(f"sqlite:///{data_dir / 'obscura.db'}")
+    made = LedgerBook(make_session_factory(engine), data_dir, NOW)
+    made.open("patients")
+    release_with_files(made, "patients", generator="{}")
+    assert installation.pair(Settings(data_dir=data_dir), made.factory, now=NOW)
+    yield made
+    engine.dispose()
+
+
+@pytest.fixture
+def obscura(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a command on a data folder in this process: `obscura(folder, "drill", code=1)`."""
+    monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
+
+    def invoke(folder: Path, *arguments: str, code: int = 0) -> Result:
+        done = CliRunner().invoke(cli.app, ["--data-dir", str(folder), *arguments])
+        assert done.exit_code == code, f"{done.exit_code}\n{done.output}\n{done.exception!r}"
+        return done
+
+    return invoke
+
+
+def json_of(done: Result) -> Any:
+    return json.loads(done.stdout[done.stdout.index("{\n") :])  # after what was logged
+
+
+def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, obscura, tmp_path):
+    ours, new, backup = book.data_dir, tmp_path / "new", str(tmp_path / "backup")
+    assert str(ours / "keys") in obscura(ours, "backup", backup).stderr.replace("\n", "")
+    assert "holds something already" in obscura(ours, "backup", backup, code=2).stderr
+    assert json_of(obscura(ours, "drill", "--json")).items() >= {"sound": True, "accounts": 1, "findings": []}.items()
+    assert "keys first" in obscura(new, "restore", backup, code=2).stderr
+    assert not (new / "obscura.db").exists()
+    shutil.copytree(ours / "keys", new / "keys")
+    restored = obscura(new, "restore", backup, "--json", code=1)
+    assert (json_of(restored)["stops"], json_of(restored)["findings"]) == (["restored"], [])
+    assert "obscura ledger verify --clear" in restored.stderr.replace("\n", " ")
+    assert json_of(obscura(new, "ledger", "verify", "--clear", "--json"))["cleared"] == 1
+    assert "--keep-files" in obscura(new, "restore", backup, "--carry-forward", code=2).stderr
+    book.factory.kw["bind"].dispose()
+    for file in ours.glob("obscura.db*"):
+        file.unlink()
+    kept = json_of(obscura(ours, "restore", backup, "--keep-files", "--carry-forward", "--json"))
+    assert (kept["stops"], kept["findings"]) == ([], [])

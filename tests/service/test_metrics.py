@@ -1,0 +1,202 @@
+"""Metrics and the access log: what they tell, what they never tell, and that alerts and dashboard name what exists."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+
+from service.audit.arming import stop_arming
+from service.audit.findings import Finding, FindingCode
+from service.main import create_app
+from service.settings import Settings
+from tests.conftest import NOW
+from tests.service.audit.book import LedgerBook
+
+pytest.importorskip("prometheus_client", reason="needs prometheus-client: pip install '.[metrics]'")
+from service.metrics import Metrics, MetricsServer, is_timed
+
+NOBODYS = "job_sekretsekretsekretse"
+ROOT = Path(__file__).resolve().parents[2]
+ALERTS, DASHBOARD = ROOT / "deploy/prometheus/alerts.yml", ROOT / "deploy/grafana/obscura.json"
+
+
+class Clock:
+    """The time, which a test moves."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def book(factory, tmp_path) -> LedgerBook:
+    """A ledger with a published training, on either database."""
+    made = LedgerBook(factory, tmp_path / "var", NOW)
+    made.open("patients")
+    made.train("patients")
+    return made
+
+
+@pytest.fixture
+def metrics(book: LedgerBook, clock: Clock) -> Metrics:
+    settings = Settings(data_dir=book.data_dir, database_url=f"sqlite:///{book.data_dir / 'other.db'}")
+    return Metrics(settings, book.factory, clock=clock, version="0.1.0")
+
+
+def told(metrics: Metrics) -> dict[str, float]:
+    """The lines that hold a number, by what stands before it."""
+    lines = [line for line in metrics.tell().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_jobs_and_the_ledger_are_told_at_most_once_a_minute(book, metrics, clock):
+    first = told(metrics)
+    assert first["obscura_database_up"] == 1
+    assert first['obscura_jobs{kind="train",recipe="datalens",state="succeeded"}'] == 1
+    assert (first["obscura_workers_busy"], first["obscura_ledger_entries_signed"]) == (0, 0)
+    job_id, _ = book.hold("patients")
+    book.claim(job_id)
+    waiting, _ = book.hold("patients")
+    book.checkpoint()
+    finding = Finding(FindingCode.JOURNAL_AHEAD, "The journal is ahead.", book.accounts["patients"])
+    book.do(lambda session, now: stop_arming(session, [finding], now=now))
+    assert waiting
+    assert told(metrics) == first
+    clock.now = NOW + timedelta(minutes=5)
+    second = told(metrics)
+    assert second['obscura_jobs{kind="train",recipe="datalens",state="running"}'] == 1
+    assert second['obscura_jobs{kind="train",recipe="datalens",state="queued"}'] == 1
+    assert (second["obscura_workers_busy"], second["obscura_jobs_lease_over"]) == (1, 0)
+    assert second["obscura_queue_oldest_seconds"] in (240, 300)
+    assert second["obscura_ledger_entries_signed"] > 0
+    assert second["obscura_trainings_stopped"] == 1
+    clock.now = NOW + timedelta(hours=5)
+    assert (told(metrics)["obscura_workers_busy"], told(metrics)["obscura_jobs_lease_over"]) == (0, 1)
+
+
+def test_charges_of_a_training_under_way_change_nothing(book, metrics, clock):
+    """How far a training has come follows from its records, for steps take longer the more units they draw."""
+    job_id, hold_id = book.hold("patients")
+    book.claim(job_id)
+    clock.now = NOW + timedelta(minutes=1)
+    before = told(metrics)
+    book.arm(hold_id)
+    book.charge(hold_id, 2)
+    clock.now = NOW + timedelta(minutes=1, seconds=61)
+    after = told(metrics)
+    assert {name for name in after if after[name] != before[name]} <= {"obscura_queue_oldest_seconds"}
+
+
+def test_times_are_told_of_lists_alone():
+    assert is_timed("GET", "/v1/accounts")
+    assert not is_timed("GET", "/v1/datasets/{dataset_id}")
+    assert not is_timed("PUT", "/v1/datasets/{dataset_id}/content")
+    assert not is_timed("POST", "/v1/jobs")
+
+
+@pytest.fixture
+def app(sqlite_url, tmp_path, stream):
+    """An application with metrics on a free port and an access log."""
+    settings = Settings(
+        data_dir=tmp_path / "var",
+        database_url=sqlite_url,
+        mode="celery",
+        access_log=True,
+        metrics_address="127.0.0.1:0",
+    )
+    return create_app(settings, send=lambda *_: None)
+
+
+def requests(stream: io.StringIO) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    return [line for line in lines if line["event"] == "request"]
+
+
+def test_what_is_noted_of_a_request_names_no_object_and_no_query(app, stream):
+    (server,) = [part for part in app.state.parts if isinstance(part, MetricsServer)]
+    with TestClient(app) as client:
+        token = app.state.settings.admin_key_path.read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "abc"}
+        assert client.get("/v1/accounts?limit=7", headers=headers).status_code == 200
+        assert client.get(f"/v1/jobs/{NOBODYS}", headers=headers).status_code == 404
+        assert client.get("/sekret?name=sekret").status_code == 404
+        assert client.get("/v1/accounts").status_code == 401
+        assert client.get("/metrics").status_code == 404  # not where everybody is
+        text = urllib.request.urlopen(server.url, timeout=60).read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(server.url.removesuffix("metrics"), timeout=60)
+    assert 'obscura_requests_total{method="GET",route="/v1/accounts",status="2xx"} 1.0' in text
+    assert 'obscura_requests_total{method="GET",route="/v1/jobs/{job_id}",status="4xx"} 1.0' in text
+    assert 'obscura_request_seconds_count{route="/v1/accounts"} 2.0' in text
+    assert 'obscura_build_info{version="' in text
+    noted = requests(stream)
+    key_id = token.removeprefix("obs_").split("_")[0]
+    assert [(line["route"], line["status"]) for line in noted[:4]] == [
+        ("/v1/accounts", 200),
+        ("/v1/jobs/{job_id}", 404),
+        ("other", 404),
+        ("/v1/accounts", 401),
+    ]
+    assert key_id in str(noted[0]["key_id"])
+    assert noted[0]["request_id"] == "abc"
+    assert noted[3]["key_id"] is None
+    assert noted[0].keys() == {
+        *("event", "method", "route", "status", "key_id", "request_id", "level", "logger", "timestamp"),
+    }
+    assert "sekret" not in str(noted) + text
+    assert token not in str(noted)
+
+
+def test_nothing_listens_and_nothing_is_logged_unless_it_is_asked_for(sqlite_url, tmp_path, stream):
+    settings = Settings(data_dir=tmp_path / "var", database_url=sqlite_url, mode="celery")
+    app = create_app(settings, send=lambda *_: None)
+    with TestClient(app) as client:
+        client.get("/v1/health/live")
+    assert not [part for part in app.state.parts if isinstance(part, MetricsServer)]
+    assert requests(stream) == []
+    with pytest.raises(ValueError, match=r"127\.0\.0\.1:9464"):
+        Settings(metrics_address="9464")
+
+
+def names(metrics: Metrics) -> set[str]:
+    metrics.count("GET", "/v1/accounts", 200, 0.01)
+    families = list(metrics.registry.collect())
+    samples = {sample.name for family in families for sample in family.samples}
+    return samples | {f"{family.name}_info" for family in families if family.type == "info"} | {"up"}
+
+
+def test_alerts_and_dashboard_name_metrics_that_exist(book, metrics, clock):
+    told(metrics)
+    known = names(metrics) | {f"obscura_{name}" for name in ("ledger_verified_timestamp_seconds", "ledger_findings")}
+    rules = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"][0]["rules"]
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    asked = [rule["expr"] for rule in rules] + [each["expr"] for panel in panels for each in panel["targets"]]
+    used = {name for expression in asked for name in re.findall(r"\bobscura_[a-z_]+|\bup\b", expression)}
+    assert len(rules) > 5
+    assert used <= known, used - known
+    assert all({"summary", "description"} <= rule["annotations"].keys() for rule in rules)
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    if promtool := shutil.which("promtool"):
+        subprocess.run([promtool, "check", "rules", str(ALERTS)], check=True, capture_output=True)
+
+
+def test_the_page_reviews_every_metric_and_no_other(metrics):
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    reviewed = set(re.findall(r"^\| `(obscura_[a-z_]+)`", page, flags=re.MULTILINE))
+    assert reviewed == {family.name for family in metrics.registry.collect()}
