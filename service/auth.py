@@ -9,16 +9,16 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, Select, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
 from service import projects
-from service.access import ROLES, Principal, Role, Scope, require_visible
+from service.access import ROLES, Principal, Role, Scope, find, require_visible
 from service.db.access_tables import ApiKey
-from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized, require_name
+from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _UNKNOWN = "This API key is not known here, or was revoked."
@@ -134,6 +134,55 @@ def remember_key(
     session.add(key)
     session.flush()
     return key
+
+
+def rotate_key(
+    session: Session,
+    *,
+    key_id: str,
+    overlap_seconds: int,
+    created_by: str,
+    admin_id: str | None,
+    now: datetime,
+    expires_at: datetime | None = None,
+) -> tuple[ApiKey, str]:
+    """Make a key that takes another one's place, which goes on opening what it opens for a while.
+
+    Args:
+        key_id: of the one that is to go; the new one has its name, scopes and project.
+        overlap_seconds: for how long it still opens something, at most; 0 ends it at once.
+        created_by: id of the key whose holder asks for it and sees the new token.
+        admin_id: the person who asks.
+        expires_at: when the new one ends, as in `create_key`.
+
+    Returns:
+        The new key, and its token, which is shown this once.
+
+    Raises:
+        NotFound: no such key.
+        Forbidden: it is another admin's.
+        Conflict: it was revoked, or has expired: whoever has it has no use for another one.
+        InvalidInput: the new one would end too late, or in the past.
+    """
+    old = find(session, ApiKey, key_id, lock=True)
+    if old.admin_id is not None and old.admin_id != admin_id:
+        raise Forbidden("An admin's keys are rotated by that person.", key_id=key_id)
+    if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+        raise Conflict("This key was revoked or has expired. Create another one.", key_id=key_id)
+    made = create_key(
+        session,
+        name=old.name,
+        scopes=old.scopes,
+        now=now,
+        created_by=created_by,
+        admin_id=admin_id,
+        expires_at=expires_at,
+        project_id=old.project_id,
+    )
+    end = now + timedelta(seconds=overlap_seconds)
+    old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
+    session.flush()
+    return made
 
 
 def authenticate(session: Session, token: str, *, now: datetime) -> Principal:

@@ -59,6 +59,25 @@ add_list(
 )
 
 
+@keys.command("rotate")
+def rotate_key(
+    context: typer.Context,
+    key_id: KeyId,
+    overlap: Annotated[str, typer.Option(help="How long the old key still opens something, like 12h or 7d.")],
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="When the new key ends: 12h, 90d or 8w; or a date.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a key that takes another one's place, which ends after the overlap. The new token is shown this once."""
+    with connected(context, as_json) as (client, output):
+        now = datetime.now(UTC)
+        end = None if expires is None else read_end(expires, now)
+        seconds = int((read_end(overlap, now) - now).total_seconds())
+        output.record(client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end), "key")
+        output.notice("Keep the token: it is shown this once and stored nowhere.")
+
+
 @keys.command("revoke")
 def revoke_key(
     context: typer.Context,

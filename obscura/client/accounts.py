@@ -125,6 +125,19 @@ class AccountClient:
         """All keys, without secrets; or those that a key has made, with what these have made, and so on."""
         return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys", made_by=made_by)
 
+    def rotate_key(
+        self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None
+    ) -> admin_schemas.NewKeyRecord:
+        """Make a key that takes another one's place; its token is shown this once.
+
+        Args:
+            key_id: Of the one that is to go.
+            overlap_seconds: For how long it still opens something, at most.
+            expires_at: When the new one ends: aware; None for as late as the key that asks, or never.
+        """
+        body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
+        return self._post(admin_schemas.NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
+
     def revoke_key(self, key_id: str, *, with_made: bool = True) -> admin_schemas.RevokedKeyRecord:
         """Revoke a key at once, and all that it has made unless that is to stay.
 

@@ -238,6 +238,7 @@ class AsyncClient(AsyncPlanClient):
     rename_project = verb(Client.rename_project)
     create_key = verb(Client.create_key)
     keys = listed(Client.keys)
+    rotate_key = verb(Client.rotate_key)
     revoke_key = verb(Client.revoke_key)
     ask_revocation = verb(Client.ask_revocation)
 

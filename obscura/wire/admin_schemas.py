@@ -97,6 +97,18 @@ class KeyRequest(ApiRequest):
     )
 
 
+class RotationRequest(ApiRequest):
+    """Replace a key by another one."""
+
+    overlap_seconds: int = Field(
+        ge=0, le=31 * 86_400, description="For how long the old key still opens something, at most; 0 ends it at once."
+    )
+    expires_at: AwareDatetime | None = Field(
+        default=None,
+        description="From when on the new key opens nothing. Left out: as late as the key that asks for it, or never.",
+    )
+
+
 class RevocationRequest(ApiRequest):
     """How much is revoked."""
 

@@ -246,7 +246,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
             client.datasets.push(pictures(tmp_path / "again", 60), account_id=patients.id, at_most=60, name="scans")
         elif command.startswith("obscura admins remove"):
             walk.seen["adm_..."] = next(admin.id for admin in client.admins() if admin.name == "Dave")
-        elif command.startswith("obscura keys revoke"):
+        elif command.startswith(("obscura keys revoke", "obscura keys rotate")):
             made = client.keys()  # it iterates over records
             walk.seen["key_..."] = next(key.id for key in made if key.name == "nightly")
         elif command.startswith("obscura limits request"):

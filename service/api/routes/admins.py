@@ -19,6 +19,7 @@ from obscura.wire.admin_schemas import (
     ProjectRequest,
     RevocationRequest,
     RevokedKeyRecord,
+    RotationRequest,
 )
 from obscura.wire.schemas import Identifier, Page, ReasonRequest
 from service import admins, auth, projects
@@ -157,6 +158,10 @@ def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
             session, **body.model_dump(), created_by=admin.id, admin_id=admin.admin_id, now=service.clock()
         )
         record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
+    return _fresh(record)
+
+
+def _fresh(record: NewKeyRecord) -> Response:
     headers = {"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"}
     return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")
 
@@ -189,6 +194,19 @@ def revoke_key(
         key, others = auth.revoke_key(session, key_id=key_id, admin_id=admin.admin_id, now=service.clock(), **given)
         record = RevokedKeyRecord(**dict(views.keys(session, [key])[0]), others_revoked=others)
     return answer(request, record)
+
+
+@key_router.post("/{key_id}/rotate", status_code=201, response_model=NewKeyRecord, summary="Rotate a key")
+def rotate_key(service: Running, admin: Admin, key_id: KeyId, body: RotationRequest) -> Response:
+    """Make a key with the name, scopes and project of another one, which ends after the overlap, or before.
+
+    403 for another admin's key, 409 for one that opens nothing any more. The token is in this answer and nowhere else.
+    """
+    with transaction(service.factory) as session:
+        asking = {"created_by": admin.id, "admin_id": admin.admin_id, "now": service.clock()}
+        key, token = auth.rotate_key(session, key_id=key_id, **body.model_dump(), **asking)
+        record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
+    return _fresh(record)
 
 
 @key_router.post(

@@ -106,6 +106,35 @@ def test_what_a_key_has_made_stays_where_that_is_said(council):
     assert council.may("old", "reader") == [False, True]
 
 
+def test_a_rotated_key_goes_on_until_the_overlap_is_over(council):
+    old = council.make("bob", "nightly", "read", "train", expires_at=(utc_now() + timedelta(days=90)).isoformat())
+    new = council.post("carol", f"keys/{old['id']}/rotate", {"overlap_seconds": 3600}, status=201)
+    council.tokens["new"] = new["token"]
+    assert council.may("nightly", "new") == [True, True]
+    kept = {name: new[name] for name in ("name", "scopes", "project_id", "admin_id")}
+    assert kept == {name: old[name] for name in kept}
+    assert (new["created_by"], new["expires_at"]) == (council.keys["carol"], None)
+    shown = {key["id"]: key["expires_at"] for key in council.get("first", "keys")["items"]}
+    ends_in = datetime.fromisoformat(shown[old["id"]]) - utc_now()
+    assert timedelta(minutes=58) < ends_in <= timedelta(minutes=60)
+    council.post("carol", f"keys/{old['id']}/rotate", {"overlap_seconds": 7200}, status=201)
+    assert {key["id"]: key["expires_at"] for key in council.get("first", "keys")["items"]}[old["id"]] == shown[
+        old["id"]
+    ]
+    council.post("carol", f"keys/{old['id']}/rotate", {"overlap_seconds": 0}, status=201)
+    assert council.may("nightly", "new") == [False, True]
+    council.post("carol", f"keys/{old['id']}/rotate", {"overlap_seconds": 0}, status=409)
+
+
+def test_an_admins_key_is_rotated_by_that_person_alone(council):
+    council.post("carol", f"keys/{council.keys['bob']}/rotate", {"overlap_seconds": 0}, status=403)
+    assert council.may("bob") == [True]
+    new = council.post("bob", f"keys/{council.keys['bob']}/rotate", {"overlap_seconds": 0}, status=201)
+    council.tokens["bob again"] = new["token"]
+    assert (new["admin_id"], new["project_id"]) == (council.ids["bob"], None)
+    assert council.may("bob", "bob again") == [False, True]
+
+
 def test_no_admin_alone_revokes_the_keys_of_another(council):
     """What was found: one admin revoked the keys of all others, and was the only one who could do anything."""
     made = council.make("bob", "bob's other", "admin")
