@@ -133,6 +133,7 @@ EXAMPLES: dict[str, Any] = {
     "RecipeRecord.name": _RECIPE.name,
     "RecipeRecord.title": _RECIPE.title,
     "RecipeRecord.releases": _RECIPE.releases,
+    "overlap_seconds": 3600,
     "project_id": _id("prj"),
     "KeyRequest.role": None,
     "role": "analyst",

@@ -203,8 +203,8 @@ def rotate_key(service: Running, admin: Admin, key_id: KeyId, body: RotationRequ
     403 for another admin's key, 409 for one that opens nothing any more. The token is in this answer and nowhere else.
     """
     with transaction(service.factory) as session:
-        asking = {"created_by": admin.id, "admin_id": admin.admin_id, "now": service.clock()}
-        key, token = auth.rotate_key(session, key_id=key_id, **body.model_dump(), **asking)
+        wish = {"key_id": key_id, **body.model_dump()}
+        key, token = auth.rotate_key(session, **wish, created_by=admin.id, admin_id=admin.admin_id, now=service.clock())
         record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
     return _fresh(record)
 
