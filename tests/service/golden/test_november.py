@@ -14,6 +14,7 @@ from service.inspection import inspect_ledger
 from tests.service.golden import november
 from workers.train.drawing import SampleRequest, draw
 
+SINCE = {"project_id"}
 GOLDEN: dict[str, Any] = json.loads(november.ANSWERS.read_text("utf-8"))
 
 
@@ -30,13 +31,22 @@ def answers(folder: Path) -> dict[str, Any]:
         return november.answers(client)
 
 
+def as_then(answer: Any) -> Any:
+    """An answer without the fields that records have had since."""
+    if isinstance(answer, list):
+        return [as_then(each) for each in answer]
+    if isinstance(answer, dict):
+        return {name: as_then(value) for name, value in answer.items() if name not in SINCE}
+    return answer
+
+
 def test_every_address_of_then_is_asked(answers):
     assert set(answers) == set(GOLDEN["answers"])
 
 
 @pytest.mark.parametrize("address", GOLDEN["answers"])
 def test_what_is_answered_is_what_was_answered(answers, address):
-    assert answers[address] == GOLDEN["answers"][address]
+    assert as_then(answers[address]) == GOLDEN["answers"][address]
 
 
 @pytest.mark.parametrize("table", GOLDEN["stored"])
