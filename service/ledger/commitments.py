@@ -35,7 +35,8 @@ ORDER_COLUMNS = (
 )
 # Of the job that has drawn a sample or measured a release, once it has ended.
 DRAWING_COLUMNS = (*ORDER_COLUMNS, "release_id", "attempt", "state", "failure_code", "finished_at")
-# What changes in a row after an entry has committed to it, by table, or was no column of it then. The receipt holds that entry, and is signed.
+# What changes in a row after an entry has committed to it, or was no column of it then, by table. The receipt holds that
+# entry, and is signed.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     "datasets": frozenset({"state", "failure_code", "upload_lease_until", "erased_at", "project_id"}),
     "evaluations": frozenset(),
