@@ -35,7 +35,7 @@ ORDER_COLUMNS = (
 )
 # Of the job that has drawn a sample or measured a release, once it has ended.
 DRAWING_COLUMNS = (*ORDER_COLUMNS, "release_id", "attempt", "state", "failure_code", "finished_at")
-# What of a row no entry commits to, by table: what changes later, above all. The receipt holds that entry, and is signed.
+# What no entry commits to, by table: above all what changes later. The receipt holds that entry, and is signed.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     # The log does not say whose an account is either; entries of older versions know of no project.
     "datasets": frozenset({"state", "failure_code", "upload_lease_until", "erased_at", "project_id"}),
