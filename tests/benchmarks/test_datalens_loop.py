@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import datalens_loop, job_seconds, symmetry
+from benchmarks import datalens_loop, generator_runs, job_seconds, symmetry
 from benchmarks.datalens_loop import as_page, table
 from benchmarks.small_data import SETS, Folder
 from privacy.accounting.filter import open_filter
@@ -105,11 +105,11 @@ def test_a_training_is_timed_as_a_job(tmp_path: Path, monkeypatch: pytest.Monkey
     assert row["seconds"] > 0 < row["processor_seconds"]
 
 
-@pytest.mark.usefixtures("short_judges")
 def test_a_row_of_a_declared_symmetry_gains_secrets_and_the_file_keeps_what_else_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(symmetry.FOLDERS, "digits", bright_rows)  # type: ignore[misc]
+    monkeypatch.setattr(generator_runs, "EPOCHS", 0)  # one
     file = tmp_path / "rows.json"
     file.write_text(json.dumps({"held_out": False, "chosen": [1, 2], "rows": []}))
     command = ["--json", str(file), "--datasets", "digits", "--epsilons", "10", "--samples", "60"]
