@@ -170,7 +170,7 @@ def signed_checkpoint(document: object, trusted: Mapping[str, bytes]) -> Signed:
     """Return a checkpoint that is kept outside of the database.
 
     Raises:
-        SignatureRefused: it is none, or no trusted key has signed it.
+        SignatureRefused: it is not one, or no trusted key has signed it.
     """
     statement = check_signed(document, format=FORMAT, version=VERSION, trusted=trusted)
     return Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
