@@ -17,10 +17,10 @@ from sqlalchemy import ColumnElement, Select, and_, exists, not_, select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.interfaces import ORMOption
 
-from service.db.access_tables import ApiKey
+from service.db.access_tables import Admin, ApiKey
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Preview, Release, Sample
+from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.session import SessionFactory
@@ -29,20 +29,45 @@ from service.errors import Forbidden, NotFound
 Row = TypeVar("Row", bound=Base)
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 _CALLER = "obscura_caller"
+CONTENT = (Dataset, Evaluation, Job, Preview, Release, Sample, Sweep)
 
 
 class Scope(enum.StrEnum):
-    """What a key may do. `admin` includes every other scope."""
+    """What a key may do. `admin` includes every other scope, and `read` includes `releases`."""
 
     ADMIN = "admin"
     DATA = "data"
     TRAIN = "train"
     READ = "read"
+    RELEASES = "releases"
+
+
+class Role(enum.StrEnum):
+    """What somebody does in a project: each is a name for some scopes."""
+
+    OWNER = "owner"
+    STEWARD = "steward"
+    ANALYST = "analyst"
+    AUDITOR = "auditor"
+    VIEWER = "viewer"
+
+
+ROLES = {
+    Role.OWNER: (Scope.ADMIN,),
+    Role.STEWARD: (Scope.DATA, Scope.READ),
+    Role.ANALYST: (Scope.TRAIN, Scope.READ),
+    Role.AUDITOR: (Scope.READ,),
+    Role.VIEWER: (Scope.RELEASES,),
+}
+_WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Who is asking: a key's id and scopes, the person behind it where it is an admin's, and else its project."""
+    """Who is asking: a key's id and scopes, the person behind it where it is an admin's, and its project.
+
+    Without a project it is the key of an admin of the installation.
+    """
 
     id: str
     scopes: frozenset[Scope]
@@ -55,25 +80,36 @@ class Principal:
         Raises:
             Forbidden: the key has neither this scope nor `admin`.
         """
-        if not self.scopes & {scope, Scope.ADMIN}:
+        if not self.scopes & {scope, Scope.ADMIN} and not self.scopes & _WIDER.get(scope, frozenset()):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
+
+    def require_installation(self) -> None:
+        """Let an admin of the installation pass, or not.
+
+        Raises:
+            Forbidden: the key belongs to a project.
+        """
+        self.require(Scope.ADMIN)
+        if self.project_id is not None:
+            raise Forbidden("This needs an admin's key that belongs to no project.", needed=Scope.ADMIN.value)
 
 
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
     """Return the condition on a table's rows that a caller may see; None where these are all.
 
-    An admin sees the rows of every project, whoever has another key those of its own, and a reader without a key those
-    of the first project as long as it is the only one. A dataset that was erased is seen by nobody.
+    Whoever has a key of a project sees its rows. An admin of the installation sees the accounts, requests and keys of
+    every project, but datasets, jobs and what these made only as long as there is one project, and so does a reader
+    without a key see anything. A dataset that was erased is seen by nobody.
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
         table: one that belongs to an account, the accounts themselves, projects, requests or keys.
     """
     rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
-    if caller is None:
+    if caller is None or (caller.project_id is None and table in CONTENT):
         rules.append(not_(exists().where(Project.id != DEFAULT_PROJECT)))
-    elif caller.project_id is not None:
+    elif caller.project_id is not None and table is not Admin:
         rules.append(_of_project(table, caller.project_id))
     return and_(*rules) if rules else None
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
 from service import projects
-from service.access import Principal, Scope, require_visible
+from service.access import ROLES, Principal, Role, Scope, require_visible
 from service.db.access_tables import ApiKey
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 
@@ -29,7 +29,8 @@ def create_key(
     session: Session,
     *,
     name: str,
-    scopes: Iterable[str],
+    scopes: Iterable[str] = (),
+    role: str | None = None,
     now: datetime,
     created_by: str | None = None,
     admin_id: str | None = None,
@@ -39,35 +40,41 @@ def create_key(
     """Create a key. One that is made by a key with an end ends with it, or before.
 
     Args:
-        scopes: at least one.
+        scopes: at least one, or else a role.
+        role: in a project, in place of the scopes that it stands for.
         created_by: id of the key whose holder asks for it and sees its token; None on the service's own machine.
         admin_id: the person who asks, whose key it will be if it has the scope admin.
         expires_at: from when on it opens nothing; None for as late as the key that asks, or never.
-        project_id: whose rows it opens; None for the only one there is, and for a key with the scope admin, which
-            opens those of all.
+        project_id: whose rows it opens; None for the project of the key that asks, or the only one there is. A key
+            with the scope admin that an admin of the installation asks for without a project or a role is such an
+            admin's, too.
 
     Returns:
         The key, and its token, which is shown this once: only its SHA-256 is kept.
 
     Raises:
-        InvalidInput: no scope or an unknown one, a bad name, a key with the scope admin that would be nobody's or
-            would belong to a project, another one of which it is not said to which of several projects it belongs, or
-            an end that is over or is later than that of the key that asks.
+        InvalidInput: no scope or an unknown one, a bad name, a role beside scopes, a key with the scope admin
+            that would be nobody's, one of which it is not said to which of several projects it belongs, or an end that
+            is over or is later than that of the key that asks.
         NotFound: there is no such project.
         Unauthorized: the key that asks was revoked meanwhile.
     """
     require_name(name, "A key's name")
     try:
-        chosen = sorted({Scope(scope) for scope in scopes})
+        named = {Scope(scope) for scope in scopes}
+        chosen = sorted(named if role is None else ROLES[Role(role)])
     except ValueError as error:
-        raise InvalidInput(f"{error}: the scopes are {', '.join(Scope)}.") from None
-    if not chosen:
-        raise InvalidInput(f"A key needs at least one scope of {', '.join(Scope)}.")
+        raise InvalidInput(f"{error}: the scopes are {', '.join(Scope)}, the roles {', '.join(Role)}.") from None
+    if not chosen or (named and role is not None):
+        raise InvalidInput(
+            f"A key has a role ({', '.join(Role)}) or else scopes ({', '.join(Scope)}): give one of these."
+        )
     if Scope.ADMIN in chosen and admin_id is None:
         raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
-    if Scope.ADMIN in chosen and project_id is not None:
-        raise InvalidInput("A key with the scope admin belongs to a person and to no project: name none.")
-    project_id = None if Scope.ADMIN in chosen else projects.choose(session, project_id)
+    asking = None if created_by is None else session.get_one(ApiKey, created_by)
+    of_installation = Scope.ADMIN in chosen and role is None and (asking is None or asking.project_id is None)
+    if not of_installation or project_id is not None:
+        project_id = projects.choose(session, project_id)
     key_id, token, digest = make_token()
     key = remember_key(
         session,

@@ -28,7 +28,13 @@ _SPANS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=
 def create_key(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="For people.")],
-    scope: Annotated[list[str], typer.Option("--scope", "-s", help="admin, data, train or read; repeat for several.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", "-s", help="admin, data, train, read or releases; repeat for several."),
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option(help="In place of scopes: owner, steward, analyst, auditor or viewer of a project.")
+    ] = None,
     expires: Annotated[
         str | None, typer.Option("--expires", help="After 12h, 90d or 8w; or at a date, like 2027-01-31 (UTC).")
     ] = None,
@@ -39,7 +45,7 @@ def create_key(
     with connected(context, as_json) as (client, output):
         end = None if expires is None else read_end(expires, datetime.now(UTC))
         of = resolve_project(client, project)
-        output.record(client.create_key(name=name, scopes=scope, expires_at=end, project_id=of), "key")
+        output.record(client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=of), "key")
         output.notice("Keep the token: it is shown this once and stored nowhere.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -82,7 +82,7 @@ class AccountClient:
         return self._post(admin_schemas.ProjectRecord, "/v1/projects", {"name": name})
 
     def projects(self) -> Iterator[admin_schemas.ProjectRecord]:
-        """The projects that the key opens, newest first: all for an admin's, and one for every other."""
+        """The projects that the key opens, newest first: its own, or all for an admin's that belongs to none."""
         return self.transport.pages(admin_schemas.ProjectRecord, "/v1/projects")
 
     def find_project(self, name_or_id: str) -> admin_schemas.ProjectRecord:
@@ -98,17 +98,26 @@ class AccountClient:
         return self._repeat(admin_schemas.ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name})
 
     def create_key(
-        self, *, name: str, scopes: list[str], expires_at: datetime | None = None, project_id: str | None = None
+        self,
+        *,
+        name: str,
+        scopes: Sequence[str] = (),
+        role: str | None = None,
+        expires_at: datetime | None = None,
+        project_id: str | None = None,
     ) -> admin_schemas.NewKeyRecord:
         """Create an API key; its token is shown this once.
 
         Args:
             name: For people.
-            scopes: Of `admin`, `data`, `train` and `read`.
+            scopes: Of `admin`, `data`, `train`, `read` and `releases`; or else a role.
+            role: What somebody does in the project.
             expires_at: Aware; None for as late as the key that asks, or never.
-            project_id: Whose accounts and releases it opens; None where there is one project, and with `admin`.
+            project_id: Whose accounts and releases it opens; None where there is one project, and for a key of an
+                admin of the installation.
         """
-        body = {"name": name, "scopes": scopes, "expires_at": expires_at and expires_at.isoformat()}
+        body = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
+        body |= {} if role is None else {"role": role}
         body |= {} if project_id is None else {"project_id": project_id}
         return self._post(admin_schemas.NewKeyRecord, "/v1/keys", body)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import AwareDatetime, Field
 
-from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Name, ReasonRequest, Scope
+from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Name, ReasonRequest, Role, Scope
 
 
 class AdmissionRequest(ReasonRequest):
@@ -81,15 +81,19 @@ class KeyRequest(ApiRequest):
 
     name: Name = Field(description="For people.")
     scopes: list[Scope] = Field(
-        min_length=1, max_length=4, description="What the key may do: `admin` includes the others."
+        default=[],
+        max_length=5,
+        description="What the key may do: `admin` includes the others, `read` includes `releases`. Or else a role.",
     )
+    role: Role | None = Field(default=None, description="In a project, in place of the scopes that it stands for.")
     expires_at: AwareDatetime | None = Field(
         default=None,
         description="From when on it opens nothing. Left out: as late as the key that asks for it, or never.",
     )
     project_id: Identifier | None = Field(
         default=None,
-        description="Whose accounts and releases it opens. Left out where there is one project, and with `admin`.",
+        description="Whose accounts and releases it opens. Left out: the project of the key that asks, or the only "
+        "one; with the scope `admin` that an admin of the installation asks for, none.",
     )
 
 
@@ -108,7 +112,7 @@ class KeyRecord(ApiRecord):
     id: str = Field(description="Its identifier, which never changes.")
     name: str = Field(description="For people.")
     scopes: list[str] = Field(description="What the key may do: `admin` includes the others.")
-    project_id: str | None = Field(description="The project that it opens; null for an admin's, which opens all.")
+    project_id: str | None = Field(description="The project that it opens; null for an admin's of the installation.")
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
     created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
     created_by_admin: str | None = Field(description="The person who made it; null for one made on the machine.")

@@ -125,10 +125,25 @@ READ = Security(authorize, scopes=["read"])
 TRAIN = Security(authorize, scopes=["train"])
 DATA = Security(authorize, scopes=["data"])
 ADMIN = Security(authorize, scopes=["admin"])
+VIEW = Security(authorize, scopes=["releases"])
 Reader = Annotated[Principal, READ]
 Trainer = Annotated[Principal, TRAIN]
 Uploader = Annotated[Principal, DATA]
 Admin = Annotated[Principal, ADMIN]
+
+
+async def installation_admin(admin: Admin) -> Principal:
+    """The caller, who is an admin of the installation and of no single project.
+
+    Raises:
+        Forbidden: The key belongs to a project.
+    """
+    admin.require_installation()
+    return admin
+
+
+INSTALLATION = Depends(installation_admin)
+InstallationAdmin = Annotated[Principal, INSTALLATION]
 
 
 @dataclass(frozen=True)

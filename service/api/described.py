@@ -26,6 +26,7 @@ TAGS = {
     "sweeps": "Hyper-parameter searches, held as a whole.",
     "releases": "What trainings have published: cards, receipts, reports, files, free drawing and measuring.",
     "samples": "Drawn images, to download.",
+    "projects": "Departments that do not see each other.",
     "keys": "API keys and their scopes.",
     "ledger": "Whether the ledger is sound.",
 }

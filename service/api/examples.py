@@ -134,6 +134,8 @@ EXAMPLES: dict[str, Any] = {
     "RecipeRecord.title": _RECIPE.title,
     "RecipeRecord.releases": _RECIPE.releases,
     "project_id": _id("prj"),
+    "KeyRequest.role": None,
+    "role": "analyst",
     "publishes": _RECIPE.publishes,
     "presets": {"default": {}},
     "defaults": {"clip": 1.0},

@@ -97,6 +97,7 @@ def new_account(request: Request, dashboard: Running) -> HTMLResponse:
 @router.post("/accounts")
 def open_account(request: Request, dashboard: Running, admin: Admin, form: Form) -> Response:
     """Open an account, or show the form again with what is wrong at its fields."""
+    admin.require_installation()
     try:
         once = once_of(form)
         terms = {name: form.get(name, "").strip() for name in AccountRequest.model_fields}

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service import admins, decisions, ledger
-from service.access import Principal, Scope, visible
+from service.access import Principal, visible
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
@@ -57,7 +57,7 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
     """Show the admins, what two of them decide, and the keys, to admins."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an admin's key to see this page.")
-    viewer.principal.require(Scope.ADMIN)
+    viewer.principal.require_installation()
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         people = [views.admin(row) for row in admins.admins(session)]
@@ -81,6 +81,7 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
 @router.post("/admins")
 def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
     """Ask for a person to be admitted."""
+    admin.require_installation()
     dashboard.do(
         admins.ask_admission,
         name=form.get("name", "").strip(),
@@ -95,6 +96,7 @@ def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectRespo
 @router.post("/admins/{admin_id}/remove")
 def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
     """Ask for an admin to be removed."""
+    admin.require_installation()
     reason, now = _reason(form), dashboard.clock()
     dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_with=admin.id, now=now)
     return _back_to_admins()

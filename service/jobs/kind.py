@@ -46,6 +46,7 @@ class Reading:
     Attributes:
         path: below which it has its id.
         prefix: of its ids.
+        scope: that a key needs for it.
         picture: the column that holds a PNG picture of it, which has its name below that.
         picture_description: of that picture.
         examples: of fields of the record that mean something else than those of the same name in others.
@@ -55,6 +56,7 @@ class Reading:
     prefix: str
     tag: str
     description: str
+    scope: str = "read"
     picture: str = ""
     picture_description: str = ""
     examples: Mapping[str, Any] = field(default_factory=dict)

@@ -25,8 +25,12 @@ from service.settings import Settings
 from tests.conftest import clear_postgres
 from tests.service.reading_routes import TestClient, address, reading_routes, stocked
 
-KEYS = {"read": ["read"], "train": ["train"], "data": ["data"], "all": ["read", "train", "data"], "admin": ["admin"]}
-READS, ADMINS = {"read", "all", "admin"}, {"admin"}
+ROLES = ("owner", "steward", "analyst", "auditor", "viewer")
+READS = {"owner", "steward", "analyst", "auditor", "admin"}  # who may open pages
+ADMINS = {"admin", "owner"}
+OF_INSTALLATION = {"/v1/admins", "/v1/ledger", "/admins"}  # for admins of no project
+OF_ADMINS = {"/v1/admin-requests", "/v1/keys"}
+OF_VIEWERS = re.compile("/v1/(releases|samples)")
 PLAN = {"dataset_id": "{dataset_id}", "recipe": "datalens", "epsilon": 0.1, "options": {}}
 SHAPE = {"height": 8, "width": 8, "channels": 1, "records_declared": 5, "subjects_declared": None}
 # What is sent where an object stands in the body, or where nothing is looked for before the body was read.
@@ -101,18 +105,15 @@ def department(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         url = request.getfixturevalue("migrated_postgres")
     with stocked(Settings(data_dir=folder, database_url=url, mode="celery")) as (admin, ids):
         other = admin.post("/v1/projects", json={"name": "heart"}).raise_for_status().json()["id"]
-        clients, made = {}, {}
-        for (name, scopes), (whose, project) in product(
-            KEYS.items(), {"ours": DEFAULT_PROJECT, "theirs": other}.items()
-        ):
-            body = {"name": f"{name} {whose}", "scopes": scopes}
-            body |= {} if name == "admin" else {"project_id": project}
+        clients = {("admin", "nobody"): admin}
+        for role, (whose, project) in product(ROLES, {"ours": DEFAULT_PROJECT, "theirs": other}.items()):
+            body = {"name": f"{role} {whose}", "role": role, "project_id": project}
             made = admin.post("/v1/keys", json=body).raise_for_status().json()
             client = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
-            if name in READS:
+            if role in READS:
                 assert client.post("/login", data={"key": made["token"]}).headers["location"] == "/"
             client.headers["Authorization"] = f"Bearer {made['token']}"
-            clients[name, whose] = client
+            clients[role, whose] = client
         person = admin.get("/v1/admins").json()["items"][0]["id"]
         ids |= {
             "made_id": ids["preview_id"],
@@ -165,8 +166,8 @@ def named(path: str, name: str) -> bool:
 def test_what_others_have_is_answered_as_what_is_not_there(department: Department) -> None:
     seen: Counter[int] = Counter()
     wrong = []
-    for (method, path), key in product(routes(), KEYS):
-        if key in ADMINS or not named(path, f"{method} {path}"):
+    for (method, path), key in product(routes(), ROLES):
+        if not named(path, f"{method} {path}"):
             continue
         client = department.clients[key, "theirs"]
         foreign, missing = (ask(client, method, path, ids) for ids in (department.ids, department.missing))
@@ -181,7 +182,7 @@ def test_what_others_have_is_answered_as_what_is_not_there(department: Departmen
 
 
 def test_lists_and_pages_of_others_name_nothing_of_ours(department: Department) -> None:
-    client = department.clients["all", "theirs"]
+    client = department.clients["analyst", "theirs"]
     for path in reading_routes():
         if "{" in path or NOBODYS.match(path):
             continue
@@ -192,25 +193,69 @@ def test_lists_and_pages_of_others_name_nothing_of_ours(department: Department) 
 
 
 def test_what_is_ours_is_there_and_asks_for_its_scope(department: Department) -> None:
-    statuses: dict[tuple[str, str], dict[str, int]] = {}
-    for (method, path), key in product(routes(), KEYS):
-        if method == "GET":
-            place = address(path + QUERIES.get(f"{method} {path}", ""), department.ids)
-            status = department.clients[key, "ours"].get(place).status_code
-            statuses.setdefault((method, path), {})[key] = status
-    for (_, path), found in statuses.items():
-        for key, status in found.items():
-            adminly = path in ("/v1/admins", "/v1/admin-requests", "/v1/keys", "/v1/ledger", "/admins")
-            allowed = key in (ADMINS if adminly else READS)
-            refused = (
-                403 if path.startswith("/v1/") or key in READS else 303
-            )  # whoever has no session is sent to sign in
-            assert (status == refused) != allowed, (path, key, status)
-            assert not allowed or status != 404 or "{name}" in path, (path, key, status)
+    for (method, path), key in product(routes(), ROLES):
+        if method != "GET":
+            continue
+        status = (
+            department.clients[key, "ours"]
+            .get(address(path + QUERIES.get(f"GET {path}", ""), department.ids))
+            .status_code
+        )
+        allowed = READS
+        if path in OF_INSTALLATION:
+            allowed = set()
+        elif path in OF_ADMINS:
+            allowed = {"owner"}
+        elif OF_VIEWERS.match(path):
+            allowed = {*READS, "viewer"}
+        refused = 403 if path.startswith("/v1/") or key in READS else 303  # without a session one is sent to sign in
+        assert (status == refused) != (key in allowed), (path, key, status)
+        assert key not in allowed or status != 404 or "{name}" in path, (path, key, status)
 
 
-def test_an_admin_sees_every_project_and_makes_keys_and_accounts_in_a_named_one(department: Department) -> None:
-    admin, theirs = department.clients["admin", "ours"], department.clients["all", "theirs"]
+def test_a_role_does_what_its_scopes_allow_and_nothing_else(department: Department) -> None:
+    allowed = {"train": {"owner", "analyst"}, "data": {"owner", "steward"}, "admin": {"owner"}, "read": READS}
+    allowed["releases"] = {*READS, "viewer"}
+    of_installation = {"POST /v1/accounts", "POST /v1/admins", "POST /v1/projects", "POST /v1/admins/{admin_id}/remove"}
+    asked = 0
+    for path, operations in department.clients["admin", "nobody"].get("/v1/openapi.json").json()["paths"].items():
+        for method, operation in operations.items():
+            if method == "get" or "security" not in operation:
+                continue
+            (needed,) = operation["security"][0]["ApiKey"]
+            whole = f"{method.upper()} {path}"
+            for key in ROLES:  # nothing that is there is named, so nothing is done
+                status, text = ask(department.clients[key, "ours"], method.upper(), path, department.missing)
+                may = key in allowed[needed] and whole not in of_installation
+                assert (status == 403) != may, (whole, key, status, text)
+                asked += 1
+    assert asked > 100
+
+
+def test_an_admin_of_the_installation_sees_no_datasets_and_releases_of_departments(department: Department) -> None:
+    admin = department.clients["admin", "nobody"]
+    hidden = re.compile(
+        "/v1/(datasets|jobs|sweeps|releases|samples|previews)|/(datasets|jobs|sweeps|releases|previews)/"
+    )
+    seen = 0
+    for path in reading_routes():
+        if not hidden.match(path) or path == "/datasets/new":
+            continue
+        place = address(path, department.ids)
+        if "{" in path:
+            assert ask(admin, "GET", path, department.ids) == ask(admin, "GET", path, department.missing), path
+            assert admin.get(place).status_code == 404, path
+            seen += 1
+        elif path.startswith("/v1/"):
+            assert admin.get(place).json()["items"] == [], path
+    assert seen > 20
+    assert admin.get(f"/v1/accounts/{department.ids['account_id']}").status_code == 200
+
+
+def test_an_admin_sees_accounts_of_every_project_and_makes_keys_and_accounts_in_a_named_one(
+    department: Department,
+) -> None:
+    admin, theirs = department.clients["admin", "nobody"], department.clients["owner", "theirs"]
     terms = {"name": "hearts", "owner": "o", "epsilon": 1, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}
     refused = admin.post("/v1/accounts", json=terms)
     assert (refused.status_code, "several projects" in refused.text) == (422, True)
@@ -218,25 +263,37 @@ def test_an_admin_sees_every_project_and_makes_keys_and_accounts_in_a_named_one(
     opened = admin.post("/v1/accounts", json=terms | {"project_id": own["id"]}).raise_for_status().json()
     assert opened["project_id"] == own["id"]
     assert [each["id"] for each in theirs.get("/v1/accounts").json()["items"]] == [opened["id"]]
-    assert opened["id"] not in department.clients["all", "ours"].get("/v1/accounts").text
+    assert opened["id"] not in department.clients["analyst", "ours"].get("/v1/accounts").text
     assert {opened["id"], department.ids["account_id"]} <= {
         one["id"] for one in admin.get("/v1/accounts").json()["items"]
     }
     assert admin.post("/v1/keys", json={"name": "k", "scopes": ["read"]}).status_code == 422
-    assert admin.post("/v1/keys", json={"name": "k", "scopes": ["admin"], "project_id": own["id"]}).status_code == 422
+    assert admin.post("/v1/keys", json={"name": "k", "scopes": ["read"], "role": "viewer"}).status_code == 422
     assert admin.post("/v1/keys", json={"name": "k", "scopes": ["read"], "project_id": "prj_x"}).status_code == 404
     body = {"name": "d", "account_id": None, "visibility": "public", "classes": ["a"], **SHAPE}
     assert admin.post("/v1/datasets", json=body).status_code == 422
     public = theirs.post("/v1/datasets", json=body).raise_for_status().json()
-    assert department.clients["all", "ours"].get(f"/v1/datasets/{public['id']}").status_code == 404
+    assert department.clients["analyst", "ours"].get(f"/v1/datasets/{public['id']}").status_code == 404
+
+
+def test_an_owner_makes_keys_of_the_own_project_alone(department: Department) -> None:
+    owner = department.clients["owner", "theirs"]
+    (own,) = owner.get("/v1/projects").json()["items"]
+    for body in ({"scopes": ["admin"]}, {"role": "owner"}, {"scopes": ["read"]}, {"role": "analyst"}):
+        made = owner.post("/v1/keys", json={"name": "k", **body}).raise_for_status().json()
+        assert made["project_id"] == own["id"], body
+        refused = owner.post("/v1/keys", json={"name": "k", "project_id": DEFAULT_PROJECT, **body})
+        assert (refused.status_code, refused.json()["detail"]) == (404, "There is no such project.")
+    listed = owner.get("/v1/keys?limit=200").json()["items"]
+    assert {key["project_id"] for key in listed} == {own["id"]}
 
 
 def test_projects_are_renamed_and_no_two_have_one_name(department: Department) -> None:
-    admin = department.clients["admin", "ours"]
+    admin = department.clients["admin", "nobody"]
     names = {one["name"]: one["id"] for one in admin.get("/v1/projects").json()["items"]}
     assert admin.post("/v1/projects", json={"name": "heart"}).status_code == 409
     assert admin.post(f"/v1/projects/{names['heart']}/rename", json={"name": "default"}).status_code == 409
     renamed = admin.post(f"/v1/projects/{names['heart']}/rename", json={"name": "cardiology"}).json()
     assert (renamed["id"], renamed["name"]) == (names["heart"], "cardiology")
-    (own,) = department.clients["read", "theirs"].get("/v1/projects").json()["items"]
+    (own,) = department.clients["auditor", "theirs"].get("/v1/projects").json()["items"]
     assert own["name"] == "cardiology"

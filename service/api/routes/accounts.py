@@ -21,7 +21,7 @@ from obscura.wire.schemas import (
 from service import decisions, jobs, ledger, projects
 from service.access import Principal
 from service.api.conditional import answer, answer_decision
-from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
+from service.api.deps import INSTALLATION, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor, narrowed
 from service.db.access_tables import Decision
 from service.db.session import transaction
@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS)
 AccountId = Annotated[Identifier, Path()]
 
 
-@router.post("", dependencies=[ADMIN], status_code=201, response_model=AccountRecord, summary="Open an account")
+@router.post("", dependencies=[INSTALLATION], status_code=201, response_model=AccountRecord, summary="Open an account")
 def open_account(service: Running, request: Request, body: AccountRequest) -> Response:
     """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
     with transaction(service.factory) as session:

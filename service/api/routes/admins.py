@@ -24,7 +24,7 @@ from obscura.wire.schemas import Identifier, Page, ReasonRequest
 from service import admins, auth, projects
 from service.access import find
 from service.api.conditional import answer, answer_decision
-from service.api.deps import ADMIN, PROBLEMS, READ, Admin, Paging, Running
+from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, InstallationAdmin, Paging, Running
 from service.api.pages import answer_newest, each
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
@@ -39,7 +39,7 @@ KeyId = Annotated[Identifier, Path()]
 _decide = partial(answer_decision, effects=admins.EFFECTS, show=views.admin_request)
 
 
-@router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
+@router.get("/admins", dependencies=[INSTALLATION], response_model=AdminList, summary="List admins")
 def list_admins(service: Running, request: Request) -> Response:
     """List everybody who is or was an admin, in the order of their admission."""
     with transaction(service.factory, read_only=True) as session:
@@ -48,7 +48,7 @@ def list_admins(service: Running, request: Request) -> Response:
 
 
 @router.post("/admins", status_code=201, response_model=AdminAnswer, summary="Ask for an admin to be admitted")
-def ask_admission(service: Running, admin: Admin, request: Request, body: AdmissionRequest) -> Response:
+def ask_admission(service: Running, admin: InstallationAdmin, request: Request, body: AdmissionRequest) -> Response:
     """Ask for a person to be admitted, which another admin must approve; the second person is admitted at once.
 
     The person makes the token and hands on its introduction only (`obscura admins introduce`): nobody else sees it.
@@ -68,7 +68,9 @@ def ask_admission(service: Running, admin: Admin, request: Request, body: Admiss
 @router.post(
     "/admins/{admin_id}/remove", status_code=201, response_model=AdminRequestRecord, summary="Ask for a removal"
 )
-def ask_removal(service: Running, admin: Admin, request: Request, admin_id: AdminId, body: ReasonRequest) -> Response:
+def ask_removal(
+    service: Running, admin: InstallationAdmin, request: Request, admin_id: AdminId, body: ReasonRequest
+) -> Response:
     """Ask for an admin to be removed, which another must approve: the one who is to go, for instance.
 
     With the person go all their keys, the keys that these have made, and so on. 409 where fewer than two admins would
@@ -108,7 +110,7 @@ ProjectId = Annotated[Identifier, Path()]
 
 
 @project_router.post(
-    "", dependencies=[ADMIN], status_code=201, response_model=ProjectRecord, summary="Create a project"
+    "", dependencies=[INSTALLATION], status_code=201, response_model=ProjectRecord, summary="Create a project"
 )
 def create_project(service: Running, request: Request, body: ProjectRequest) -> Response:
     """Create a project for a department. Accounts are opened in it, and keys made for it, by naming it there."""
@@ -119,7 +121,7 @@ def create_project(service: Running, request: Request, body: ProjectRequest) -> 
 
 @project_router.get("", dependencies=[READ], response_model=Page[ProjectRecord], summary="List projects")
 def list_projects(service: Running, request: Request, page: Paging) -> Response:
-    """List the projects that the key opens, newest first: all for an admin's, and one for every other."""
+    """List the projects that the key opens, newest first: its own, or all for an admin's that belongs to none."""
     return answer_newest(service, request, page, Project, each(views.project))
 
 

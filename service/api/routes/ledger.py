@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Minute
 from service.api.conditional import answer
-from service.api.deps import ADMIN, PROBLEMS, Running
+from service.api.deps import INSTALLATION, PROBLEMS, Running
 from service.audit.arming import verifications
 from service.audit.checkpoints import newest_checkpoint
 from service.db.session import transaction
@@ -88,7 +88,7 @@ def read_ledger(session: Session) -> LedgerRecord:
 router = APIRouter(prefix="/v1/ledger", tags=["ledger"], responses=PROBLEMS)
 
 
-@router.get("", dependencies=[ADMIN], response_model=LedgerRecord, summary="Read the state of the ledger")
+@router.get("", dependencies=[INSTALLATION], response_model=LedgerRecord, summary="Read the state of the ledger")
 def read_ledger_state(service: Running, request: Request) -> Response:
     """Read which trainings are stopped and why, when the ledger was last verified, and its newest checkpoint."""
     with transaction(service.factory, read_only=True) as session:

@@ -11,7 +11,7 @@ from obscura.wire.schemas import Identifier
 from service import jobs
 from service.access import find
 from service.api.conditional import answer, answer_bytes
-from service.api.deps import PROBLEMS, READ, IdempotencyKey, Running, Service, Trainer
+from service.api.deps import PROBLEMS, READ, VIEW, IdempotencyKey, Running, Service, Trainer
 from service.api.ordering import order
 from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Job
@@ -81,6 +81,7 @@ def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
 
 
 def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
+    scope = {"read": READ, "releases": VIEW}[place.scope]
     noun, made_at = kind.noun, f"{place.path}/{{{kind.noun}_id}}"
     MadeId = Annotated[Identifier, Path(alias=f"{noun}_id")]
 
@@ -95,7 +96,7 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
     router.get(
         made_at,
         name=f"read_{noun}",
-        dependencies=[READ],
+        dependencies=[scope],
         response_model=kind.record,
         tags=[place.tag],
         summary=f"Read a {noun}",
@@ -105,7 +106,7 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
         router.get(
             f"{made_at}/{place.picture}.png",
             name=f"read_{noun}_{place.picture}",
-            dependencies=[READ],
+            dependencies=[scope],
             response_class=Response,
             tags=[place.tag],
             description=place.picture_description,

@@ -21,7 +21,7 @@ from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
 from service.access import find
 from service.api.conditional import answer, answer_bytes, send_file
-from service.api.deps import PROBLEMS, READ, OfAccount, Paging, Running, Service
+from service.api.deps import PROBLEMS, VIEW, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest, narrowed
 from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Evaluation, Job, Release, Sample
@@ -47,14 +47,14 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {media_type: {}}}, 304: {"description": "The client has it."}}
 
 
-@router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
+@router.get("", dependencies=[VIEW], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the releases, newest first, all or those of an account."""
     asked = narrowed(Release, account_id=account_id)
     return answer_newest(service, request, page, Release, views.records, *asked, columns=views.RELEASES)
 
 
-@router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")
+@router.get("/{release_id}", dependencies=[VIEW], response_model=ReleaseRecord, summary="Read a release")
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a release, with what was measured on public data."""
     with transaction(service.factory, read_only=True) as session:
@@ -62,14 +62,14 @@ def read_release(service: Running, request: Request, release_id: ReleaseId) -> R
     return answer(request, record)
 
 
-@router.get("/{release_id}/card", dependencies=[READ], summary="Read the privacy card")
+@router.get("/{release_id}/card", dependencies=[VIEW], summary="Read the privacy card")
 def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
     """Read what is guaranteed, how it was paid for, what was assumed public, and what it does not cover."""
     with transaction(service.factory, read_only=True) as session:
         return JSONResponse(jobs.get_release(session, release_id).card)
 
 
-@router.get("/{release_id}/receipt", dependencies=[READ], summary="Read the receipt")
+@router.get("/{release_id}/receipt", dependencies=[VIEW], summary="Read the receipt")
 def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
     """Read the signed statement that this release was paid for: the whole ledger entry, the account's public terms,
     the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served."""
@@ -78,7 +78,7 @@ def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
 
 
 @router.get(
-    "/{release_id}/report.html", dependencies=[READ], response_class=Response, responses=_file_answer("text/html")
+    "/{release_id}/report.html", dependencies=[VIEW], response_class=Response, responses=_file_answer("text/html")
 )
 def read_report_page(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read the report as one HTML page: as it was published, with what evaluations have measured since."""
@@ -89,7 +89,7 @@ def read_report_page(service: Running, request: Request, release_id: ReleaseId) 
 
 @router.get(
     "/{release_id}/report.json",
-    dependencies=[READ],
+    dependencies=[VIEW],
     response_class=Response,
     responses=_file_answer("application/json"),
 )
@@ -98,7 +98,7 @@ def read_report_data(service: Running, request: Request, release_id: ReleaseId) 
     return _send_report(service, request, release_id, reports.DATA, "application/json")
 
 
-@router.get("/{release_id}/grid.png", dependencies=[READ], response_class=Response, responses=_file_answer("image/png"))
+@router.get("/{release_id}/grid.png", dependencies=[VIEW], response_class=Response, responses=_file_answer("image/png"))
 def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a grid of synthetic samples, one row a class."""
     return _send(service, request, release_id, "grid.png", "image/png")
@@ -106,7 +106,7 @@ def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Resp
 
 @router.get(
     "/{release_id}/files/{name}",
-    dependencies=[READ],
+    dependencies=[VIEW],
     response_class=Response,
     responses=_file_answer("application/octet-stream"),
     summary="Download a file",
@@ -127,7 +127,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
 
 @router.get(
     "/{release_id}/evaluations",
-    dependencies=[READ],
+    dependencies=[VIEW],
     response_model=Page[EvaluationRecord],
     summary="List a release's evaluations",
 )
@@ -181,7 +181,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 
 @sample_router.get(
     "/{sample_id}/content",
-    dependencies=[READ],
+    dependencies=[VIEW],
     response_class=Response,
     responses=_CONTENT,
     summary="Download a sample",

@@ -164,6 +164,7 @@ KIND = Kind(
         prefix="smp",
         tag="samples",
         description="Read a sample: its state, and its SHA-256 and size once it is there.",
+        scope="releases",
     ),
     record=SampleRecord,
     show=show,
