@@ -62,8 +62,8 @@ def _largest_left_out(row: npt.NDArray[np.float32], keep: float) -> float:
     """Return the largest magnitude of a row (d,) that does not fit any more; zero for a row of zeros.
 
     Found by adding up what exceeds a threshold, not by sorting: two thresholds, the first from a sample of the
-    coordinates and the second by how much that one missed, leave few coordinates in doubt. Only these are sorted. Should the sample
-    mislead, more are.
+    coordinates and the second by how much that one missed, leave few coordinates in doubt. Only these are
+    sorted. Should the sample mislead, more are.
     """
     limit = keep * _above(row, 0.0)
     if not 0 < limit < math.inf:
