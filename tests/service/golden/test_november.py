@@ -15,6 +15,7 @@ from tests.service.golden import november
 from workers.train.drawing import SampleRequest, draw
 
 GOLDEN: dict[str, Any] = json.loads(november.ANSWERS.read_text("utf-8"))
+SINCE = {"project_id"}  # fields that answers have gained
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +35,16 @@ def test_every_address_of_then_is_asked(answers):
     assert set(answers) == set(GOLDEN["answers"])
 
 
+def as_then(answer: Any) -> Any:
+    """An answer without the fields that have been added."""
+    if isinstance(answer, dict):
+        return {name: as_then(value) for name, value in answer.items() if name not in SINCE}
+    return [as_then(each) for each in answer] if isinstance(answer, list) else answer
+
+
 @pytest.mark.parametrize("address", GOLDEN["answers"])
 def test_what_is_answered_is_what_was_answered(answers, address):
-    assert answers[address] == GOLDEN["answers"][address]
+    assert as_then(answers[address]) == GOLDEN["answers"][address]
 
 
 @pytest.mark.parametrize("table", GOLDEN["stored"])
