@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
 from sqlalchemy import ColumnElement, Select, and_, exists, not_, select
 from sqlalchemy.orm import Session
@@ -20,7 +20,7 @@ from sqlalchemy.orm.interfaces import ORMOption
 from service.db.access_tables import Admin, ApiKey
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
+from service.db.job_tables import Job, Made, Release, Sweep
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.session import SessionFactory
@@ -29,7 +29,7 @@ from service.errors import Forbidden, NotFound
 Row = TypeVar("Row", bound=Base)
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 _CALLER = "obscura_caller"
-CONTENT = (Dataset, Evaluation, Job, Preview, Release, Sample, Sweep)
+CONTENT: tuple[type[Base], ...] = (Dataset, Job, Release, Sweep, *get_args(Made))
 
 
 class Scope(enum.StrEnum):
@@ -122,12 +122,12 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
         condition = Project.id == project_id
     elif table in (AccountRow, Dataset, ApiKey):
         condition = table.project_id == project_id
-    elif table in (Sample, Evaluation):
-        condition = table.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))
-    elif table is Preview:
-        condition = Preview.job_id.in_(select(Job.id).where(Job.account_id.in_(accounts)))
-    else:
+    elif table not in get_args(Made):
         condition = table.account_id.in_(accounts)
+    elif hasattr(table, "release_id"):
+        condition = table.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))
+    else:
+        condition = table.job_id.in_(select(Job.id).where(Job.account_id.in_(accounts)))
     return condition
 
 

@@ -61,9 +61,9 @@ def norm_top_k(rows: torch.Tensor, keep: float) -> torch.Tensor:
 def _largest_left_out(row: npt.NDArray[np.float32], keep: float) -> float:
     """Return the largest magnitude of a row (d,) that does not fit any more; zero for a row of zeros.
 
-    Found by adding up what exceeds a threshold, not by sorting: a few thresholds, first of a sample of the coordinates
-    and then by how much the last one missed, leave few coordinates in doubt. Only these are sorted. Should the sample
-    mislead, more are.
+    Found by adding up what exceeds a threshold, not by sorting: two thresholds, the first from a sample of the
+    coordinates and the second by how much that one missed, leave few coordinates in doubt. Only these are
+    sorted. Should the sample mislead, more are.
     """
     limit = keep * _above(row, 0.0)
     if not 0 < limit < math.inf:
@@ -72,7 +72,7 @@ def _largest_left_out(row: npt.NDArray[np.float32], keep: float) -> float:
     running = np.cumsum(np.square(sample, dtype=np.float64))
     running *= limit / keep / max(running[-1], _TINY)
     high, above, missing, at = math.inf, 0.0, 0.0, 0  # `above`: the squared norm of what exceeds `high`
-    for margin, back in ((0.0, 0), (0.0, 0), (_MARGIN, 1)) if len(sample) > _STRIDE else ():
+    for margin, back in ((0.0, 0), (_MARGIN, 1)) if len(sample) > _STRIDE else ():
         at = max(0, int(np.searchsorted(running, limit * (1 - margin) + missing)) - back)
         threshold = float(sample[min(at, len(sample) - 1)])
         found = _above(row, threshold)
@@ -83,13 +83,22 @@ def _largest_left_out(row: npt.NDArray[np.float32], keep: float) -> float:
     while True:
         at = max(at, int(np.searchsorted(running, limit * (1 + _MARGIN) + missing))) + step
         low = float(sample[at]) if at < len(sample) and high < math.inf else 0.0
-        doubtful = np.sort(magnitudes[np.flatnonzero((magnitudes > low) & (magnitudes <= high))])[::-1]
+        doubtful = np.sort(magnitudes[_between(magnitudes, low, high)])[::-1]
         fits = int(np.searchsorted(np.cumsum(np.square(doubtful, dtype=np.float64)), limit - above, side="right"))
         if fits < len(doubtful):
             return float(doubtful[fits])
         if low == 0:
             return 0.0
         step *= _WIDER
+
+
+def _between(magnitudes: npt.NDArray[np.float32], low: float, high: float) -> npt.NDArray[np.intp]:
+    """Return the places of magnitudes (d,) in (low, high].
+
+    As integers, floats that are not negative keep their order; one comparison without signs then tells both ends.
+    """
+    first, last = np.array([low, high], np.float32).view(np.int32)
+    return np.flatnonzero((magnitudes.view(np.int32) - (first + np.int32(1))).view(np.uint32) < np.uint32(last - first))
 
 
 def _above(row: npt.NDArray[np.float32], threshold: float) -> float:

@@ -102,13 +102,20 @@ def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[s
     Returns:
         Whether the file was written.
     """
+    document = document_of(checkpoint, trusted)
+    if document is None:
+        return False
+    return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: int(kept["statement"]["sequence"]))
+
+
+def document_of(checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """Return a committed checkpoint as it is kept outside of the database; None where its key is not trusted here."""
     public = trusted.get(checkpoint.key_id)
     if public is None:
-        return False
+        return None
     created_at = utc_text(checkpoint.created_at)
     statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
-    document = _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
-    return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: int(kept["statement"]["sequence"]))
+    return _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
 
 
 def check_checkpoints(
@@ -156,7 +163,15 @@ def read_checkpoint_file(storage: Storage, trusted: Mapping[str, bytes]) -> Sign
     """
     if not storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
         return None
-    document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
+    return signed_checkpoint(read_document(storage.open(RECEIPTS, CHECKPOINT_FILE)), trusted)
+
+
+def signed_checkpoint(document: object, trusted: Mapping[str, bytes]) -> Signed:
+    """Return a checkpoint that is kept outside of the database.
+
+    Raises:
+        SignatureRefused: it is not one, or no trusted key has signed it.
+    """
     statement = check_signed(document, format=FORMAT, version=VERSION, trusted=trusted)
     return Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
 

@@ -149,8 +149,9 @@ def _to_move(
     yield from (f"samples/{name}" for name in sorted(unknown.samples))
     yield from (f"{RECEIPTS}/{account_id}.json" for account_id in sorted(newer))
     of_checkpoint = (FindingCode.OLDER_THAN_CHECKPOINT, FindingCode.CHECKPOINT_MISSING)
-    if any(finding.code in of_checkpoint for finding in found):
-        yield f"{RECEIPTS}/{CHECKPOINT_FILE}"
+    checkpoint = f"{RECEIPTS}/{CHECKPOINT_FILE}"
+    if any(finding.code in of_checkpoint for finding in found) and storage.holds(checkpoint):
+        yield checkpoint
 
 
 def _move(storage: Storage, key: str, stamp: str) -> str:

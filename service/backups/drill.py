@@ -80,6 +80,7 @@ def drill(settings: Settings, factory: SessionFactory, folder: Path | None, *, n
                 update={
                     "data_dir": Path(temporary) / "data",
                     "storage": "folder",
+                    "anchor": "",  # the running service may sign meanwhile
                     "database_url": url,
                     "keys_dir": settings.keys_path,
                     "ledger_key_file": settings.ledger_key_path,

@@ -35,9 +35,9 @@ ORDER_COLUMNS = (
 )
 # Of the job that has drawn a sample or measured a release, once it has ended.
 DRAWING_COLUMNS = (*ORDER_COLUMNS, "release_id", "attempt", "state", "failure_code", "finished_at")
-# What changes in a row after an entry has committed to it, or was no column of it then, by table. The receipt holds that
-# entry, and is signed.
+# What no entry commits to, by table: above all what changes later. The receipt holds that entry, and is signed.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
+    # The log does not say whose an account is either; entries of older versions know of no project.
     "datasets": frozenset({"state", "failure_code", "upload_lease_until", "erased_at", "project_id"}),
     "evaluations": frozenset(),
     "releases": frozenset({"receipt"}),

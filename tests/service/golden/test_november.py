@@ -14,8 +14,8 @@ from service.inspection import inspect_ledger
 from tests.service.golden import november
 from workers.train.drawing import SampleRequest, draw
 
-SINCE = {"project_id"}
 GOLDEN: dict[str, Any] = json.loads(november.ANSWERS.read_text("utf-8"))
+SINCE = {"project_id"}  # fields that answers have gained
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +31,15 @@ def answers(folder: Path) -> dict[str, Any]:
         return november.answers(client)
 
 
-def as_then(answer: Any) -> Any:
-    """An answer without the fields that records have had since."""
-    if isinstance(answer, list):
-        return [as_then(each) for each in answer]
-    if isinstance(answer, dict):
-        return {name: as_then(value) for name, value in answer.items() if name not in SINCE}
-    return answer
-
-
 def test_every_address_of_then_is_asked(answers):
     assert set(answers) == set(GOLDEN["answers"])
+
+
+def as_then(answer: Any) -> Any:
+    """An answer without the fields that have been added."""
+    if isinstance(answer, dict):
+        return {name: as_then(value) for name, value in answer.items() if name not in SINCE}
+    return [as_then(each) for each in answer] if isinstance(answer, list) else answer
 
 
 @pytest.mark.parametrize("address", GOLDEN["answers"])

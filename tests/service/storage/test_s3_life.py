@@ -5,9 +5,13 @@ from datetime import UTC, datetime
 import pytest
 
 from service import installation
+from service.backups.making import back_up
+from service.backups.restoring import restore
 from service.db.session import make_engine, make_session_factory
 from service.settings import Settings
 from service.storage import storage_of
+from service.storage.journals import Journal, journalled
+from tests.service.orders import release_with_files
 from tests.service.storage.contract import KEY, RELEASE, publish
 from tests.service.storage.whole_life import live
 from tests.workers.conftest import build
@@ -42,3 +46,23 @@ def test_a_database_that_is_not_the_buckets_removes_nothing(bucket_url, tmp_path
         assert [listed.name for listed in Bucket(bucket_url).list("")] == before
     finally:
         engine.dispose()
+
+
+def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book, settings, tmp_path):
+    release = release_with_files(book, "patients", generator="{}")
+    assert installation.pair(settings, book.factory, now=book.now)
+    Journal(storage_of(settings), "job_" + "a" * 20, 1).write(stage="votes", count=1, price_nano=0)
+    back_up(settings, book.factory, tmp_path / "first", with_keys=True, now=book.now)
+    there = Settings(data_dir=tmp_path / "there", storage=bucket_url, database_url=f"sqlite:///{tmp_path / 'there.db'}")
+    restored = restore(there, tmp_path / "first", keep_files=False, now=book.now)
+    assert {finding.code.value for finding in restored.report.findings} == {"journal_unknown"}  # of no job of ours
+    assert restored.report.artifacts == 1
+    storage = storage_of(there)
+    Journal(storage, "job_" + "a" * 20, 2).write(stage="votes", count=1, price_nano=0)
+    engine = make_engine(there.database_url)
+    back_up(there, make_session_factory(engine), tmp_path / "second", with_keys=True, now=book.now)
+    engine.dispose()
+    back = Settings(data_dir=tmp_path / "back", database_url=f"sqlite:///{tmp_path / 'back.db'}")
+    assert restore(back, tmp_path / "second", keep_files=False, now=book.now).report.artifacts == 1
+    assert (tmp_path / "back" / "releases" / release.name / "generator.json").read_text() == "{}"
+    assert journalled(storage_of(back), "job_" + "a" * 20).counts == {"votes": 2}

@@ -179,7 +179,7 @@ def test_a_machine_without_faults_keeps_passes_that_are_quick(network: str, monk
     assert first_step(monkeypatch, plan, facts, nothing)._size > 1
 
 
-@pytest.mark.parametrize("network", sorted({*NETWORKS, *OTHERS, *ARCHITECTURES}))
+@pytest.mark.parametrize("network", sorted({*NETWORKS, *OTHERS, *ARCHITECTURES} - {"wrn28_4"}))  # wrn16_4, but deeper
 def test_every_tensor_gets_a_gradient_in_the_trial(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through layers that start at zero none would come: of the default diffusion network, 151 tensors of 153."""
     traced: list[set[str]] = []

@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from obscura.wire.words import DatasetState
+from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.audit.arming import clear_stops
+from service.audit.signing import open_signing_key
+from service.backups.making import back_up
+from service.backups.restoring import restore
 from service.datasets import vault
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -306,3 +309,28 @@ def test_an_installation_of_before_is_taken_on_quietly(workshop):
     before = {path: digest for path, digest in before.items() if not path.startswith("work/")}  # its job has ended
     assert before.items() <= after.items()
     assert os.stat(workshop.settings.data_dir / "installation").st_mode & 0o777 == 0o600
+
+
+def test_a_training_that_was_under_way_draws_nothing_from_its_secret_after_a_restore_of_everything(shop, tmp_path):
+    job_id, now = shop.train(images=5, epsilon=0.3), datetime.now(UTC)
+    shop.claim(job_id)
+    shop.do(ledger.arm, hold_id=shop.hold(job_id).id, attempt=1, now=now)
+    open_signing_key(shop.settings.ledger_key_path)
+    back_up(shop.settings, shop.factory, tmp_path / "backup", with_keys=True, now=now)
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    new = shop.settings.model_copy(update={"data_dir": tmp_path / "new", "database_url": url, "lease_seconds": 4})
+    assert restore(new, tmp_path / "backup", keep_files=False, now=now).discarded == 1
+    factory = make_session_factory(make_engine(url))
+    restored = Workshop(new, factory, shop.account_id, shop.dataset_id, shop.public_id)
+    spent_nano = restored.balance().spent_nano
+    later = now + timedelta(days=1)
+    restored.do(clear_stops)  # as a person does who has looked
+    reconcile(new, factory, send=lambda *_: None, now=later)
+    attempt = claim_job(new, factory, job_id=job_id, worker="test", now=later)
+    if attempt is not None:
+        restored.work(attempt, TRAINERS)
+    job = restored.job(job_id)
+    assert (job.state, job.release_id, restored.hold(job_id).charged_nano) == (JobState.CANCELLED, None, 0)
+    assert restored.balance().spent_nano == spent_nano
+    assert not (tmp_path / "new" / "journals" / f"{job_id}.jsonl").exists()
+    factory.kw["bind"].dispose()

@@ -1,0 +1,110 @@
+"""The anchor: a copy of the newest checkpoint in another place, a folder or an address, to compare a database with that
+was restored or rewritten together with everything beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from obscura.private_files import replace_file
+from service.audit.checkpoints import CHECKPOINT_FILE, Signed, signed_checkpoint
+from service.audit.signing import DOCUMENT_BYTES_MAX, SignatureRefused
+from service.logs import get_logger
+
+SECONDS_MAX = 5.0  # of a request: nothing waits for an anchor for long
+_NOTHING_THERE = (404, 410)
+
+
+class _Away(Exception):
+    """The anchor cannot be asked now."""
+
+
+def read_anchor(anchor: str, trusted: Mapping[str, bytes]) -> Signed | None:
+    """Return the checkpoint of the anchor; None where there is none yet, or it cannot be asked now, which is logged.
+
+    Args:
+        anchor: a folder, or an https or http address; empty for no anchor.
+        trusted: public keys by fingerprint.
+
+    Raises:
+        SignatureRefused: it cannot be understood, or no trusted key has signed it.
+    """
+    try:
+        content = _fetch(anchor) if anchor else None
+    except _Away as error:
+        get_logger(__name__).warning("anchor_away", error=str(error))
+        return None
+    return None if content is None else signed_checkpoint(_document(content), trusted)
+
+
+def push_anchor(anchor: str, document: Mapping[str, Any]) -> bool:
+    """Bring a checkpoint to the anchor unless one is there that is as new, or cannot be read: that may be evidence.
+
+    Returns:
+        Whether it was brought. What could not be brought is logged; the next checkpoint is brought again.
+    """
+    try:
+        before = _fetch(anchor)
+        if before is not None and _sequence(before) >= int(document["statement"]["sequence"]):
+            return False
+        _store(anchor, json.dumps(document, indent=1, sort_keys=True).encode("ascii"))
+    except (_Away, SignatureRefused) as error:
+        get_logger(__name__).warning("anchor_not_pushed", error=str(error) or type(error).__name__)
+        return False
+    return True
+
+
+def _sequence(content: bytes) -> int:
+    try:
+        return int(_document(content)["statement"]["sequence"])
+    except (KeyError, TypeError, ValueError):
+        raise SignatureRefused("It is not a checkpoint.") from None
+
+
+def _document(content: bytes) -> Any:
+    try:
+        if len(content) > DOCUMENT_BYTES_MAX:
+            raise ValueError
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise SignatureRefused("It cannot be read.") from None
+
+
+def _fetch(anchor: str) -> bytes | None:
+    try:
+        if urlsplit(anchor).scheme not in ("http", "https"):
+            with open(Path(anchor) / CHECKPOINT_FILE, "rb") as file:
+                return file.read(DOCUMENT_BYTES_MAX + 1)
+        with urllib.request.urlopen(anchor, timeout=SECONDS_MAX) as answer:
+            return bytes(answer.read(DOCUMENT_BYTES_MAX + 1))
+    except FileNotFoundError:
+        return None
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in _NOTHING_THERE:
+            return None
+        raise _Away(f"status {error.code}") from None
+    except (OSError, ValueError) as error:
+        raise _Away(type(error).__name__) from None
+
+
+def _store(anchor: str, content: bytes) -> None:
+    try:
+        if urlsplit(anchor).scheme not in ("http", "https"):
+            replace_file(Path(anchor) / CHECKPOINT_FILE, content)
+            return
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(anchor, data=content, method="PUT", headers=kind)
+        with urllib.request.urlopen(request, timeout=SECONDS_MAX) as answer:
+            answer.read()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise _Away(f"status {error.code}") from None
+    except (OSError, ValueError) as error:
+        raise _Away(type(error).__name__) from None
