@@ -33,6 +33,7 @@ from benchmarks.ledger import machine
 from benchmarks.ledger_databases import database
 from service import dashboard
 from service.datasets import vault
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import make_engine, make_session_factory
 from service.main import create_app
 from service.settings import Settings
@@ -73,7 +74,7 @@ def filled(path: str, stock: Stock) -> list[str]:
     names |= {"request_id": [stock.request_id], "name": ["generator.json"]}
     names |= {"preview_id": [stock.preview_id], "made_id": [stock.preview_id]}  # pictures are of previews alone
     names |= {"part": ["data", "jobs", "ledger", "controls"]}
-    names |= {"recipe": ["datalens"]}
+    names |= {"recipe": ["datalens"], "project_id": [DEFAULT_PROJECT]}
     if path.startswith("/parts/"):
         names["name"] = ["budgets", "jobs", "releases"]
     if path.startswith("/reference/"):

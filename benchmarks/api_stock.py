@@ -66,7 +66,6 @@ class Stock:
     request_id: str
     preview_id: str
     token: str
-    project_id: str = DEFAULT_PROJECT
 
 
 def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int, entries: int) -> Stock:
