@@ -7,6 +7,7 @@ from sqlalchemy import event, select
 from service.access import Scope
 from service.auth import create_key, remember_key
 from service.db.access_tables import ApiKey
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
 from service.key_uses import KeyUses
@@ -66,7 +67,16 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(tmp_path, now):
     upgrade_schema(url)
     with transaction(factory) as session:
         for key_id in ("key_x", "key_y"):
-            remember_key(session, key_id, "0" * 64, name="k", scopes=[Scope.READ], admin_id=None, now=now)
+            remember_key(
+                session,
+                key_id,
+                "0" * 64,
+                name="k",
+                scopes=[Scope.READ],
+                admin_id=None,
+                now=now,
+                project_id=DEFAULT_PROJECT,
+            )
     assert uses.write()
     with transaction(factory, read_only=True) as session:
         assert set(session.scalars(select(ApiKey.last_used_at))) == {to_the_hour(now)}
