@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from obscura.cli.connection import Json, KeyId, Project, Yes, add_list, connected, resolve_project
-from obscura.cli.console import CliError, Exit
+from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import somebody_there
 from obscura.client import Client
+from obscura.wire.admin_schemas import NewKeyRecord
 
 keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
 
@@ -45,8 +46,7 @@ def create_key(
     with connected(context, as_json) as (client, output):
         end = None if expires is None else read_end(expires, datetime.now(UTC))
         of = resolve_project(client, project)
-        output.record(client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=of), "key")
-        output.notice("Keep the token: it is shown this once and stored nowhere.")
+        _show_new(output, client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=of))
 
 
 add_list(
@@ -74,8 +74,12 @@ def rotate_key(
         now = datetime.now(UTC)
         end = None if expires is None else read_end(expires, now)
         seconds = int((read_end(overlap, now) - now).total_seconds())
-        output.record(client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end), "key")
-        output.notice("Keep the token: it is shown this once and stored nowhere.")
+        _show_new(output, client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end))
+
+
+def _show_new(output: Output, key: NewKeyRecord) -> None:
+    output.record(key, "key")
+    output.notice("Keep the token: it is shown this once and stored nowhere.")
 
 
 @keys.command("revoke")

@@ -4,7 +4,6 @@ was restored or rewritten together with everything beside it.
 
 from __future__ import annotations
 
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 
 from obscura.private_files import replace_file
 from service.audit.checkpoints import CHECKPOINT_FILE, Signed, signed_checkpoint
-from service.audit.signing import DOCUMENT_BYTES_MAX, SignatureRefused
+from service.audit.signing import DOCUMENT_BYTES_MAX, SignatureRefused, bytes_of, document_in
 from service.logs import get_logger
 
 SECONDS_MAX = 5.0  # of a request: nothing waits for an anchor for long
@@ -40,7 +39,7 @@ def read_anchor(anchor: str, trusted: Mapping[str, bytes]) -> Signed | None:
     except _Away as error:
         get_logger(__name__).warning("anchor_away", error=str(error))
         return None
-    return None if content is None else signed_checkpoint(_document(content), trusted)
+    return None if content is None else signed_checkpoint(document_in(content), trusted)
 
 
 def push_anchor(anchor: str, document: Mapping[str, Any]) -> bool:
@@ -53,7 +52,7 @@ def push_anchor(anchor: str, document: Mapping[str, Any]) -> bool:
         before = _fetch(anchor)
         if before is not None and _sequence(before) >= int(document["statement"]["sequence"]):
             return False
-        _store(anchor, json.dumps(document, indent=1, sort_keys=True).encode("ascii"))
+        _store(anchor, bytes_of(document))
     except (_Away, SignatureRefused) as error:
         get_logger(__name__).warning("anchor_not_pushed", error=str(error) or type(error).__name__)
         return False
@@ -62,18 +61,9 @@ def push_anchor(anchor: str, document: Mapping[str, Any]) -> bool:
 
 def _sequence(content: bytes) -> int:
     try:
-        return int(_document(content)["statement"]["sequence"])
+        return int(document_in(content)["statement"]["sequence"])
     except (KeyError, TypeError, ValueError):
         raise SignatureRefused("It is not a checkpoint.") from None
-
-
-def _document(content: bytes) -> Any:
-    try:
-        if len(content) > DOCUMENT_BYTES_MAX:
-            raise ValueError
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        raise SignatureRefused("It cannot be read.") from None
 
 
 def _fetch(anchor: str) -> bytes | None:

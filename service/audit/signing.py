@@ -174,11 +174,28 @@ def read_document(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             content = file.read(DOCUMENT_BYTES_MAX + 1)
-        if len(content) > DOCUMENT_BYTES_MAX:
-            raise SignatureRefused(f"It is longer than {DOCUMENT_BYTES_MAX} bytes.")
-        return json.loads(content)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
         raise SignatureRefused(f"It cannot be read: {type(error).__name__}.") from None
+    return document_in(content)
+
+
+def document_in(content: bytes) -> Any:
+    """Return what a signed document's bytes hold as JSON, of which at most one more than allowed are needed.
+
+    Raises:
+        SignatureRefused: they are too many or no JSON.
+    """
+    if len(content) > DOCUMENT_BYTES_MAX:
+        raise SignatureRefused(f"It is longer than {DOCUMENT_BYTES_MAX} bytes.")
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise SignatureRefused(f"It cannot be read: {type(error).__name__}.") from None
+
+
+def bytes_of(document: Mapping[str, Any]) -> bytes:
+    """Return a signed document as it is kept in a file."""
+    return json.dumps(document, indent=1, sort_keys=True).encode("ascii")
 
 
 def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequence_of: Callable[[Any], int]) -> bool:
@@ -200,5 +217,5 @@ def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequenc
                 return False
         except (ObscuraError, KeyError, TypeError, ValueError):
             return False
-    storage.write(f"{RECEIPTS}/{name}", json.dumps(document, indent=1, sort_keys=True).encode("ascii"))
+    storage.write(f"{RECEIPTS}/{name}", bytes_of(document))
     return True

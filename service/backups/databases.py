@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from sqlalchemy import Connection, create_engine, inspect, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
 from sqlalchemy.engine import URL
+from sqlalchemy.engine.interfaces import IsolationLevel
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
@@ -49,8 +50,7 @@ class Snapshot:
     named: dict[str, list[str]]
 
 
-@contextmanager
-def copied(url: str, target: Path) -> Iterator[Snapshot]:
+def copy_database(url: str, target: Path) -> Snapshot:
     """Copy a database into a new file. What it holds is one moment: nothing that was committed later is in it.
 
     Raises:
@@ -61,13 +61,12 @@ def copied(url: str, target: Path) -> Iterator[Snapshot]:
     new_private_file(target).close()
     if parsed.get_backend_name() == "sqlite":
         _copy_sqlite(str(parsed.database), target)
-        yield _look_into(target)
-        return
-    engine = create_engine(parsed.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True)
-    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection, connection.begin():
+        with create_engine(f"sqlite:///{target}", poolclass=NullPool).connect() as connection:
+            return _snapshot(connection)
+    with _postgresql(parsed, "REPEATABLE READ").connect() as connection, connection.begin():
         moment = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
         _run("pg_dump", parsed, "--format=custom", f"--snapshot={moment}", f"--file={target}")
-        yield _snapshot(connection)
+        return _snapshot(connection)
 
 
 def put_back(copy: Path, url: str) -> None:
@@ -103,8 +102,7 @@ def require_empty(url: str) -> None:
                 "what was spent since the backup."
             )
         return
-    engine = create_engine(parsed.set(drivername="postgresql+psycopg"), poolclass=NullPool)
-    if inspect(engine).get_table_names():
+    if inspect(_postgresql(parsed, "READ COMMITTED")).get_table_names():
         raise BackupRefused(
             f"The database {parsed.database} holds tables already. Rename it (ALTER DATABASE ... RENAME TO ...), for "
             "it may know what was spent since the backup, and make an empty one."
@@ -123,13 +121,8 @@ def scratch(url: str, folder: Path) -> Iterator[str]:
         yield f"sqlite:///{folder / 'drill.db'}"
         return
     name = f"obscura_drill_{os.getpid()}_{os.urandom(4).hex()}"
-    engine = create_engine(
-        parsed.set(drivername="postgresql+psycopg"), poolclass=NullPool, isolation_level="AUTOCOMMIT"
-    )
-    with engine.connect() as connection:
-        if not connection.execute(
-            text("SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user")
-        ).scalar():
+    with _postgresql(parsed, "AUTOCOMMIT").connect() as connection:
+        if not connection.execute(text(_MAY_CREATE)).scalar():
             raise BackupRefused(
                 "A drill makes a database and removes it, which the role of OBSCURA_DATABASE_URL may not: "
                 "ALTER ROLE ... CREATEDB, or try the backup out by `obscura restore` on another machine."
@@ -150,10 +143,9 @@ def _copy_sqlite(database: str, target: Path) -> None:
         copy.execute("PRAGMA journal_mode=DELETE")  # one file, not three
 
 
-def _look_into(copy: Path) -> Snapshot:
-    engine = create_engine(f"sqlite:///{copy}", poolclass=NullPool)
-    with engine.connect() as connection:
-        return _snapshot(connection)
+def _postgresql(url: URL, isolation_level: IsolationLevel) -> Engine:
+    spoken = url.set(drivername="postgresql+psycopg")
+    return create_engine(spoken, poolclass=NullPool, hide_parameters=True, isolation_level=isolation_level)
 
 
 def _snapshot(connection: Connection) -> Snapshot:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from service import installation
 from service.backups.databases import scratch
 from service.backups.making import back_up
 from service.backups.manifest import FILES, read_manifest
-from service.backups.restoring import place
+from service.backups.restoring import mark, place
 from service.datasets.vault import key_path
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.inspection import inspect_ledger
@@ -88,9 +87,7 @@ def drill(settings: Settings, factory: SessionFactory, folder: Path | None, *, n
             )
             storage = storage_of(there)
             place(there, storage, backup, manifest, keep_files=False)
-            mark = f"{FILES}/{installation.FILE}"
-            if mark in manifest.files:
-                storage.write(installation.FILE, (backup / mark).read_bytes())
+            mark(storage, backup, manifest)
             engine = make_engine(url, pool_size=2)
             try:
                 restored = make_session_factory(engine)

@@ -9,6 +9,7 @@ refuse itself: receipts that are newer than their database look like a refund, w
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from obscura.private_files import make_private_folder, make_tree_private, new_private_file
 from service import installation
 from service.audit.signing import RECEIPTS, trusted_keys
-from service.backups.databases import copied
+from service.backups.databases import copy_database
 from service.backups.manifest import DATABASES, FILES, KEYS, BackupRefused, Manifest, copy_file
 from service.db.session import SessionFactory, transaction
 from service.errors import NotFound
@@ -75,8 +76,7 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
     files = dict(_copy_witnesses(storage, out))
     began = time.monotonic()
     missing: list[str] = []
-    with copied(settings.database_url, out / DATABASES[database]) as snapshot:
-        pass
+    snapshot = copy_database(settings.database_url, out / DATABASES[database])
     for shelf, names in snapshot.named.items():
         for name in names:
             try:
@@ -123,7 +123,7 @@ def _copy_content(content: bytes, out: Path, name: str) -> Iterator[tuple[str, s
     make_private_folder(path.parent)
     with new_private_file(path) as file:
         file.write(content)
-    yield name, digest_file(path)
+    yield name, hashlib.sha256(content).hexdigest()
 
 
 def _copy_folder(folder: Path, out: Path, name: str) -> Iterator[tuple[str, str]]:

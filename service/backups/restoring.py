@@ -88,9 +88,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
         discarded = 0
         if not keep_files:
             discarded = _stop(factory, manifest, now=now)
-            mark = f"{FILES}/{installation.FILE}"
-            if mark in manifest.files:  # last: until it is there, no start opens or removes anything
-                storage.write(installation.FILE, (backup / mark).read_bytes())
+            mark(storage, backup, manifest)  # last: until it is there, no start opens or removes anything
         report = inspect_ledger(settings, factory, thorough=True)
         follow_up(factory, report, now=now)
     finally:
@@ -104,6 +102,13 @@ def place(settings: Settings, storage: Storage, backup: Path, manifest: Manifest
         _publish(storage, backup, key, paths)
     put_back(backup / DATABASES[manifest.database], settings.database_url)
     upgrade_schema(settings.database_url)
+
+
+def mark(storage: Storage, backup: Path, manifest: Manifest) -> None:
+    """Put the file `installation` in its place, where the backup has one."""
+    path = f"{FILES}/{installation.FILE}"
+    if path in manifest.files:
+        storage.write(installation.FILE, (backup / path).read_bytes())
 
 
 def _by_key(manifest: Manifest) -> Iterator[tuple[str, list[str]]]:

@@ -5,6 +5,7 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,24 @@ from tests.service.orders import release_with_files
 CHARGED = "SELECT sum(charged_nano) FROM holds WHERE state = 'armed'"
 
 
-@pytest.fixture
-def book(database_url: str, tmp_path: Path, now) -> Iterator[LedgerBook]:
+@contextmanager
+def installed(url: str, data_dir: Path, now) -> Iterator[LedgerBook]:
     """An installation with a release, whose training has a journal."""
-    engine = make_engine(database_url)
-    made = LedgerBook(make_session_factory(engine), tmp_path / "var", now)
+    engine = make_engine(url)
+    made = LedgerBook(make_session_factory(engine), data_dir, now)
     made.open("patients")
     release_with_files(made, "patients", generator="{}")
-    make_fingerprint_key(settings_of(made))
     assert installation.pair(settings_of(made), made.factory, now=now)
     yield made
     engine.dispose()
+
+
+@pytest.fixture
+def book(database_url: str, tmp_path: Path, now) -> Iterator[LedgerBook]:
+    """An installation on each database, with a key of fingerprints."""
+    with installed(database_url, tmp_path / "var", now) as made:
+        make_fingerprint_key(settings_of(made))
+        yield made
     upgrade_schema(database_url)  # the tests of PostgreSQL share one database, which may have been lost
 
 
@@ -177,13 +185,8 @@ def test_a_place_that_holds_something_is_refused_and_stays_as_it_is(book, tmp_pa
 
 @pytest.fixture
 def lone(sqlite_url: str, tmp_path: Path, now) -> Iterator[LedgerBook]:
-    engine = make_engine(sqlite_url)
-    made = LedgerBook(make_session_factory(engine), tmp_path / "var", now)
-    made.open("patients")
-    release_with_files(made, "patients", generator="{}")
-    assert installation.pair(settings_of(made), made.factory, now=now)
-    yield made
-    engine.dispose()
+    with installed(sqlite_url, tmp_path / "var", now) as made:
+        yield made
 
 
 def test_a_backup_is_whole_private_and_without_keys(lone, tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,26 @@ import numpy as np
 import pytest
 
 from obscura.client.local_service import running_at
+from service.db.session import make_engine, make_session_factory
+from tests.conftest import NOW
+from tests.service.audit.book import LedgerBook
+from tests.service.orders import release_with_files
 
 START_SECONDS = 60
+
+
+@pytest.fixture
+def book(sqlite_template: Path, tmp_path: Path) -> Iterator[LedgerBook]:
+    """A data folder with a ledger and one release, whose files are there, and no service."""
+    data_dir = tmp_path / "var"
+    data_dir.mkdir()
+    shutil.copyfile(sqlite_template, data_dir / "obscura.db")
+    engine = make_engine(f"sqlite:///{data_dir / 'obscura.db'}")
+    made = LedgerBook(make_session_factory(engine), data_dir, NOW)
+    made.open("patients")
+    release_with_files(made, "patients", generator="{}")
+    yield made
+    engine.dispose()
 
 
 @dataclass(frozen=True)

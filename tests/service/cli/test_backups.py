@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,16 @@ from typer.testing import CliRunner
 
 from obscura.cli import app as cli
 from service import installation
-from service.db.session import make_engine, make_session_factory
 from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
-from tests.service.orders import release_with_files
 
 
 @pytest.fixture
-def book(sqlite_template: Path, tmp_path: Path) -> Iterator[LedgerBook]:
-    """A data folder as a service leaves it, with a ledger and a release."""
-    data_dir = tmp_path / "var"
-    data_dir.mkdir()
-    shutil.copyfile(sqlite_template, data_dir / "obscura.db")
-    engine = make_engine(f"sqlite:///{data_dir / 'obscura.db'}")
-    made = LedgerBook(make_session_factory(engine), data_dir, NOW)
-    made.open("patients")
-    release_with_files(made, "patients", generator="{}")
-    assert installation.pair(Settings(data_dir=data_dir), made.factory, now=NOW)
-    yield made
-    engine.dispose()
+def book(book: LedgerBook) -> LedgerBook:
+    """Database and data folder know each other, as a service leaves them."""
+    assert installation.pair(Settings(data_dir=book.data_dir), book.factory, now=NOW)
+    return book
 
 
 @pytest.fixture

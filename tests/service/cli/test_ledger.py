@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +10,9 @@ from typer.testing import CliRunner
 
 from obscura.cli import app as cli
 from service.audit.checkpoints import CHECKPOINT_FILE
-from service.db.session import make_engine, make_session_factory
 from service.ledger.stops import arming_stops
-from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
 from tests.service.cli.conftest import Shell
-from tests.service.orders import release_with_files
 
 ALTERED = "UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 3"
 RESTORED = "UPDATE entries SET amount_nano = amount_nano - 1 WHERE sequence = 3"
@@ -33,20 +28,6 @@ class Answer:
     @property
     def json(self) -> Any:
         return json.loads(self.out[self.out.index("{\n") :])  # after what was logged
-
-
-@pytest.fixture
-def book(sqlite_template: Path, tmp_path: Path) -> Iterator[LedgerBook]:
-    """A data folder with a ledger and one release, whose files are there."""
-    data_dir = tmp_path / "var"
-    data_dir.mkdir()
-    shutil.copyfile(sqlite_template, data_dir / "obscura.db")
-    engine = make_engine(f"sqlite:///{data_dir / 'obscura.db'}")
-    made = LedgerBook(make_session_factory(engine), data_dir, NOW)
-    made.open("patients")
-    release_with_files(made, "patients", generator="{}")
-    yield made
-    engine.dispose()
 
 
 @pytest.fixture

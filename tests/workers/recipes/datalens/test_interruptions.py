@@ -22,6 +22,20 @@ from workers.recipes.interface import Cancelled, TrainingData
 STORED: list[dict[str, Any]] = GOLDEN["documents"]
 
 
+@pytest.fixture
+def noise_keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | int, ...]]:
+    """The labels of each noise that is derived from now on."""
+    keys: list[tuple[str | int, ...]] = []
+    derive = SecureNoise.derive
+
+    def watched(secret: bytes, *labels: str | int) -> SecureNoise:
+        keys.append(labels)
+        return derive(secret, *labels)
+
+    monkeypatch.setattr(SecureNoise, "derive", watched)
+    return keys
+
+
 @pytest.mark.parametrize("stop_at", [("warm_start", 0), ("warm_start", 1), (VOTES, 1), (VOTES, 12)])
 def test_a_cancellation_passes_through(stop_at: tuple[str, int], train: Callable[..., Generator]) -> None:
     purse = Purse()
@@ -31,17 +45,9 @@ def test_a_cancellation_passes_through(stop_at: tuple[str, int], train: Callable
 
 
 def test_an_interrupted_training_goes_on_and_pays_for_what_it_repeats(
-    train: Callable[..., Generator], monkeypatch: pytest.MonkeyPatch
+    train: Callable[..., Generator], noise_keys: list[tuple[str | int, ...]]
 ) -> None:
     """Stopped in its seventh iteration: five are in the checkpoint, the sixth and seventh are released again."""
-    keys: list[tuple[str | int, ...]] = []
-    derive = SecureNoise.derive
-
-    def watched(secret: bytes, *labels: str | int) -> SecureNoise:
-        keys.append(labels)
-        return derive(secret, *labels)
-
-    monkeypatch.setattr(SecureNoise, "derive", watched)
     first, second, reports = Purse(), Purse(), Reports()
     with pytest.raises(Cancelled):
         train(plan(), first, progress=Reports((VOTES, 7)))
@@ -49,30 +55,23 @@ def test_an_interrupted_training_goes_on_and_pays_for_what_it_repeats(
     train(plan(), second, attempt=2, progress=reports)
     assert second.counts == [(VOTES, 25), (VOTES, 10)]
     assert reports.told == [(VOTES, step, 12) for step in range(6, 13)]
-    assert keys == [
+    assert noise_keys == [
         *[("warm start", 1, name) for name in (MEANS, POOLED, BY_CLASS)],
         *[("votes", 1, VOTES, iteration) for iteration in range(7)],
         *[("votes", 2, VOTES, iteration) for iteration in range(5, 12)],
     ]
 
 
-def test_no_noise_key_is_used_twice(train: Callable[..., Generator], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_noise_key_is_used_twice(train: Callable[..., Generator], noise_keys: list[tuple[str | int, ...]]) -> None:
     """Over three attempts, two of them cut short before the first checkpoint of the votes."""
-    keys: list[tuple[str | int, ...]] = []
-    derive = SecureNoise.derive
-
-    def watched(secret: bytes, *labels: str | int) -> SecureNoise:
-        keys.append(labels)
-        return derive(secret, *labels)
-
-    monkeypatch.setattr(SecureNoise, "derive", watched)
     for attempt, stop_at in ((1, ("warm_start", 1)), (2, (VOTES, 3)), (3, None)):
         try:
             train(plan(), attempt=attempt, progress=Reports(stop_at))
         except Cancelled:
             assert stop_at is not None
-    assert len(set(keys)) == len(keys)
-    assert [labels[1:] for labels in keys if labels[0] == "warm start"] == [(1, MEANS), (2, POOLED), (2, BY_CLASS)]
+    assert len(set(noise_keys)) == len(noise_keys)
+    of_start = [labels[1:] for labels in noise_keys if labels[0] == "warm start"]
+    assert of_start == [(1, MEANS), (2, POOLED), (2, BY_CLASS)]
 
 
 def test_a_finished_training_is_read_from_its_checkpoint(train: Callable[..., Generator]) -> None:
