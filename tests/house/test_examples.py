@@ -30,6 +30,7 @@ from tests.house.examples import (
     reason_against,
     smaller,
 )
+from tests.obscura.small import LONG
 
 CLASSES = ("benign", "malignant")
 IDS = re.compile(r"\b(acc|ds|job|rel|smp|prv|swp|lim|adr|adm)_[a-z2-7]{20}\b")
@@ -229,9 +230,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
         elif '"samples": 30000' in command:
             use("test")
         elif "/cancel" in command:
-            long = client.start_training(
-                client.datasets.find("scans").id, recipe="datalens", epsilon=0.1, options={"rounds": 400}
-            )
+            long = client.start_training(client.datasets.find("scans").id, recipe="datalens", epsilon=0.1, options=LONG)
             walk.seen["job_..."] = long.id
         elif '"name": "Carol"' in command:
             obscura("admins", "introduce", "--out", "first-carol.key")

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.obscura.small import LONG
+
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
 SMALL = ("-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=200")
-LONG = ("-o", "teachers=10", "-o", "top_k=4", "-o", "images=100000", "-o", "rounds=1000", "-o", "teacher_steps=20")
 MakeImages = Callable[[Path, int], Path]
 
 
@@ -192,7 +193,8 @@ def test_from_training_to_download(shell, account, dataset, make_images, tmp_pat
 
 @pytest.mark.slow
 def test_a_cancelled_job_is_exit_code_5(shell, account, dataset):
-    job = shell("train", dataset, "-r", "datalens", "-e", "1", *LONG, "--json").json
+    long = [word for name, value in LONG.items() for word in ("-o", f"{name}={value}")]
+    job = shell("train", dataset, "-r", "datalens", "-e", "1", *long, "--json").json
     shell("jobs", "cancel", job["id"], "--discard", "--yes")
     ran = shell("jobs", "watch", job["id"], "--json", code=5)
     assert ran.json["error"]["state"] == "cancelled"
