@@ -40,9 +40,10 @@ MAINS = (
     "tests.service.api.api_process",
     "tests.service.datasets.deleting_service",
 )
-_MORE = (  # optimisers import the last one when the first of them is made, which takes a second
+_MORE = (  # what is imported where it is used: torch._dynamo by optimisers, when the first of them is made
     *("obscura.cli.app", "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"),
-    "torch._dynamo",
+    *("torch._dynamo", "scipy.optimize", "dp_accounting.pld", "sqlite3"),
+    *(f"workers.train.kinds.{name}" for name in ("train", "sample", "evaluate", "preview")),
 )
 _DESCRIPTORS_MAX = 64
 _OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had
@@ -254,6 +255,8 @@ def main(program: str, address: str) -> None:
     sys.executable = program  # so that what a forked service starts is warm, too
     for name in (*MAINS, *_MORE):
         importlib.import_module(name)
+    importlib.import_module("sqlalchemy.orm").configure_mappers()
+    importlib.import_module("workers.evaluation.report").template()
     gc.collect()
     gc.freeze()
     _Waiting(address).run()
