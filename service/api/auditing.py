@@ -26,7 +26,7 @@ from obscura.wire.words import Outcome
 from service.access import Principal
 from service.api.problems import problem_response
 from service.api.traffic import NOT_ANSWERED, method_of, route_of
-from service.audit.removals import remove_old
+from service.audit.events import remove_old
 from service.db.session import SessionFactory, transaction
 from service.errors import ObscuraError
 from service.logs import get_logger

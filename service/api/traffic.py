@@ -61,7 +61,7 @@ class Traffic:
 
 
 def method_of(scope: Scope) -> str:
-    """Return the method, and one word for what is none of HTTP's usual ones."""
+    """Return the method, and one word for those that HTTP does not know."""
     return scope["method"] if scope["method"] in _METHODS else "other"
 
 

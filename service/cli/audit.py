@@ -27,7 +27,7 @@ def verify(
     context: typer.Context,
     export: Annotated[
         Path | None,
-        typer.Option("--export", exists=True, dir_okay=False, help="An earlier export, to be found in the log."),
+        typer.Option("--export", help="An earlier export, to be found in the log."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -40,6 +40,8 @@ def verify(
     from service.db.session import transaction
 
     with open_database(context, as_json) as (settings, factory, output):
+        if export is not None and not export.is_file():
+            raise CliError(f"There is no file {export}.", Exit.USAGE)
         trusted = trusted_keys(settings.ledger_key_path)
         with transaction(factory, read_only=True, snapshot=True) as session:
             report = verify_events(session, trusted, export)
@@ -71,7 +73,7 @@ def export(
     """Write the audit log as JSON lines, with exact times and hashes: keep it private, and where the operator cannot
     change it."""
     from obscura.private_files import new_private_file
-    from service.audit.removals import events_after
+    from service.audit.events import events_after
     from service.db.session import transaction
     from service.ledger.chain import utc_text
 

@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 from obscura.cli import app as cli
 from obscura.wire.words import Outcome
 from service.access import Principal, Scope
-from service.audit import removals
-from service.audit.events import EventReport, verify_events
-from service.audit.removals import AuditLogBroken, remove_old
+from service.audit import events
+from service.audit.events import AuditLogBroken, EventReport, remove_old, verify_events
 from service.audit.signing import open_signing_key, trusted_keys
 from service.db.audit_tables import AuditEvent, AuditRemoval
 from service.db.session import SessionFactory, transaction
@@ -166,7 +165,7 @@ def test_a_trigger_that_is_gone_is_found(log, settings):
 
 
 def test_old_events_are_removed_under_a_signature_and_the_rest_verifies(log, settings, monkeypatch):
-    monkeypatch.setattr(removals, "EVENTS_MAX", 4)
+    monkeypatch.setattr(events, "EVENTS_MAX", 4)
     now = NOW + timedelta(days=DAYS) + 5 * HOUR + timedelta(minutes=1)  # six are older
     assert remove_old(log, settings, now=now)  # four of them, for there may be more
     assert not remove_old(log, settings, now=now)
