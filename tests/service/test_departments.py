@@ -29,6 +29,7 @@ ROLES = ("owner", "steward", "analyst", "auditor", "viewer")
 READS = {"owner", "steward", "analyst", "auditor", "admin"}  # who may open pages
 ADMINS = {"admin", "owner"}
 OF_INSTALLATION = {"/v1/admins", "/v1/ledger", "/admins"}  # for admins of no project
+OF_AUDITORS = {"/v1/audit-events", "/audit"}
 OF_ADMINS = {"/v1/admin-requests", "/v1/keys"}
 OF_VIEWERS = re.compile("/v1/(releases|samples)")
 PLAN = {"dataset_id": "{dataset_id}", "recipe": "datalens", "epsilon": 0.1, "options": {}}
@@ -207,6 +208,8 @@ def test_what_is_ours_is_there_and_asks_for_its_scope(department: Department) ->
             allowed = set()
         elif path in OF_ADMINS:
             allowed = {"owner"}
+        elif path in OF_AUDITORS:
+            allowed = {"owner", "auditor"}
         elif OF_VIEWERS.match(path):
             allowed = {*READS, "viewer"}
         refused = 403 if path.startswith("/v1/") or key in READS else 303  # without a session one is sent to sign in
