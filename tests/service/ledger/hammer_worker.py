@@ -1,9 +1,9 @@
 """The hammer: `python -m tests.service.ledger.hammer_worker VARIANT URL FOLDER PROCESSES REQUESTS [ACCOUNT]`.
 
-Imports and compiles once, forks the processes, opens a database in each and lets them loose together. Each writes what it is about
-to do, and then what has been committed, to a journal of its own in FOLDER. Of the variant `safe`, processes are killed
-without warning all the while; each is followed by another that takes over what it left open. The variants `unsafe` and
-`unsafe-on-our-engine` read and then write, as the ledger must not.
+Imports and compiles once, forks the processes, opens a database in each and lets them loose together. Each writes what
+it is about to do, and then what has been committed, to a journal of its own in FOLDER. Of the variant `safe`, processes
+are killed without warning all the while; each is followed by another that takes over what it left open. The variants
+`unsafe` and `unsafe-on-our-engine` read and then write, as the ledger must not.
 """
 
 from __future__ import annotations
