@@ -6,7 +6,7 @@ As in `broken_mechanisms`, each is a context in which production code runs with 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -19,7 +19,7 @@ from benchmarks.broken_mechanisms import half_the_noise, no_noise
 from privacy.gradients import dpsgd, estimator, freeze, integers, rgp, topagg
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.gep import Gep
-from privacy.gradients.integers import Part, Sums
+from privacy.gradients.integers import Block, Part, Sums
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.gradients.rgp import Rgp, carriers_of
@@ -41,8 +41,8 @@ ESTIMATORS: tuple[type[Estimator], ...] = (dpsgd.DpSgd, topagg.TopAggSgd, Gep, R
 def unmeasured() -> Iterator[None]:
     """Add what units contribute whatever its length: production code would put zero for what is too long."""
 
-    def as_it_is(parts: Mapping[str, Part], there: torch.Tensor | None, _bound: float) -> Sums:
-        return integers.exact_sums(parts, there, 2.0**40)
+    def as_it_is(blocks: Iterable[Block], _bound: float) -> Sums:
+        return integers.exact_sums(blocks, 2.0**40)
 
     with ExitStack() as stack:
         for module in (estimator, dpsgd, rgp):
@@ -68,7 +68,7 @@ def no_clip() -> Iterator[None]:
 @contextmanager
 def everything_kept() -> Iterator[None]:
     """Keep all coordinates, with the noise for a share of them."""
-    with unmeasured(), mock.patch.object(topagg, "norm_top_k", lambda rows, _keep: rows):
+    with unmeasured(), mock.patch.object(topagg, "norm_top_k", lambda rows, *_: rows):
         yield
 
 

@@ -37,7 +37,6 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
 from privacy.gradients.freeze import random_mask
 from privacy.gradients.gep import Gep
-from privacy.gradients.integers import squares, whole
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.topagg import TopAggSgd
@@ -130,9 +129,7 @@ class Explicit(DpSgd):
 
     def add(self, traces: Traces) -> None:
         """Clip and sum the rows."""
-        for block in self.blocks(traces):
-            rows = self.rows(block)
-            self._add_parts({"": whole(rows, self.scales(squares(rows).sqrt(), self.clip))}, block.present)
+        self._add_blocks(({"": self._clipped(self.rows(block))}, block.present) for block in self.blocks(traces))
 
     def privatise(self, noise: SecureNoise) -> Shares:
         """Return the rows' noisy sum."""
@@ -177,7 +174,7 @@ def gep_algebra(device: torch.device, *, frozen: bool) -> Step:
     def step() -> None:
         estimator.find_basis(anchors)
         for some in torch.split(rows, 32):
-            estimator.add_rows(some.clone())
+            estimator._add_blocks([(estimator.whole_parts(some.clone()), None)])
         estimator.discard()
 
     return step

@@ -92,7 +92,7 @@ def measure(model: nn.Module, records: int, rank: int) -> dict[str, dict[str, in
 
     def clip_and_sum(taken: Traces) -> Sums:
         rows = dpsgd.rows(taken)
-        return exact_sums({"": whole(rows, dpsgd.scales(squares(rows).sqrt(), dpsgd.clip))}, None, dpsgd.bound)
+        return exact_sums([({"": whole(rows, dpsgd.scales(squares(rows).sqrt(), dpsgd.clip))}, None)], dpsgd.bound)
 
     return {
         "dpsgd": {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, overload
 
@@ -18,12 +17,13 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.interfaces import ORMOption
 
 from service.db.access_tables import Admin, ApiKey
+from service.db.audit_tables import AuditEvent
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Made, Release, Sweep
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT, Project
-from service.db.session import SessionFactory
+from service.db.session import LAST, Last, SessionFactory, with_info
 from service.errors import Forbidden, NotFound
 
 Row = TypeVar("Row", bound=Base)
@@ -40,6 +40,7 @@ class Scope(enum.StrEnum):
     TRAIN = "train"
     READ = "read"
     RELEASES = "releases"
+    AUDIT = "audit"
 
 
 class Role(enum.StrEnum):
@@ -56,7 +57,7 @@ ROLES = {
     Role.OWNER: (Scope.ADMIN,),
     Role.STEWARD: (Scope.DATA, Scope.READ),
     Role.ANALYST: (Scope.TRAIN, Scope.READ),
-    Role.AUDITOR: (Scope.READ,),
+    Role.AUDITOR: (Scope.AUDIT, Scope.READ),
     Role.VIEWER: (Scope.RELEASES,),
 }
 _WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
@@ -98,13 +99,13 @@ class Principal:
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
     """Return the condition on a table's rows that a caller may see; None where these are all.
 
-    Whoever has a key of a project sees its rows. An admin of the installation sees the accounts, requests and keys of
-    every project, but datasets, jobs and what these made only as long as there is one project, and so does a reader
-    without a key see anything. A dataset that was erased is seen by nobody.
+    Whoever has a key of a project sees its rows. An admin of the installation sees the accounts, requests, keys and
+    audit events of every project, but datasets, jobs and what these made only as long as there is one project, and so
+    does a reader without a key see anything. A dataset that was erased is seen by nobody.
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
-        table: one that belongs to an account, the accounts themselves, projects, requests or keys.
+        table: one that belongs to an account, the accounts themselves, projects, requests, keys or audit events.
     """
     rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if caller is None or (caller.project_id is None and table in CONTENT):
@@ -120,7 +121,7 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (AccountRow, Dataset, ApiKey):
+    elif table in (AccountRow, Dataset, ApiKey, AuditEvent):
         condition = table.project_id == project_id
     elif table not in get_args(Made):
         condition = table.account_id.in_(accounts)
@@ -131,11 +132,15 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
     return condition
 
 
-def on_behalf(factory: SessionFactory, caller: Callable[[], Principal | None]) -> SessionFactory:
-    """Return a factory of the same sessions that bear a caller, who is asked for when the first row is looked for."""
-    theirs = copy(factory)
-    theirs.kw = {**factory.kw, "info": {**factory.kw["info"], _CALLER: caller}}
-    return theirs
+def on_behalf(
+    factory: SessionFactory, caller: Callable[[], Principal | None], last: Last | None = None
+) -> SessionFactory:
+    """Return a factory of the same sessions that bear a caller, who is asked for when the first row is looked for.
+
+    Args:
+        last: what they write last, see `service.recording`; None for as ever.
+    """
+    return with_info(factory, **{_CALLER: caller}, **({LAST: last} if last is not None else {}))
 
 
 @overload
@@ -179,6 +184,20 @@ def require_visible(session: Session, table: Any, row_id: str) -> None:
     condition = _condition(session, table)
     if condition is not None and session.scalar(select(table.id).where(table.id == row_id, condition)) is None:
         raise _not_found(table, row_id)
+
+
+def require_project(session: Session) -> None:
+    """Let whoever works in a project pass, and an admin of the installation as long as there is one project.
+
+    Raises:
+        Forbidden: there are several, and the key belongs to none.
+    """
+    caller = session.info.get(_CALLER)
+    principal = None if caller is None else caller()
+    if principal is None or principal.project_id is not None:
+        return
+    if session.scalar(select(exists().where(Project.id != DEFAULT_PROJECT))):
+        raise Forbidden("There are several projects: datasets are declared, and paid for, with a key of theirs.")
 
 
 def _condition(session: Session, table: type[Base]) -> ColumnElement[bool] | None:

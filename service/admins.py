@@ -26,6 +26,7 @@ from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.decisions import acting_key, ask
 from service.errors import Conflict, InvalidInput, require_name, short_reason
+from service.recording import Act, record
 
 ADMINS_MIN = 2  # as many as it takes to decide anything
 ADMINS_MAX = 1000
@@ -146,6 +147,7 @@ def _remove(session: Session, decision: Decision, _approving: ApiKey, now: datet
     admin = find(session, Admin, str(decision.admin_id))
     _require_removable(session, admin)
     admin.removed_at = now
+    record(session, Act.ADMIN_REMOVED, admin.id, project_id=None)
     decision.keys_revoked = revoke(session, ApiKey.admin_id == admin.id, now=now)
 
 
@@ -215,6 +217,7 @@ def _add(session: Session, name: str, admission: Admission, now: datetime, **peo
             session.add(admin)
     except IntegrityError:  # of the same name, or as the second: the database lets one of them in
         raise Conflict("Another admin was admitted at the same moment. Look who, and ask again.") from None
+    record(session, Act.ADMIN_ADMITTED, admin.id, project_id=None)
     return admin
 
 

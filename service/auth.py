@@ -19,6 +19,7 @@ from service import projects
 from service.access import ROLES, Principal, Role, Scope, find, require_visible
 from service.db.access_tables import ApiKey
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
+from service.recording import Act, record
 
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _UNKNOWN = "This API key is not known here, or was revoked."
@@ -133,6 +134,7 @@ def remember_key(
     )
     session.add(key)
     session.flush()
+    record(session, Act.KEY_MADE, key.id, project_id=project_id)
     return key
 
 
@@ -182,6 +184,7 @@ def rotate_key(
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
     session.flush()
+    record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made
 
 
@@ -267,11 +270,14 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, with
     A key that is being made keeps its maker locked, so it is waited for; the next round then sees and revokes it.
     """
     going = ApiKey.id.in_(with_all_made(chosen)) if with_made else chosen
-    valid = select(ApiKey.id).where(going, ApiKey.revoked_at.is_(None)).order_by(ApiKey.id).with_for_update()
+    of = ApiKey.id, ApiKey.project_id
+    valid = select(*of).where(going, ApiKey.revoked_at.is_(None)).order_by(ApiKey.id).with_for_update()
     revoked = 0
-    while ids := session.scalars(valid).all():
-        session.execute(update(ApiKey), [{"id": key_id, "revoked_at": now} for key_id in ids])
-        revoked += len(ids)
+    while keys := session.execute(valid).all():
+        session.execute(update(ApiKey), [{"id": key_id, "revoked_at": now} for key_id, _ in keys])
+        for key_id, project_id in keys:
+            record(session, Act.KEY_REVOKED, key_id, project_id=project_id)
+        revoked += len(keys)
     return revoked
 
 

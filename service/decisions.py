@@ -21,6 +21,7 @@ from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
 from service.errors import Conflict, Forbidden, NotFound, short_reason
+from service.recording import Act, record
 
 REQUEST_LIFETIME = timedelta(days=7)
 EXPIRED = "expired"
@@ -74,6 +75,7 @@ def ask(
     decision.asked_by, decision.asked_with, decision.asked_at = str(asking.admin_id), asking.id, now
     session.add(decision)
     session.flush()
+    record(session, Act.ASKED, decision.id, project_id=_project_of(session, decision))
     return decision
 
 
@@ -112,7 +114,17 @@ def decide(
     decision.state, decision.decided_at = wanted, now
     decision.decided_by, decision.decided_with = deciding.admin_id, deciding.id
     session.flush()
+    act = Act.APPROVED if approved else Act.DECLINED
+    record(session, act, decision.id, project_id=_project_of(session, decision))
     return decision
+
+
+def _project_of(session: Session, decision: Decision) -> str | None:
+    """Return the project whose account, or whose key, a request is about; None where it is the installation's."""
+    if decision.account_id is not None:
+        return session.get_one(AccountRow, decision.account_id).project_id
+    key = None if decision.key_id is None else session.get(ApiKey, decision.key_id)
+    return None if key is None else key.project_id
 
 
 def get_decision(

@@ -15,6 +15,7 @@ from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
 from service import admins, dashboard, installation, queue
 from service.api import middleware, problems
+from service.api.auditing import Audit, EventWriter
 from service.api.deps import Service
 from service.api.events import StreamLimits, stream_slots
 from service.api.routes import routers
@@ -31,6 +32,7 @@ from service.errors import InvalidInput
 from service.inspection import inspect_at_start, require_clock
 from service.key_uses import KeyUses
 from service.logs import get_logger
+from service.recording import recorded
 from service.settings import Settings
 from service.storage import is_elsewhere
 from service.storage.interface import StorageUnavailable
@@ -81,6 +83,8 @@ def create_app(
     )
     engine = make_engine(settings.database_url, pool_size=POOL_SIZE)
     factory = make_session_factory(engine)
+    events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock)
+    factory = recorded(factory, settings.audit_log, clock)  # what it does by itself, such as making the first admin
     if settings.mode == "embedded":
         workers = _embedded(settings, factory, clock)
     else:
@@ -100,13 +104,15 @@ def create_app(
         disks=DiskProbe(settings),
     )
     metrics = _metrics(settings, factory, clock)
-    app.state.parts = (key_uses, *workers.parts, *([metrics[1]] if metrics else []))
+    app.state.parts = (*([events] if events else []), key_uses, *workers.parts, *([metrics[1]] if metrics else []))
     app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
     for router in routers():
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
     dashboard.mount(app)
     app.add_middleware(middleware.BodyLimit, bytes_max=settings.body_bytes_max)
+    if events is not None:
+        app.add_middleware(Audit, writer=events)
     app.add_middleware(middleware.Gate)
     app.add_middleware(middleware.CloseUnread)
     app.add_middleware(middleware.SecurityHeaders)

@@ -15,6 +15,7 @@ from service.access import find, visible
 from service.db.base import new_id
 from service.db.project_tables import Project
 from service.errors import Conflict, InvalidInput, require_name
+from service.recording import Act, record
 
 PROJECTS_MAX = 1000
 
@@ -31,6 +32,7 @@ def create(session: Session, *, name: str, now: datetime) -> Project:
         raise Conflict(f"There are {PROJECTS_MAX} projects, which is as many as are kept.")
     project = Project(id=new_id("prj"), name=name, created_at=now)
     session.add(project)
+    record(session, Act.PROJECT_MADE, project.id, project_id=project.id)
     return _named(session, project)
 
 
@@ -45,6 +47,7 @@ def rename(session: Session, project_id: str, *, name: str) -> Project:
     require_name(name, "A project's name")
     project = find(session, Project, project_id, lock=True)
     project.name = name
+    record(session, Act.PROJECT_RENAMED, project.id, project_id=project.id)
     return _named(session, project)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib
 import json
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,10 +42,12 @@ MAINS = (
     "tests.service.api.api_process",
     "tests.service.datasets.deleting_service",
 )
-_MORE = (  # what is imported where it is used: torch._dynamo by optimisers, when the first of them is made
-    *("obscura.cli.app", "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"),
-    *("torch._dynamo", "scipy.optimize", "dp_accounting.pld", "sqlite3"),
-    *(f"workers.train.kinds.{name}" for name in ("train", "sample", "evaluate", "preview")),
+_MORE = (  # what is imported by what a process does first; optimisers import the last one, which takes a second
+    *("obscura.cli.app", "service.main", "service.cli.serving", "service.db.revisions"),
+    *("uvicorn", "uvicorn.lifespan.on", "uvicorn.loops.asyncio", "anyio._backends._asyncio", "sqlite3"),
+    *("httpcore", "encodings.ascii", "encodings.cp437", "encodings.idna", "rich._emoji_codes", "typer._adapters"),
+    *(f"workers.train.kinds.{kind}" for kind in ("evaluate", "preview", "sample", "train")),
+    *("PIL.ImageDraw", "dp_accounting.pld", "scipy.optimize", "torch.utils.serialization", "torch._dynamo"),
 )
 _DESCRIPTORS_MAX = 64
 _OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had
@@ -250,13 +254,38 @@ def _run(order: dict[str, Any]) -> Any:
     return main.main()
 
 
+def _do_once() -> None:
+    """Do what every process would do first, each for itself: a command, a service and a training."""
+    import typer
+    from PIL import Image
+    from sqlalchemy.orm import configure_mappers
+
+    from obscura.cli.app import app
+    from obscura.client.transport import trusted
+    from service.api.routes import routers
+    from service.db.schema import upgrade_schema
+    from workers.evaluation import report
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(app)
+    trusted()
+    routers()
+    configure_mappers()
+    Image.preinit()
+    report.template()
+    with tempfile.TemporaryDirectory() as folder:
+        upgrade_schema(f"sqlite:///{folder}/obscura.db")
+    atexit._clear()  # what libraries would tidy up at the end: it takes a process longer than a command
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+
+
 def main(program: str, address: str) -> None:
     """Import everything and wait for orders."""
     sys.executable = program  # so that what a forked service starts is warm, too
     for name in (*MAINS, *_MORE):
         importlib.import_module(name)
-    importlib.import_module("sqlalchemy.orm").configure_mappers()
-    importlib.import_module("workers.evaluation.report").template()
+    _do_once()
     gc.collect()
     gc.freeze()
     _Waiting(address).run()

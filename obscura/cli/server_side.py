@@ -22,6 +22,7 @@ COMMANDS = {  # which part of the installation brings each
     "demo": "obscura-server[worker]",
     "openapi": "obscura-server",
     "ledger": "obscura-server",
+    "audit": "obscura-server",
     "backup": "obscura-server",
     "restore": "obscura-server",
     "drill": "obscura-server",

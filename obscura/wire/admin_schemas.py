@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import AwareDatetime, Field
 
 from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Name, ReasonRequest, Role, Scope
+from obscura.wire.words import Outcome
 
 
 class AdmissionRequest(ReasonRequest):
@@ -82,7 +83,7 @@ class KeyRequest(ApiRequest):
     name: Name = Field(description="For people.")
     scopes: list[Scope] = Field(
         default=[],
-        max_length=5,
+        max_length=6,
         description="What the key may do: `admin` includes the others, `read` includes `releases`. Or else a role.",
     )
     role: Role | None = Field(default=None, description="In a project, in place of the scopes that it stands for.")
@@ -145,3 +146,16 @@ class NewKeyRecord(KeyRecord):
     """A fresh API key. The token is shown this once and stored nowhere."""
 
     token: str = Field(description="What to send as `Authorization: Bearer ...`. Shown this once.")
+
+
+class AuditEventRecord(ApiRecord):
+    """One line of the audit log: who asked for what, and what came of it."""
+
+    id: str = Field(description="Its identifier: send that of the last line as `after` for what comes next.")
+    at: Minute = Field(description="When it was asked for.")
+    action: str = Field(description="A route with its method, or what was done to a key, a role or a request.")
+    object_id: str | None = Field(description="What it is about; null where that has no id.")
+    outcome: Outcome = Field(description="`allowed`, `refused`, `missing` or `failed`.")
+    key_id: str | None = Field(description="The key that asked; null where none of ours did.")
+    admin_id: str | None = Field(description="The person whose key that is; null where it is no admin's.")
+    project_id: str | None = Field(description="The project of the key, or whose key or account was changed.")

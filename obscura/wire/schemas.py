@@ -69,7 +69,7 @@ Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
 Options = Annotated[dict[str, Any], AfterValidator(plain)]
 Reason = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Scope = Literal["admin", "data", "train", "read", "releases"]
+Scope = Literal["admin", "data", "train", "read", "releases", "audit"]
 Role = Literal["owner", "steward", "analyst", "auditor", "viewer"]
 Visibility = Literal["private", "public"]
 

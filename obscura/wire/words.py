@@ -140,3 +140,12 @@ class DecisionState(enum.StrEnum):
     PENDING = "pending"
     APPROVED = "approved"
     DECLINED = "declined"
+
+
+class Outcome(enum.StrEnum):
+    """What came of a request: an answer, a refusal, that nothing was there, or no answer."""
+
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+    MISSING = "missing"
+    FAILED = "failed"

@@ -55,9 +55,7 @@ class DpSgd(Estimator):
     def add(self, traces: Traces) -> None:
         """Without frozen coordinates no record's gradient is ever written out for layers that have a short cut."""
         if self.active is not None and not self.freeze_after_clipping:
-            for block in self.blocks(traces):
-                rows = self.rows(block)  # (n, d_active)
-                self._add_parts({"": whole(rows, self.scales(squares(rows).sqrt(), self.clip))}, block.present)
+            self._add_blocks(({"": self._clipped(self.rows(block))}, block.present) for block in self.blocks(traces))
             return
         parts = traces.parts()
         outers = {name: part for name, part in parts.items() if isinstance(part, Outer)}
@@ -69,10 +67,14 @@ class DpSgd(Estimator):
         lengths = torch.stack([squares(rows), *(left * right for left, right in measured.values())]).sum(dim=0)  # (n,)
         scales = self.scales(lengths.sqrt(), self.clip)
         whole_outers = {name: whole_factors(outer, scales, measured[name]) for name, outer in outers.items()}
-        sums = exact_sums({"": whole(rows, scales), **whole_outers}, traces.present, self.bound)
+        sums = exact_sums([({"": whole(rows, scales), **whole_outers}, traces.present)], self.bound)
         sums |= parted(sums.pop(""), {name: part.shape[1:] for name, part in written.items()})
         in_order = {name: sums[name] for name in self.shapes if name in sums}
         self._add_sums(in_order if self.active is None else {"": self._active_of(sums)})
+
+    def _clipped(self, rows: torch.Tensor) -> torch.Tensor:
+        """Clip gradients (n, d_active) and round them, in place."""
+        return whole(rows, self.scales(squares(rows).sqrt(), self.clip))
 
     def _active_of(self, sums: Sums) -> torch.Tensor:
         """Return a sum's active coordinates: (d_active,)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
@@ -21,7 +21,7 @@ from torch import nn
 from privacy.accounting.events import PoissonGaussianEvent, positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients import integers
-from privacy.gradients.integers import Outer, Part, Sums, exact_sums, grid_bits, noisy_sum, parted
+from privacy.gradients.integers import Block, Outer, Part, Sums, exact_sums, grid_bits, noisy_sum, parted
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
 from privacy.mechanisms.noise import SecureNoise
@@ -202,9 +202,9 @@ class Estimator(ABC):
         sums, self._sums = self._sums, {}
         return sums
 
-    def _add_parts(self, parts: Mapping[str, Part], present: torch.Tensor | None) -> None:
-        """Add what some units contribute, in whole numbers: together at most `bound` for each."""
-        self._add_sums(exact_sums(parts, present, self.bound))
+    def _add_blocks(self, blocks: Iterable[Block]) -> None:
+        """Add what blocks of units contribute, in whole numbers: together at most `bound` for each unit."""
+        self._add_sums(exact_sums(blocks, self.bound))
 
     def _add_sums(self, sums: Sums) -> None:
         for name, value in sums.items():

@@ -235,11 +235,10 @@ class Gep(Estimator):
         """Embed, clip and sum; residuals are clipped and summed beside."""
         if not self.bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
-        for block in self.blocks(traces, _BLOCKS):
-            self.add_rows(self.rows(block), block.present)
+        self._add_blocks((self.whole_parts(self.rows(block)), block.present) for block in self.blocks(traces, _BLOCKS))
 
-    def add_rows(self, rows: torch.Tensor, present: torch.Tensor | None = None) -> None:
-        """Add records by their gradients on the active coordinates (n, d_active), which are used up. PRIVATE."""
+    def whole_parts(self, rows: torch.Tensor) -> dict[str, Part]:
+        """Embed, clip and round records' gradients on the active coordinates (n, d_active), which are used up."""
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)
         part = 1 / self.sensitivity  # of the bound: each of the parts that are released gets as much
         parts: dict[str, Part] = {}
@@ -248,7 +247,7 @@ class Gep(Estimator):
                 rows[:, basis.index] -= basis.expand(own)  # what is left is the residual
             parts["residual"] = whole(rows, self.scales(squares(rows).sqrt(), self.clip_residual, part))
         parts["embedding"] = whole(embedding, self.scales(squares(embedding).sqrt(), self.clip, part))
-        self._add_parts(parts, present)
+        return parts
 
     def privatise(self, noise: SecureNoise) -> Shares:
         parts = {"embedding": torch.Size([self.embedding_size])}

@@ -165,7 +165,7 @@ class Rgp(Estimator):
         parts = self.carrier_shares(traces)  # name -> (n, ...)
         rows = torch.cat([part.flatten(1) for part in parts.values()], dim=1)  # (n, all of them)
         scales = self.scales(squares(rows).sqrt(), self.clip)
-        sums = exact_sums({"": whole(rows, scales)}, traces.present, self.bound)
+        sums = exact_sums([({"": whole(rows, scales)}, traces.present)], self.bound)
         self._add_sums(parted(sums[""], {name: part.shape[1:] for name, part in parts.items()}))
 
     def carrier_shares(self, traces: Traces) -> Shares:

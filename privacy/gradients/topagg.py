@@ -26,19 +26,19 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
 
-_STRIDE = 64  # of the coordinates that thresholds are taken from
-_MARGIN = 0.02  # of the squared norm: how far from the last threshold the true one is looked for
-_WIDER = 8  # times, where the sample misled
-_BLOCK = 512  # coordinates whose squares are added in float32
-_TINY = 1e-300
+_STRIDE = 64  # of the coordinates that tell how many are worth sorting
+_MARGIN = 1.6  # times as many are sorted
+_WIDER = 3  # times, where the sample misled
+_BLOCK = 128  # coordinates whose squares are added in float32
 
 
-def norm_top_k(rows: torch.Tensor, keep: float) -> torch.Tensor:
+def norm_top_k(rows: torch.Tensor, keep: float, lengths: torch.Tensor) -> torch.Tensor:
     """Zero all but the largest coordinates whose squared norm is at most `keep` times the row's, in place.
 
     Args:
         rows: (n, d) float32. Private.
         keep: k in (0, 1]. Public.
+        lengths: (n,) the rows' squared norms. Private.
 
     Returns:
         (n, d). Where the bound falls among coordinates of one size, none of these is kept.
@@ -46,67 +46,48 @@ def norm_top_k(rows: torch.Tensor, keep: float) -> torch.Tensor:
     if keep == 1:
         return rows
     if rows.device.type == "cpu":
-        for row in rows:
-            torch.hardshrink(row, _largest_left_out(row.numpy(), keep), out=row)
+        for row, length in zip(rows, lengths.tolist(), strict=True):
+            torch.hardshrink(row, _largest_left_out(row.numpy(), keep, length), out=row)
         return rows
     squares = rows.square()
     ordered = squares.sort(dim=1, descending=True).values  # (n, d)
-    running = ordered.double().cumsum(dim=1)
-    fits = (running <= keep * running[:, -1:]).sum(dim=1, keepdim=True)
+    fits = (ordered.double().cumsum(dim=1) <= keep * lengths[:, None]).sum(dim=1, keepdim=True)
     largest_left_out = ordered.gather(1, fits.clamp(max=rows.shape[1] - 1))
     return rows.masked_fill_(squares <= largest_left_out, 0)
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _largest_left_out(row: npt.NDArray[np.float32], keep: float) -> float:
+def _largest_left_out(row: npt.NDArray[np.float32], keep: float, length: float) -> float:
     """Return the largest magnitude of a row (d,) that does not fit any more; zero for a row of zeros.
 
-    Found by adding up what exceeds a threshold, not by sorting: two thresholds, the first from a sample of the
-    coordinates and the second by how much that one missed, leave few coordinates in doubt. Only these are
-    sorted. Should the sample mislead, more are.
+    Only the largest coordinates are sorted: as many as a sample of them says, and more should it mislead.
     """
-    limit = keep * _above(row, 0.0)
-    if not 0 < limit < math.inf:
+    if not 0 < length < math.inf:
         return 0.0
-    sample = np.sort(np.abs(row[::_STRIDE]))[::-1]
-    running = np.cumsum(np.square(sample, dtype=np.float64))
-    running *= limit / keep / max(running[-1], _TINY)
-    high, above, missing, at = math.inf, 0.0, 0.0, 0  # `above`: the squared norm of what exceeds `high`
-    for margin, back in ((0.0, 0), (_MARGIN, 1)) if len(sample) > _STRIDE else ():
-        at = max(0, int(np.searchsorted(running, limit * (1 - margin) + missing)) - back)
-        threshold = float(sample[min(at, len(sample) - 1)])
-        found = _above(row, threshold)
-        if found <= limit and threshold < high:
-            high, above = threshold, found
-        missing += limit - found if margin == 0 else 0.0
-    magnitudes, step = np.abs(row), 1
+    magnitudes = np.abs(row).view(np.int32)  # as integers, floats that are not negative keep their order
+    sample = np.sort(magnitudes[::_STRIDE])[::-1].view(np.float32)
+    many = int((_fitting(sample, keep * float(np.dot(sample, sample))) + 1) * _STRIDE * _MARGIN)
     while True:
-        at = max(at, int(np.searchsorted(running, limit * (1 + _MARGIN) + missing))) + step
-        low = float(sample[at]) if at < len(sample) and high < math.inf else 0.0
-        doubtful = np.sort(magnitudes[_between(magnitudes, low, high)])[::-1]
-        fits = int(np.searchsorted(np.cumsum(np.square(doubtful, dtype=np.float64)), limit - above, side="right"))
-        if fits < len(doubtful):
-            return float(doubtful[fits])
-        if low == 0:
+        many = min(many, len(row))
+        some = np.partition(magnitudes, len(row) - many)[len(row) - many :] if many < len(row) else magnitudes
+        largest = np.sort(some)[::-1].view(np.float32)
+        fits = _fitting(largest, keep * length)
+        if fits < many:
+            return float(largest[fits])
+        if many == len(row):
             return 0.0
-        step *= _WIDER
+        many *= _WIDER
 
 
-def _between(magnitudes: npt.NDArray[np.float32], low: float, high: float) -> npt.NDArray[np.intp]:
-    """Return the places of magnitudes (d,) in (low, high].
-
-    As integers, floats that are not negative keep their order; one comparison without signs then tells both ends.
-    """
-    first, last = np.array([low, high], np.float32).view(np.int32)
-    return np.flatnonzero((magnitudes.view(np.int32) - (first + np.int32(1))).view(np.uint32) < np.uint32(last - first))
-
-
-def _above(row: npt.NDArray[np.float32], threshold: float) -> float:
-    """Return the squared norm of the coordinates of a row (d,) that are larger than a threshold."""
-    left = torch.hardshrink(torch.from_numpy(row), threshold).numpy() if threshold else row
-    end = len(left) // _BLOCK * _BLOCK
-    blocks = left[:end].reshape(-1, _BLOCK)
-    return float(np.vecdot(blocks, blocks).sum(dtype=np.float64) + np.dot(left[end:], left[end:]))
+def _fitting(descending: npt.NDArray[np.float32], limit: float) -> int:
+    """Return how many of the first magnitudes (d,) fit into a squared norm."""
+    end = len(descending) // _BLOCK * _BLOCK
+    blocks = descending[:end].reshape(-1, _BLOCK)
+    before = np.concatenate([[0.0], np.cumsum(np.vecdot(blocks, blocks), dtype=np.float64)])  # of whole blocks
+    whole_blocks = int(np.searchsorted(before[1:], limit, side="right"))
+    start = whole_blocks * _BLOCK
+    rest = np.cumsum(np.square(descending[start : start + _BLOCK], dtype=np.float64))
+    return start + int(np.searchsorted(rest, limit - before[whole_blocks], side="right"))
 
 
 class TopAggSgd(Estimator):
@@ -140,10 +121,13 @@ class TopAggSgd(Estimator):
 
     def add(self, traces: Traces) -> None:
         """Clip, then keep: the kept coordinates are the same in the other order, and cheaper to find."""
-        for block in self.blocks(traces):
-            rows = self.rows(block)  # (n, d_active)
-            scales = self.scales(squares(rows).sqrt(), self.clip, 1 / math.sqrt(self.keep))  # of the whole gradient
-            self._add_parts({"": whole(norm_top_k(rows, self.keep), scales)}, block.present)
+        self._add_blocks(({"": self._kept(self.rows(block))}, block.present) for block in self.blocks(traces))
+
+    def _kept(self, rows: torch.Tensor) -> torch.Tensor:
+        """Keep what is largest of gradients (n, d_active), clipped and rounded, in place."""
+        lengths = squares(rows)
+        scales = self.scales(lengths.sqrt(), self.clip, 1 / math.sqrt(self.keep))  # of the whole gradient
+        return whole(norm_top_k(rows, self.keep, lengths), scales)
 
     def privatise(self, noise: SecureNoise) -> Shares:
         flat = self._privatise_sums({"": torch.Size([self.active_coordinates])}, noise)[""]

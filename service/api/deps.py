@@ -69,7 +69,8 @@ async def running_service(request: Request) -> Service:
     Like all here that waits for nothing it needs no thread.
     """
     service: Service = request.app.state.service
-    return replace(service, factory=on_behalf(service.factory, lambda: request.state.caller))
+    note = getattr(request.state, "note", None)
+    return replace(service, factory=on_behalf(service.factory, lambda: request.state.caller, note))
 
 
 Running = Annotated[Service, Depends(running_service)]
@@ -94,7 +95,7 @@ def identify(service: Service, request: Request, token: str) -> Principal:
             raise TooManyWrongKeys(error.message, wait_seconds) from None
         raise
     service.key_uses.note(principal.id, now)
-    request.state.key_id = principal.id
+    request.state.known = principal
     return principal
 
 
@@ -126,6 +127,7 @@ TRAIN = Security(authorize, scopes=["train"])
 DATA = Security(authorize, scopes=["data"])
 ADMIN = Security(authorize, scopes=["admin"])
 VIEW = Security(authorize, scopes=["releases"])
+AUDIT = Security(authorize, scopes=["audit"])
 Reader = Annotated[Principal, READ]
 Trainer = Annotated[Principal, TRAIN]
 Uploader = Annotated[Principal, DATA]

@@ -29,6 +29,7 @@ TAGS = {
     "projects": "Departments that do not see each other.",
     "keys": "API keys and their scopes.",
     "ledger": "Whether the ledger is sound.",
+    "audit": "Who asked for what.",
 }
 _JSON = "application/json"
 _PLACE = "#/components/schemas/"

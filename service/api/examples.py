@@ -43,6 +43,7 @@ EXAMPLES: dict[str, Any] = {
     "accuracy_warm_start_only": {"cnn": 0.71},
     "action": "admit",
     "adjacency": "add_remove",
+    "after": _id("evt"),
     "AdminAnswer.admin": None,
     "admin_id": _id("adm"),
     "admission": "approved",

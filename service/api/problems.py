@@ -52,6 +52,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),
+    "audit_log_unavailable": (503, "The audit log needs an operator"),
     "pending": (409, "Not ready yet"),
     "job_failed": (409, "The job did not succeed"),
     "range_not_satisfiable": (416, "Range outside the content"),
@@ -81,6 +82,7 @@ RETRY_CODES = frozenset(
         "ledger_corruption",
         "clock_refused",
         "storage_unavailable",
+        "audit_log_unavailable",
     }
 )
 # What an operator must look at is named to the caller without its particulars.

@@ -51,13 +51,18 @@ class Traffic:
             self._note(scope, status, seconds)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-        route = route_of(scope)
+        method, route = method_of(scope), route_of(scope)
         if self._count is not None:
             self._count(method, route, status, seconds)
         if self._logged:
-            key_id = scope.get("state", {}).get("key_id")
+            known = scope.get("state", {}).get("known")
+            key_id = known and known.id
             get_logger(__name__).info("request", method=method, route=route, status=status, key_id=key_id)
+
+
+def method_of(scope: Scope) -> str:
+    """Return the method, and one word for those that HTTP does not know."""
+    return scope["method"] if scope["method"] in _METHODS else "other"
 
 
 def route_of(scope: Scope) -> str:

@@ -50,7 +50,7 @@ _TRIGGERS = {
 _STANDING = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
     "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') "
-    "AND tgrelid IN ('entries'::regclass, 'checkpoints'::regclass)",
+    "AND tgrelid IN ({tables})",
 }
 _DAMAGES_MAX = 10  # of a table
 
@@ -190,11 +190,12 @@ def moment(stored: object) -> str | None:
     return f"{stored[:10]}T{stored[11:]}+00:00"
 
 
-def find_missing_triggers(session: Session) -> Iterator[Finding]:
-    """Yield what no longer keeps entries and checkpoints from being changed: a trigger was dropped or disabled."""
+def find_missing_triggers(session: Session, tables: Sequence[str] = _APPEND_ONLY) -> Iterator[Finding]:
+    """Yield what no longer keeps append-only tables from being changed: a trigger was dropped or disabled."""
     dialect = session.get_bind().dialect.name
-    standing = set(session.scalars(text(_STANDING[dialect])))
-    for table in _APPEND_ONLY:
+    named = ", ".join(f"'{table}'::regclass" for table in tables)
+    standing = set(session.scalars(text(_STANDING[dialect].format(tables=named))))
+    for table in tables:
         for name in _TRIGGERS[dialect]:
             if f"{table}_{name}" not in standing:
                 message = f"The trigger {table}_{name} is gone or disabled: {table} can be changed."

@@ -31,8 +31,10 @@ def restore(
     """
     from service.admins import admit_on_machine
     from service.db.session import transaction
+    from service.recording import recorded
 
-    with open_database(context, as_json) as (_settings, factory, output):
+    with open_database(context, as_json) as (settings, factory, output):
+        factory = recorded(factory, settings.audit_log, lambda: datetime.now(UTC))
         with transaction(factory) as session:
             admin, token = admit_on_machine(session, name=name, now=datetime.now(UTC))
             write_token(out, token)  # before the commit: no key exists whose token nobody has

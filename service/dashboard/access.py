@@ -198,6 +198,7 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
         if principal is None:
             return None
         dashboard.service.key_uses.note(principal.id, now)
+        request.state.known = principal
         return Viewer(principal, form_token(cookie), name_of(session, principal))
 
 

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence, show_duration, show_silence
+from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
@@ -60,6 +61,7 @@ _STATUSES = {
     "too_large": (413, "Too large"),
     "uploads_stopped": (503, "No images are taken"),
     "ledger_corruption": (503, "The ledger needs an operator"),
+    "audit_log_unavailable": (503, "The audit log needs an operator"),
 }
 
 
@@ -82,6 +84,7 @@ class PageRoute(APIRoute):
             try:
                 response = await handler(request)
             except SignInNeeded:
+                request.state.outcome = Outcome.REFUSED
                 response = RedirectResponse(f"/login?next={quote(request.scope['path'])}", status_code=303)
             except (ObscuraError, PrivacyError, RequestValidationError) as error:
                 if wants_problem(request):

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from service.access import Principal, Scope
 from service.auth import find_usable, principal_of
 from service.db.access_tables import Admin, ApiKey, SignIn
+from service.recording import Act, record
 
 SESSION_SECONDS = 8 * 3600
 SESSIONS_PER_KEY_MAX = 20  # the oldest make room
@@ -37,6 +38,7 @@ def open_session(session: Session, key_id: str, *, now: datetime) -> str:
     expires_at = now + timedelta(seconds=SESSION_SECONDS)
     session.add(SignIn(token_sha256=_digest(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
     session.flush()
+    record(session, Act.SIGNED_IN, key_id, project_id=session.get_one(ApiKey, key_id).project_id)
     return cookie
 
 
@@ -54,7 +56,9 @@ def find_session(session: Session, cookie: str, *, now: datetime) -> Principal |
 
 def close_session(session: Session, cookie: str) -> None:
     """End a session for good; one that has ended stays so."""
-    session.execute(delete(SignIn).where(SignIn.token_sha256 == _digest(cookie)))
+    ended = delete(SignIn).where(SignIn.token_sha256 == _digest(cookie)).returning(SignIn.key_id)
+    for key_id in session.scalars(ended).all():
+        record(session, Act.SIGNED_OUT, key_id, project_id=session.get_one(ApiKey, key_id).project_id)
 
 
 def form_token(cookie: str) -> str:

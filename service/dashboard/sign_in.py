@@ -72,7 +72,7 @@ def use_link(request: Request, dashboard: Running, secret: str) -> Response:
     try:
         token = dashboard.service.settings.admin_key_path.read_text("ascii").strip()
         with transaction(dashboard.factory, read_only=True) as session:
-            principal = authenticate(session, token, now=dashboard.clock())
+            principal = request.state.known = authenticate(session, token, now=dashboard.clock())
     except (OSError, UnicodeDecodeError, Unauthorized):
         raise Unauthorized("The first admin's key is no longer valid. Sign in with a key of your own.") from None
     return _begin(request, dashboard, principal, "/")

@@ -6,9 +6,10 @@ import os
 import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 from sqlalchemy import Connection, Engine, Select, create_engine, event, make_url
@@ -25,9 +26,18 @@ SQLITE_BUSY_MILLISECONDS = 30_000
 POSTGRES_LOCK_TIMEOUT = "30s"
 READ_ONLY = "obscura_read_only"
 WRITERS = "obscura_writers"
+LAST = "obscura_last"  # what the sessions of a factory do last in a transaction that may write, see `Last`
 _BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected
 _IDS_PER_QUERY = 500
 _SQLITE_BUSY = 5  # the low byte of its extended codes, too
+
+
+class Last(Protocol):
+    """What is written last in a transaction, beside what it was opened for."""
+
+    def before_commit(self, session: Session) -> None: ...
+
+    def committed(self) -> None: ...
 
 
 class DatabaseBusy(OperationalError):
@@ -85,6 +95,13 @@ def make_session_factory(engine: Engine) -> SessionFactory:
     return sessionmaker(engine, expire_on_commit=False, info=info)
 
 
+def with_info(factory: SessionFactory, **info: Any) -> SessionFactory:
+    """Return a factory of the same sessions that bear more in their `info`."""
+    bearing = copy(factory)
+    bearing.kw = {**factory.kw, "info": {**factory.kw["info"], **info}}
+    return bearing
+
+
 @contextmanager
 def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: bool = False) -> Iterator[Session]:
     """Run one transaction: commit on leaving, roll back on any error.
@@ -104,8 +121,14 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         bind = bind.execution_options(isolation_level="REPEATABLE READ")
     turn = nullcontext if read_only else factory.kw["info"].get(WRITERS, nullcontext)
     try:
-        with turn(), factory(bind=bind) as session, session.begin():
-            yield session
+        with turn(), factory(bind=bind) as session:
+            last: Last | None = None if read_only else session.info.get(LAST)
+            with session.begin():
+                yield session
+                if last is not None:
+                    last.before_commit(session)
+            if last is not None:
+                last.committed()
     except OperationalError as error:
         if _is_busy(error.orig):
             raise DatabaseBusy(None, None, error.orig or error) from error

@@ -54,6 +54,9 @@ NOT_RUN = {
     "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",
     "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
+    "docker build": "needs Docker",
+    "docker push": "needs Docker and a registry",
+    "kubectl": "needs a cluster; tests/house/test_kubernetes.py checks the manifests",
     "python -m benchmarks.in_pieces": "takes hours of a GPU; tests/benchmarks run it small",
     "python -m benchmarks.symmetry": "takes a quarter of an hour a secret; tests/benchmarks run its training small",
 }
@@ -64,6 +67,7 @@ PYTHON_NOT_RUN = {
 }
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.
 SHOWN = {
+    ("docs/kubernetes.md", "yaml", "namespace: obscura"): "tests/house/test_kubernetes.py builds it",
     ("docs/routes.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
     ("docs/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
     ("docs/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",

@@ -34,7 +34,8 @@ def hidden_in(text: str) -> str:
 
 def test_every_time_on_every_route_is_on_the_minute(sqlite_url: str, tmp_path: Path) -> None:
     found: dict[str, list[datetime]] = {}
-    with stocked(Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery")) as (client, ids):
+    settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery", audit_log="required")
+    with stocked(settings) as (client, ids):
         for path, parameters in reading_routes().items():
             answer = client.get(address(path, ids), params={"limit": 2} if "limit" in parameters else None)
             told = list(moments(answer.text + hidden_in(answer.text)))
@@ -51,6 +52,7 @@ def test_every_time_on_every_route_is_on_the_minute(sqlite_url: str, tmp_path: P
     assert AS_HASHED & exactly  # so what is exact would be seen
     shown = {"/v1/jobs", "/v1/jobs/{job_id}", "/v1/datasets", "/v1/releases", "/v1/samples/{sample_id}", "/jobs", "/"}
     shown |= {"/v1/keys", "/v1/admins", "/v1/accounts", "/v1/limit-requests", "/v1/sweeps", "/releases/{release_id}"}
+    shown |= {"/v1/audit-events", "/audit"}
     assert shown <= set(found)
     assert cursor
     assert json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))[0].startswith("job_")

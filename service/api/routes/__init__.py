@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.api.routes import accounts, admins, datasets, health, jobs, ledger, orders, recipes, releases
+from service.api.routes import accounts, admins, audit, datasets, health, jobs, ledger, orders, recipes, releases
 
 
 def routers() -> tuple[APIRouter, ...]:
@@ -25,4 +25,5 @@ def routers() -> tuple[APIRouter, ...]:
         admins.project_router,
         admins.key_router,
         ledger.router,
+        audit.router,
     )

@@ -1,5 +1,6 @@
 """Asking for jobs, and reading what they make: routes that are made for each kind from what its file says."""
 
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
@@ -25,8 +26,14 @@ ReleaseId = Annotated[Identifier, Path()]
 
 def router() -> APIRouter:
     """Return the routes of all kinds of jobs."""
+    return _router_of(tuple(jobs.KINDS.values()))
+
+
+@cache
+def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
+    """Making the routes takes longer than all else that a process does for its application."""
     made = APIRouter(responses=PROBLEMS)
-    for kind in jobs.KINDS.values():
+    for kind in kinds:
         if kind.order is not None:
             _add_order(made, kind, kind.order)
         if kind.reading is not None:

@@ -115,8 +115,8 @@ def test_sentences_are_learned_without_noise_and_not_under_much(estimator: str) 
         )
         assert make_steps(model, learned, learned.inputs[:32], config, epsilon) == 24
         found[epsilon] = percent_right(model, tested)
-    assert found[None] > 90
-    assert found[0.01] < found[None]
+    assert found[None] > 80  # 92 to 99 with other sentences and starts
+    assert found[0.01] < 75  # 35 to 64
 
 
 def test_the_linear_row_trains_the_last_layer_alone() -> None:

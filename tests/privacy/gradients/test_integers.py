@@ -155,22 +155,22 @@ def test_squares_are_as_good_as_the_proof_needs() -> None:
 
 def test_what_is_too_long_is_left_out_whatever_made_it_so() -> None:
     bound, rows = 1000.0, torch.tensor([[600.0, 800.0], [600.0, 801.0], [3.0, 4.0]])
-    assert exact_sums({"": rows}, None, bound)[""].tolist() == [3, 4]  # at the bound there is no room to be sure
-    assert exact_sums({"": rows * 0.999}, None, bound)[""].tolist() != [3, 4]
+    assert exact_sums([({"": rows}, None)], bound)[""].tolist() == [3, 4]  # at the bound there is no room to be sure
+    assert exact_sums([({"": rows * 0.999}, None)], bound)[""].tolist() != [3, 4]
     present = torch.tensor([True, True, False])
-    assert exact_sums({"": rows}, present, bound)[""].tolist() == [0, 0]
+    assert exact_sums([({"": rows}, present)], bound)[""].tolist() == [0, 0]
     together = {"a": rows[2:] * 150, "b": rows[2:] * 150}  # each 750 long, together 1060
-    assert [value.tolist() for value in exact_sums(together, None, bound).values()] == [[0, 0], [0, 0]]
+    assert [value.tolist() for value in exact_sums([(together, None)], bound).values()] == [[0, 0], [0, 0]]
 
 
 def test_sums_are_exact_where_float32_is_not() -> None:
     rows = torch.tensor([[2.0**30 - 64], [1.0]]).expand(2, 1).repeat(50, 1)
     outer = Outer(torch.tensor([[2.0**15 - 1], [1.0]]).double().repeat(50, 1), torch.ones(100, 1).double() * 2**14)
-    found = exact_sums({"a": rows, "b": outer}, None, 2.0**31)
-    assert found["a"].item() == 50 * (2**30 - 64) + 50
-    assert found["b"].item() == 50 * 2**29
+    found = exact_sums([({"a": rows, "b": outer}, None)] * 3, 2.0**31)
+    assert found["a"].item() == 3 * (50 * (2**30 - 64) + 50)
+    assert found["b"].item() == 3 * 50 * 2**29
     with pytest.raises(InvalidParameter, match="add up exactly"):
-        exact_sums({"a": torch.ones(2**10, 1)}, None, 2.0**44)
+        exact_sums([({"a": torch.ones(2**8, 1)}, None)] * 4, 2.0**44)
 
 
 def test_factors_of_a_gradient_keep_its_direction_and_never_exceed_its_length() -> None:

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from privacy.gradients.integers import squares
 from privacy.gradients.topagg import norm_top_k
 
 
@@ -16,16 +17,16 @@ def test_norm_top_k_keeps_the_longest_prefix_of_the_sorted_squares(keep: float) 
     rows = torch.randn(70, 300, generator=generator) * torch.logspace(-6, 3, 70)[:, None]
     rows[3] = 0.0
     rows[4, 1:] = 0.0  # one coordinate carries everything: it does not fit
-    kept = norm_top_k(rows.clone(), keep)
+    kept = norm_top_k(rows.clone(), keep, squares(rows))
     for row, found in zip(rows, kept, strict=True):
-        squares = row.square().double()
-        order = torch.argsort(squares, descending=True, stable=True)
-        fits = squares[order].cumsum(0) <= keep * squares.sum()
+        square = row.square().double()
+        order = torch.argsort(square, descending=True, stable=True)
+        fits = square[order].cumsum(0) <= keep * square.sum()
         expected = torch.zeros_like(row)
         expected[order[fits]] = row[order[fits]]
         assert torch.equal(found != 0, expected != 0)
         assert torch.equal(found, expected)
-    assert torch.equal(norm_top_k(rows, 1.0), rows)
+    assert torch.equal(norm_top_k(rows, 1.0, squares(rows)), rows)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_norm_top_k_of_long_rows_adds_up_and_leaves_out_what_sorting_does(kind: 
         row = torch.ones(d)
     if kind == "one is nearly all":
         row[77] = 1e4
-    kept = norm_top_k(row[None].clone(), keep)[0]
+    kept = norm_top_k(row[None].clone(), keep, squares(row[None]))[0]
     mass = float(row.double().square().sum())
     assert float(kept.double().square().sum()) <= keep * mass * (1 + 2.0**-20)
     assert torch.equal(kept[kept != 0], row[kept != 0])

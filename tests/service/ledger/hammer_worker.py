@@ -1,9 +1,9 @@
 """The hammer: `python -m tests.service.ledger.hammer_worker VARIANT URL FOLDER PROCESSES REQUESTS [ACCOUNT]`.
 
-Imports once, forks the processes, opens a database in each and lets them loose together. Each writes what it is about
-to do, and then what has been committed, to a journal of its own in FOLDER. Of the variant `safe`, processes are killed
-without warning all the while; each is followed by another that takes over what it left open. The variants `unsafe` and
-`unsafe-on-our-engine` read and then write, as the ledger must not.
+Imports and compiles once, forks the processes, opens a database in each and lets them loose together. Each writes what
+it is about to do, and then what has been committed, to a journal of its own in FOLDER. Of the variant `safe`, processes
+are killed without warning all the while; each is followed by another that takes over what it left open. The variants
+`unsafe` and `unsafe-on-our-engine` read and then write, as the ledger must not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from service import ledger
@@ -34,6 +34,7 @@ from tests.service.holds import hold_at_present_rate
 SECONDS_MAX = 450  # on a machine that is busy with other things; alone it takes five
 GRANT = 1  # what the unsafe variant takes at once
 REFUSED = (InsufficientBudget, HoldExhausted, StaleAttempt, DatabaseBusy)
+REHEARSED = 5  # jobs; some are returned, the others trained
 PAUSE = (0.05, 0.25)  # seconds between two kills
 
 
@@ -125,9 +126,18 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def hammer(url: str, path: Path, account_id: str, seed: int, start: Barrier | None, dead: Path | None) -> None:
+def rehearse(engine: Engine, path: Path, account_id: str) -> None:
+    """Run a few jobs in the process that forks, so that the others find every statement compiled; no connection stays
+    open."""
+    factory, journal = make_session_factory(engine), Journal(path)
+    for seed in range(REHEARSED):
+        one_job(factory, journal, account_id, random.Random(seed))
+    engine.dispose()
+
+
+def hammer(engine: Engine, path: Path, account_id: str, seed: int, start: Barrier | None, dead: Path | None) -> None:
     """Run jobs against the ledger as the service does, until something kills this process."""
-    factory, dice, journal = make_session_factory(make_engine(url, pool_size=1)), random.Random(seed), Journal(path)
+    factory, dice, journal = make_session_factory(engine), random.Random(seed), Journal(path)
     with transaction(factory, read_only=True) as session:
         ledger.balance(session, account_id)
     if start is not None:
@@ -178,6 +188,7 @@ def main() -> None:
     variant, url, folder, processes, requests = sys.argv[1:6]
     forking = multiprocessing.get_context("fork")
     start = forking.Barrier(int(processes))
+    engine = make_engine(url, pool_size=1)
     children: dict[Path, ForkProcess] = {}
     number = 0
 
@@ -187,7 +198,7 @@ def main() -> None:
         path.touch()
         if variant == "safe":
             first = start if number < int(processes) else None
-            child = forking.Process(target=hammer, args=(url, path, sys.argv[6], number, first, dead))
+            child = forking.Process(target=hammer, args=(engine, path, sys.argv[6], number, first, dead))
         else:
             ours = {"safe_engine": variant == "unsafe-on-our-engine"}
             child = forking.Process(target=overspend, args=(url, path, int(requests), start), kwargs=ours)
@@ -195,6 +206,8 @@ def main() -> None:
         children[path] = child
         number += 1
 
+    if variant == "safe":
+        rehearse(engine, Path(folder) / "rehearsal.jsonl", sys.argv[6])
     for _ in range(int(processes)):
         begin()
     if variant == "safe":

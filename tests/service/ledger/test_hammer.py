@@ -104,7 +104,7 @@ def test_killed_processes_never_overspend_lose_or_double(
     charged = {row.job_id: row.charged_nano for row in holds}
     assert report.findings == ()
     assert told.done.total() + told.refused + told.unknown.total() >= REQUESTS
-    assert len(journals) - PROCESSES >= KILLS_MIN
+    assert len(journals) - 1 - PROCESSES >= KILLS_MIN  # one was written before there were several
     assert told.refused > 0  # the limit was really met
     # Every prefix of the log is admitted.
     assert all(entry.spent_nano + entry.held_nano <= entry.capacity_nano for entry in log)

@@ -1,0 +1,239 @@
+"""What every request passes, API, pages and downloads alike, so that it leaves one event in the audit log.
+
+What changes nothing is written before its answer begins: many requests share one transaction. What changes something is
+written in the transaction that changes it, so that there is neither without the other; and an upload's event stands
+where the upload began, so neither its time nor its place tells how long the reading took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from obscura.wire.words import Outcome
+from service.access import Principal
+from service.api.problems import problem_response
+from service.api.traffic import NOT_ANSWERED, method_of, route_of
+from service.audit.events import remove_old
+from service.db.session import SessionFactory, transaction
+from service.errors import ObscuraError
+from service.logs import get_logger
+from service.recording import AuditLogUnavailable, Event, Recorder, append, event_of, id_in, not_written
+from service.settings import Settings
+
+# What shows nothing of anybody: asked every few seconds by proxies, or with every page.
+UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference")
+GATHER_SECONDS = 0.25  # where no answer waits for it, events of that long share a transaction
+EVENTS_WAITING_MAX = 10_000
+EVENTS_PER_TRANSACTION_MAX = 500
+RETRY_SECONDS = 5.0
+REMOVAL_SECONDS = 3600.0
+_CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class EventWriter:
+    """Writes the events of requests that change nothing, from one thread; and removes what is older than it is kept.
+
+    Args:
+        factory: where sessions come from.
+        settings: of this process.
+        clock: returns the time, aware.
+    """
+
+    def __init__(self, factory: SessionFactory, settings: Settings, clock: Callable[[], datetime]) -> None:
+        self.required, self.clock = settings.audit_log == "required", clock
+        self._factory, self._settings = factory, settings
+        self._waiting: deque[tuple[Event, Future[None]]] = deque()
+        self._lock = threading.Lock()
+        self._noted, self._stopping = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="obscura-audit-log", daemon=True)
+
+    def put(self, event: Event) -> Future[None]:
+        """Have an event written; returns at once. The future ends when it is durable, or cannot be written."""
+        written: Future[None] = Future()
+        written.set_running_or_notify_cancel()  # a client that goes away takes nothing back
+        with self._lock:
+            full = len(self._waiting) >= EVENTS_WAITING_MAX
+            if not full:
+                self._waiting.append((event, written))
+        if full:
+            written.set_exception(AuditLogUnavailable())
+            not_written(1, AuditLogUnavailable())
+        self._noted.set()
+        return written
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what waits, and no more."""
+        self._stopping.set()
+        self._noted.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        while self._waiting and self._write():
+            pass
+
+    def _work(self) -> None:
+        removal = time.monotonic()
+        while not self._stopping.is_set():
+            self._noted.wait(max(0.0, removal - time.monotonic()))
+            if not self.required:
+                self._stopping.wait(GATHER_SECONDS)
+            self._noted.clear()
+            while self._waiting and not self._stopping.is_set():
+                if not self._write():
+                    self._stopping.wait(RETRY_SECONDS)
+            if time.monotonic() >= removal and not self._stopping.is_set():
+                removal = time.monotonic() + (0.0 if self._remove() else REMOVAL_SECONDS)
+
+    def _write(self) -> bool:
+        """Write some of what waits. Where no answer waits for it, what could not be written is tried again."""
+        with self._lock:
+            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), EVENTS_PER_TRANSACTION_MAX))]
+        try:
+            with transaction(self._factory) as session:
+                append(session, [event for event, _ in some])
+        except SQLAlchemyError as error:
+            not_written(len(some), error)
+            if self.required:
+                for _, written in some:
+                    written.set_exception(AuditLogUnavailable())
+                return True
+            with self._lock:
+                self._waiting.extendleft(reversed(some))
+            return False
+        for _, written in some:
+            written.set_result(None)
+        return True
+
+    def _remove(self) -> bool:
+        """Remove some of what is too old; True where there is more."""
+        try:
+            return remove_old(self._factory, self._settings, now=self.clock())
+        except (SQLAlchemyError, ObscuraError, OSError) as error:  # the next round tries again
+            get_logger(__name__).error("audit_events_not_removed", error=type(error).__name__)
+            return False
+
+
+@dataclass
+class Note(Recorder):
+    """What the audit log will say of one request: written in the first transaction that changes something, or after.
+
+    Attributes:
+        scope: of the request, in which those who handle it say who asks (`state.known`), and what else came of it
+            than the answer's status says (`state.outcome`).
+        asked_at: when it came.
+        written: whether its event is.
+    """
+
+    scope: Scope = field(default_factory=dict)
+    asked_at: datetime = field(kw_only=True)
+    written: bool = False
+    _writing: bool = False
+
+    def event(self, outcome: Outcome) -> Event:
+        """Return the request's event."""
+        object_id = next(iter(self.scope.get("path_params", {}).values()), None)
+        action = f"{method_of(self.scope)} {route_of(self.scope)}"
+        return event_of(known(self.scope), action, id_in(object_id), outcome, at=self.asked_at)
+
+    def events(self, session: Session) -> list[Event]:
+        """Return the request's event, where it changes something and this is the first that it does, and the acts."""
+        self._writing = not self.written and self.scope["method"] not in _CHANGES_NOTHING and is_logged(self.scope)
+        own = [self.event(Outcome.ALLOWED)] if self._writing else []
+        return own + super().events(session)
+
+    def committed(self) -> None:
+        """Note that the event is durable."""
+        self.written = self.written or self._writing
+
+
+class Audit:
+    """Sees to it that each request to a route leaves one event, and answers 503 where it must and cannot."""
+
+    def __init__(self, app: ASGIApp, writer: EventWriter) -> None:
+        self.app, self._writer = app, writer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        writer, state = self._writer, scope.setdefault("state", {})
+        clock = writer.clock
+        note = Note(writer.required, clock, lambda: known(scope), scope=scope, asked_at=clock())
+        state["note"] = note
+        status, refused = NOT_ANSWERED, False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status, refused
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                refused = not await self._write(note, outcome_of(scope, status))
+                if refused:
+                    why = AuditLogUnavailable()
+                    await problem_response(Request(scope), why.code, why.message)(scope, receive, send)
+            if not refused:
+                await send(message)
+
+        try:
+            await self.app(scope, receive, send_noting)
+        except Exception:  # answered further out, without a word of anything
+            await self._write(note, Outcome.FAILED)
+            raise
+        finally:
+            self._put(note, Outcome.FAILED)  # of whoever went away before an answer
+            del state["note"]  # which holds the scope that holds it
+
+    async def _write(self, note: Note, outcome: Outcome) -> bool:
+        """Write an event, if it is not; False where that fails and the answer depends on it."""
+        written = self._put(note, outcome)
+        if written is None or not self._writer.required:
+            return True
+        try:
+            await asyncio.wrap_future(written)
+        except AuditLogUnavailable:
+            return False
+        return True
+
+    def _put(self, note: Note, outcome: Outcome) -> Future[None] | None:
+        if note.written or not is_logged(note.scope):
+            return None
+        note.written = True
+        return self._writer.put(note.event(outcome))
+
+
+def known(scope: Scope) -> Principal | None:
+    """Return whose valid key came with a request, whatever it may do; None before that is found out."""
+    found: Principal | None = scope.get("state", {}).get("known")
+    return found
+
+
+def is_logged(scope: Scope) -> bool:
+    """Tell whether a request leaves an event: it has met a route that may show something of somebody."""
+    return "route" in scope and not route_of(scope).startswith(UNLOGGED)
+
+
+def outcome_of(scope: Scope, status: int) -> Outcome:
+    """Return what came of a request, by the status of its answer unless its handler has said otherwise."""
+    said: Any = scope.get("state", {}).get("outcome")
+    if isinstance(said, Outcome):
+        return said
+    if status >= 500:
+        return Outcome.FAILED
+    if status == 404:
+        return Outcome.MISSING
+    return Outcome.REFUSED if status >= 400 else Outcome.ALLOWED

@@ -1,0 +1,38 @@
+"""The audit log, for the auditors and owners of a project and the admins of the installation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from obscura.wire.schemas import Identifier
+from service.api.deps import AUDIT, PROBLEMS, Running
+from service.db.session import transaction
+from service.views import events
+
+LINES_MAX = 1000
+router = APIRouter(prefix="/v1/audit-events", tags=["audit"], responses=PROBLEMS)
+
+
+class Lines(Response):
+    """JSON lines."""
+
+    media_type = "application/jsonl"
+
+
+@router.get("", dependencies=[AUDIT], response_class=Lines, summary="Read the audit log")
+def list_audit_events(
+    service: Running,
+    limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Lines of the answer, at most.")] = LINES_MAX,
+    after: Annotated[Identifier | None, Query(description="`id` of the last line that you have.")] = None,
+) -> Response:
+    """Read who asked for what and what came of it, oldest first, one JSON object a line.
+
+    Each has `id`, `at` (to the minute), `action`, `object_id`, `outcome` (`allowed`, `refused`, `missing` or
+    `failed`), `key_id`, `admin_id` and `project_id`. Ask again with the last line's `id` as `after`: fewer lines than
+    `limit` are all that there are so far. It is empty where the service keeps no audit log. Treat it as private.
+    """
+    with transaction(service.factory, read_only=True) as session:
+        records = events.oldest(session, after=after, limit=limit)
+    return Lines("".join(f"{record.model_dump_json()}\n" for record in records))

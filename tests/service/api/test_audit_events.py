@@ -1,0 +1,239 @@
+"""What the audit log says of acts and uploads, and what happens where it cannot be written. Both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+from typer.testing import CliRunner
+
+from obscura.cli import app as cli
+from obscura.wire.words import Outcome
+from service.api.auditing import Audit, EventWriter
+from service.audit.events import verify_events
+from service.audit.signing import trusted_keys
+from service.db.audit_tables import AuditEvent
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.recording import Act
+from service.settings import Settings
+from tests.conftest import NOW
+from tests.service.api.conftest import Served, npz, serving
+from tests.together import wait_until
+
+ACTS = set(Act)
+JOB = f"job_{'a' * 20}"
+
+
+def served_with(tmp_path: Path, url: str, **settings: Any) -> AbstractContextManager[Served]:
+    return serving(Settings(data_dir=tmp_path / "var", database_url=url, mode="celery", **settings), "admin", "read")
+
+
+def events_of(url: str, *conditions: Any) -> list[AuditEvent]:
+    """What the log holds, read by somebody of its own: the service may have ended."""
+    engine = make_engine(url, pool_size=1)
+    try:
+        with transaction(make_session_factory(engine), read_only=True) as session:
+            return list(session.scalars(select(AuditEvent).where(*conditions).order_by(AuditEvent.sequence)))
+    finally:
+        engine.dispose()
+
+
+def spoil(factory: SessionFactory) -> None:
+    """Let nothing be written to the log any more, as on a disk that is full."""
+    with transaction(factory) as session:
+        if session.get_bind().dialect.name == "sqlite":
+            refuse = "BEGIN SELECT RAISE(ABORT, 'no'); END"
+            session.execute(text(f"CREATE TRIGGER spoilt BEFORE INSERT ON audit_events {refuse}"))
+        else:
+            session.execute(text("ALTER TABLE audit_events ADD CONSTRAINT spoilt CHECK (false) NOT VALID"))
+
+
+def mend(factory: SessionFactory) -> None:
+    with transaction(factory) as session:
+        sqlite = session.get_bind().dialect.name == "sqlite"
+        session.execute(text("DROP TRIGGER spoilt" if sqlite else "ALTER TABLE audit_events DROP CONSTRAINT spoilt"))
+
+
+def test_what_cannot_be_logged_is_refused_and_changes_nothing(tmp_path, database_url):
+    with served_with(tmp_path, database_url, audit_log="required") as served:
+        account = served.account()
+        spoil(served.factory)
+        try:
+            for path in ("accounts", f"accounts/{account['id']}", "jobs", "audit-events"):
+                answer = served.client("admin").get(f"/v1/{path}")
+                assert (answer.status_code, answer.json()["code"]) == (503, "audit_log_unavailable"), path
+                assert "audit log" in answer.json()["detail"]
+                assert answer.headers["retry-after"]
+                assert account["name"] not in answer.text
+            refused = served.client("admin").post("/v1/keys", json={"name": "k", "scopes": ["read"]})
+            assert (refused.status_code, "token" in refused.text) == (503, False)
+            assert "Nothing was changed" in refused.json()["detail"]
+            page = served.client(None).post("/login", data={"key": served.tokens["admin"]})
+            assert (page.status_code, "set-cookie" in page.headers) == (503, False)
+            assert served.client(None).get("/v1/health/live").status_code == 200
+        finally:
+            mend(served.factory)
+        assert "k" not in [key["name"] for key in served.read("keys", scope="admin")["items"]]
+        assert served.client("admin").get("/v1/accounts").status_code == 200
+        with transaction(served.factory, read_only=True) as session:
+            assert verify_events(session, trusted_keys(served.app.state.settings.ledger_key_path)).findings == []
+
+
+def test_where_it_is_not_required_requests_go_on_and_what_waited_is_written_later(tmp_path, database_url, monkeypatch):
+    monkeypatch.setattr("service.api.auditing.RETRY_SECONDS", 0.05)
+    with served_with(tmp_path, database_url, audit_log="on") as served:
+        spoil(served.factory)
+        try:
+            assert served.client("admin").get("/v1/jobs").status_code == 200
+            made = served.client("admin").post("/v1/keys", json={"name": "k", "scopes": ["read"]})
+            assert made.status_code == 201
+        finally:
+            mend(served.factory)
+        reads = AuditEvent.action == "GET /v1/jobs"
+        wait_until(lambda: len(events_of(database_url, reads)) == 1, "the read was not written")
+        assert served.client("admin").get("/v1/keys").status_code == 200
+    actions = [event.action for event in events_of(database_url)]
+    assert actions.count("GET /v1/keys") == 1  # what waits is written when the service stops
+    assert made.json()["id"] not in [event.object_id for event in events_of(database_url)]  # which the log says
+
+
+def test_nothing_is_logged_unless_it_is_asked_for(tmp_path, database_url):
+    with served_with(tmp_path, database_url) as served:
+        served.client("admin").get("/v1/jobs")
+        served.client("admin").post("/v1/keys", json={"name": "k", "scopes": ["read"]})
+        assert served.client("admin").get("/v1/audit-events").text == ""
+    assert events_of(database_url) == []
+
+
+def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, database_url):
+    with served_with(tmp_path, database_url, audit_log="required") as served:
+        one, two = served.client("admin"), served.named("second", "admin")
+        browser = served.stranger()
+        browser.headers["Origin"] = served.url
+        browser.post("/login", data={"key": served.tokens["admin"]})
+        browser.post("/login", data={"key": f"obs_{'a' * 20}_{'0' * 64}"})
+        browser.post("/logout", data={"nothing": ""})
+        project = one.post("/v1/projects", json={"name": "heart"}).json()["id"]
+        one.post(f"/v1/projects/{project}/rename", json={"name": "cardiology"})
+        key = one.post("/v1/keys", json={"name": "k", "role": "viewer", "project_id": project}).json()["id"]
+        rotated = one.post(f"/v1/keys/{key}/rotate", json={"overlap_seconds": 60}).json()["id"]
+        one.post(f"/v1/keys/{rotated}/revoke", json={})
+        account = served.account(project_id=project)["id"]
+        asked = one.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 3, "reason": "r"}).json()["id"]
+        own = one.post(f"/v1/limit-requests/{asked}/approve")
+        two.post(f"/v1/limit-requests/{asked}/approve").raise_for_status()
+        again = one.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 4, "reason": "r"}).json()["id"]
+        two.post(f"/v1/limit-requests/{again}/decline").raise_for_status()
+        browser.close()
+    assert own.status_code == 403
+    me = f"key_{served.tokens['admin'].split('_')[1]}"
+    acts = events_of(database_url, AuditEvent.action.in_(ACTS), AuditEvent.sequence > 0)
+    told = [(event.action, event.object_id, event.project_id) for event in acts]
+    assert told[told.index(("signed in", me, None)) :] == [
+        ("signed in", me, None),
+        ("signed out", me, None),
+        ("project made", project, project),
+        ("project renamed", project, project),
+        ("key made", key, project),
+        ("key made", rotated, project),
+        ("key rotated", key, project),
+        ("key revoked", rotated, project),
+        ("decision asked for", asked, project),
+        ("decision approved", asked, project),
+        ("decision asked for", again, project),
+        ("decision declined", again, project),
+    ]
+    by = {(event.action, event.object_id): (event.key_id, event.admin_id) for event in acts}
+    assert by["key made", key][0] == me
+    assert by["decision approved", asked] != by["decision asked for", asked]
+    assert all(admin for _, admin in (by["decision approved", asked], by["decision asked for", asked]))
+    logins = [event.outcome for event in events_of(database_url, AuditEvent.action == "POST /login")]
+    assert logins == [Outcome.ALLOWED, Outcome.REFUSED]
+
+
+def test_an_upload_is_logged_where_it_began_whatever_becomes_of_it(tmp_path, database_url):
+    """Neither the place nor the time of its event says how long the content was read, and nothing how much it was."""
+    upload = "PUT /v1/datasets/{dataset_id}/content"
+    with served_with(tmp_path, database_url, audit_log="required") as served:
+        dataset = served.dataset()["id"]
+
+        def body() -> Iterator[bytes]:
+            whole = npz(20)
+            yield whole[:100]
+            wait_until(lambda: events_of(database_url, AuditEvent.action == upload), "the upload is not logged")
+            served.client("read").get("/v1/jobs").raise_for_status()  # while it comes
+            yield whole[100:]
+
+        assert served.upload(dataset, body()).status_code == 200
+        again = served.dataset()["id"]
+        assert served.upload(again, b"no archive").status_code == 422
+        assert served.upload(dataset, npz(20)).status_code == 409
+    rows = events_of(database_url)
+    actions = [event.action for event in rows]
+    first = actions.index(upload)
+    assert actions[first + 1] == "GET /v1/jobs"
+    assert rows[first].at < rows[first + 1].at
+    uploads = [(event.object_id, event.outcome) for event in rows if event.action == upload]
+    assert uploads == [(dataset, Outcome.ALLOWED), (again, Outcome.ALLOWED), (dataset, Outcome.REFUSED)]
+
+
+def test_several_processes_write_one_chain(tmp_path, database_url):
+    """Two services on one database, at once."""
+
+    def ask(served: Served, token: str) -> None:
+        with served.bearer(token) as client:
+            for _ in range(15):
+                client.get("/v1/jobs").raise_for_status()
+
+    with (
+        served_with(tmp_path / "one", database_url, audit_log="required") as one,
+        served_with(tmp_path / "one", database_url, audit_log="required") as two,
+    ):
+        for served in (one, two):  # what is built once is built once
+            ask(served, one.tokens["read"])
+        together = [threading.Thread(target=ask, args=[served, one.tokens["read"]]) for served in (one, two, one, two)]
+        for thread in together:
+            thread.start()
+        for thread in together:
+            thread.join()
+        with transaction(one.factory, read_only=True) as session:
+            report = verify_events(session, trusted_keys(one.app.state.settings.ledger_key_path))
+    assert report.findings == []
+    assert len(events_of(database_url, AuditEvent.action == "GET /v1/jobs")) == 90
+
+
+@pytest.mark.parametrize("end", [RuntimeError, asyncio.CancelledError])
+def test_what_is_never_answered_has_failed(tmp_path, factory, database_url, end):
+    """By a fault of ours, or since the client has gone away."""
+
+    async def broken(scope: Any, _receive: Any, _send: Any) -> None:
+        scope["route"], scope["path_params"] = SimpleNamespace(path="/v1/jobs/{job_id}"), {"job_id": JOB}
+        raise end
+
+    settings = Settings(data_dir=tmp_path / "var", database_url=database_url, audit_log="required")
+    writer = EventWriter(factory, settings, lambda: NOW)
+    writer.start()
+    with pytest.raises(end):
+        asyncio.run(Audit(broken, writer)({"type": "http", "method": "GET"}, None, None))  # type: ignore[arg-type]
+    writer.stop()
+    (event,) = events_of(database_url)
+    assert (event.action, event.object_id, event.outcome) == ("GET /v1/jobs/{job_id}", JOB, Outcome.FAILED)
+
+
+def test_what_the_operator_does_on_the_machine_is_an_act_of_nobody(tmp_path, database_url, monkeypatch):
+    monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
+    monkeypatch.setenv("OBSCURA_DATABASE_URL", database_url)
+    for mode, name in (("off", "Ann"), ("on", "Bob")):
+        monkeypatch.setenv("OBSCURA_AUDIT_LOG", mode)
+        arguments = ["--data-dir", str(tmp_path), "admins", "restore", name, "--out", str(tmp_path / name)]
+        done = CliRunner().invoke(cli.app, arguments)
+        assert done.exit_code == 0, done.output
+    acts = [(event.action, event.key_id, event.outcome) for event in events_of(database_url)]
+    assert acts == [(act, None, Outcome.ALLOWED) for act in (Act.ADMIN_ADMITTED, Act.KEY_MADE)]

@@ -1,0 +1,234 @@
+"""Every route leaves one event with what came of it, whoever asked, on either database; and none is left out unseen."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from sqlalchemy import select
+
+from obscura.wire.words import Outcome
+from service import dashboard
+from service.api.auditing import UNLOGGED
+from service.api.routes import routers
+from service.audit.events import verify_events
+from service.audit.signing import trusted_keys
+from service.db.audit_tables import AuditEvent
+from service.db.project_tables import DEFAULT_PROJECT
+from service.db.session import SessionFactory, transaction
+from service.recording import Act
+from service.settings import Settings
+from tests.conftest import clear_postgres
+from tests.service.reading_routes import TestClient, stocked
+from tests.service.test_departments import NOBODYS, ask
+
+ACTS = set(Act)
+SHOWS_NOTHING = {"/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference", "/reference/{name}"}
+SECRET = "sekretsekret"
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A service that answers only what it can log, with two projects and keys in both.
+
+    Attributes:
+        clients: by a name of whoever asks; `nobody` has no key.
+        key_ids: of them.
+        ids: of the objects of the first project, and `missing`, which nothing has.
+    """
+
+    factory: SessionFactory
+    clients: dict[str, TestClient]
+    key_ids: dict[str, str | None]
+    projects: dict[str, str | None]
+    ids: dict[str, str]
+    missing: dict[str, str]
+    settings: Settings
+
+    def events(self, after: int = 0) -> list[AuditEvent]:
+        with transaction(self.factory, read_only=True) as session:
+            query = select(AuditEvent).where(AuditEvent.sequence > after).order_by(AuditEvent.sequence)
+            return list(session.scalars(query))
+
+    def newest(self) -> int:
+        with transaction(self.factory, read_only=True) as session:
+            return session.scalar(select(AuditEvent.sequence).order_by(AuditEvent.sequence.desc()).limit(1)) or 0
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder: Path = tmp_path_factory.mktemp("audited")
+    url = f"sqlite:///{folder / 'obscura.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("migrated_postgres")
+    settings = Settings(data_dir=folder, database_url=url, mode="celery", audit_log="required")
+    with stocked(settings) as (admin, ids):
+        other = admin.post("/v1/projects", json={"name": "heart"}).raise_for_status().json()["id"]
+        clients, key_ids = {"admin": admin}, {"admin": f"key_{admin.headers['Authorization'].split('_')[1]}"}
+        projects: dict[str, str | None] = {"admin": None, "nobody": None}
+        for role, project in (("analyst", DEFAULT_PROJECT), ("auditor", other), ("owner", other)):
+            made = admin.post("/v1/keys", json={"name": role, "role": role, "project_id": project}).json()
+            client = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
+            client.post("/login", data={"key": made["token"]})
+            client.headers["Authorization"] = f"Bearer {made['token']}"
+            clients[role], key_ids[role], projects[role] = client, made["id"], project
+        clients["nobody"] = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
+        ids |= {"made_id": ids["preview_id"], "name": "generator.json", "project_id": DEFAULT_PROJECT}
+        ids |= {"admin_id": admin.get("/v1/admins").json()["items"][0]["id"], "key_id": key_ids["analyst"]}
+        missing = {
+            name: re.sub(r"(?<=_)\w+$", "a" * 20, id) if name.endswith("_id") else id for name, id in ids.items()
+        }
+        factory = admin.app.state.service.factory
+        yield Installation(factory, clients, {**key_ids, "nobody": None}, projects, ids, missing, settings)
+    if request.param == "postgresql":
+        clear_postgres(url)
+
+
+def routes() -> list[tuple[str, str]]:
+    tables = [route for router in (*routers(), *dashboard.PARTS) for route in router.routes]
+    return [(method, route.path) for route in tables if isinstance(route, APIRoute) for method in sorted(route.methods)]
+
+
+def expected(status: int, sent_to_sign_in: bool) -> Outcome:
+    """What came of a request, as a stranger would say it who saw the answer."""
+    if status == 404:
+        return Outcome.MISSING
+    if sent_to_sign_in or 400 <= status < 500:
+        return Outcome.REFUSED
+    return Outcome.FAILED if status >= 500 else Outcome.ALLOWED
+
+
+def test_every_route_leaves_one_event_with_what_came_of_it_and_who_asked(installation: Installation) -> None:
+    """Each with what is there and what is not, by four callers; changing ones last, so that what is there stays."""
+    wrong: list[Any] = []
+    seen: dict[Outcome, int] = {}
+    ordered = sorted(routes(), key=lambda route: (route[0] != "GET", route[1] == "/logout"))
+    for method, path in ordered:
+        for who in ("nobody", "auditor", "analyst"):
+            for ids in (installation.missing, installation.ids):
+                before = installation.newest()
+                status, said = ask(installation.clients[who], method, path, ids)
+                events = installation.events(before)
+                if path in SHOWS_NOTHING:
+                    wrong += [(method, path, who, "is logged")] if events else []
+                    continue
+                own = [event for event in events if event.action not in ACTS]
+                told = [(event.action, event.outcome) for event in own]
+                to_sign_in = status == 303 and who == "nobody" and path not in ("/login", "/logout")
+                outcome = expected(status, to_sign_in)
+                seen[outcome] = seen.get(outcome, 0) + 1
+                if told != [(f"{method} {path}", outcome)]:
+                    wrong.append((method, path, who, status, told, said[:80]))
+                    continue
+                signed = own[0].key_id, own[0].project_id
+                if signed != (installation.key_ids[who], installation.projects[who]) and not (
+                    signed == (None, None) and (NOBODYS.match(path) or status == 422)
+                ):
+                    wrong.append((method, path, who, status, signed))
+    assert not wrong, wrong
+    assert all(seen.get(outcome, 0) > 20 for outcome in (Outcome.ALLOWED, Outcome.REFUSED, Outcome.MISSING)), seen
+    with transaction(installation.factory, read_only=True) as session:
+        report = verify_events(session, trusted_keys(installation.settings.ledger_key_path))
+    assert report.findings == []
+    assert report.events == installation.newest() > 500
+
+
+def test_what_is_left_out_shows_nothing_of_anybody():
+    left_out = {path for _, path in routes() if path.startswith(UNLOGGED)}
+    assert left_out == SHOWS_NOTHING
+
+
+def test_what_others_have_leaves_the_event_of_what_is_not_there(installation: Installation) -> None:
+    alike = 0
+    for method, path in routes():
+        names = re.findall(r"\{(\w+_id)\}", path)
+        if not names or method != "GET":
+            continue
+        before = installation.newest()
+        for ids in (installation.ids, installation.missing):
+            ask(installation.clients["auditor"], method, path, ids)
+        foreign, missing = (
+            (event.action, event.outcome, event.key_id, event.admin_id, event.project_id)
+            for event in installation.events(before)
+        )
+        assert foreign == missing
+        alike += foreign[1] is Outcome.MISSING
+    assert alike > 15
+
+
+def test_events_name_objects_and_never_what_was_sent(installation: Installation) -> None:
+    owner = installation.clients["owner"]
+    before = installation.newest()
+    made = owner.post("/v1/keys", json={"name": SECRET, "role": "viewer"}).json()
+    owner.get(f"/v1/jobs/{SECRET}", params={SECRET: SECRET}, headers={"X-Request-Id": SECRET})
+    owner.get("/v1/limit-requests", params={"account_id": SECRET})
+    owner.get(f"/v1/releases/{installation.ids['release_id']}/files/{SECRET}")
+    owner.get(f"/sign-in/{'ab' * 32}")
+    owner.post(f"/v1/keys/{made['id']}/revoke", json={"with_made": True})
+    columns = [column.name for column in AuditEvent.__table__.columns]
+    rows = [{name: getattr(event, name) for name in columns} for event in installation.events(before)]
+    text_of_all = str(rows)
+    assert SECRET not in text_of_all
+    assert "ab" * 20 not in text_of_all
+    assert made["token"] not in text_of_all
+    assert [(row["action"], row["object_id"]) for row in rows] == [
+        ("POST /v1/keys", None),
+        ("key made", made["id"]),
+        ("GET /v1/jobs/{job_id}", None),
+        ("GET /v1/limit-requests", None),
+        ("GET /v1/releases/{release_id}/files/{name}", installation.ids["release_id"]),
+        ("GET /sign-in/{secret}", None),
+        ("POST /v1/keys/{key_id}/revoke", made["id"]),
+        ("key revoked", made["id"]),
+    ]
+
+
+def test_auditors_and_owners_read_their_project_and_admins_everything(installation: Installation) -> None:
+    def read(who: str, **query: Any) -> list[dict[str, Any]]:
+        answer = installation.clients[who].get("/v1/audit-events", params=query)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("application/jsonl")
+        return [json.loads(line) for line in answer.text.splitlines()]
+
+    own = installation.projects["auditor"]
+    for who in ("auditor", "owner"):
+        assert {line["project_id"] for line in read(who)} == {own}
+    assert {line["project_id"] for line in read("admin")} == {None, DEFAULT_PROJECT, own}
+    assert installation.clients["analyst"].get("/v1/audit-events").status_code == 403
+    first = read("auditor", limit=3)
+    walked = list(first)
+    while page := read("auditor", limit=50, after=walked[-1]["id"]):
+        walked += page
+        if len(page) < 50:
+            break
+    everything = read("auditor")
+    assert len(walked) > 60
+    assert walked == everything[: len(walked)]
+    browser = installation.clients["auditor"]  # which another test has signed out
+    browser.post("/login", data={"key": browser.headers["Authorization"].split()[1]})
+    shown = browser.get("/audit").text
+    assert "Audit log</h1>" in shown
+    assert everything[-1]["action"] in shown
+    older = re.search(r'href="(/audit\?before=evt_\w+)"', shown)
+    assert older is not None
+    earlier = installation.clients["auditor"].get(older[1]).text
+    assert [line["outcome"] for line in everything[-3:]] == ["allowed"] * 3
+    assert earlier != shown
+    asked = set(re.findall(r'data-label="Who">[^<]*<span class="under">(key_\w+)', shown + earlier))
+    assert asked <= {installation.key_ids[who] for who in ("auditor", "owner", "admin")}  # who acted on the project
+    assert installation.clients["analyst"].get("/audit").status_code == 403
+    assert installation.clients["nobody"].get("/audit").status_code == 303
+    assert all(line["at"].endswith(":00Z") for line in everything)
+    assert not {"sequence", "hash", "previous_hash"} & everything[0].keys()
+    foreign = read("admin", limit=1)[0]["id"]
+    refused = [
+        installation.clients["auditor"].get("/v1/audit-events", params={"after": id}) for id in (foreign, "evt_x")
+    ]
+    assert [answer.status_code for answer in refused] == [404, 404]
+    assert refused[0].json()["detail"] == refused[1].json()["detail"]
