@@ -51,8 +51,8 @@ TINY_DATALENS: dict[str, Any] = {  # 12 iterations of 5 images, paid by fives: 2
 SMALL: dict[str, dict[str, Any]] = {
     "dp_classifier": {
         "architecture": "cnn",
-        "expected_batch": 150,
-        "epochs": 1.0,
+        "expected_batch": 30,
+        "epochs": 0.2,
         "learning_rate": 1.0,
         "clip": 0.5,
         "anchors": 30,
@@ -62,8 +62,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "dp_diffusion": {
         "features": 4,
         "blocks": 1,
-        "expected_batch": 50,
-        "epochs": 0.2,
+        "expected_batch": 30,
+        "epochs": 0.12,
         "multiplicity": 2,
         "learning_rate": 1e-3,
         "sampling_steps": 3,
