@@ -196,7 +196,7 @@ def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
 def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, warm, supervised, impatient, listeners_clock):
     """Processes as they start for real: who is in the group of whom is what this is about."""
     options = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
-    job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=4.0, **options)
+    job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=3.0, **options)
     with supervised(job_id, RUNNER_COMMAND, impatient, processes=2) as thread:
         workshop.wait(lambda: steps_of(workshop, job_id) > 3)
         (follower,) = really_running(job_id, "workers.train.followers")
