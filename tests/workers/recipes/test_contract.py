@@ -25,6 +25,7 @@ from tests.workers.small_trainings import (
     small_plan,
     stop_at,
     train,
+    untried,
     weights,
     with_basis_of_one,
 )
@@ -69,8 +70,10 @@ def learned(recipe: str, outcome: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("recipe", "options"), EVERY, ids=str)
-def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(recipe: str, options: dict[str, Any]) -> None:
-    """Every step is paid as planned; secret and attempt decide the weights."""
+def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(
+    recipe: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step is paid as planned; secret and attempt decide the weights, and a trial of the machine does not."""
     plan, purse = small_plan(recipe, **{**options, **FEWER.get(recipe, {})}), Purse()
     event = plan.stages[0].event
     assert event.count == PLANNED_STEPS[recipe]
@@ -80,6 +83,7 @@ def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(recipe: str, 
         (STEPS, dataclasses.replace(event, count=1))
     }
     assert torch.isfinite(first).all()
+    untried(monkeypatch)
     assert torch.equal(learned(recipe, train(plan, digits(300))), first)
     assert not torch.equal(learned(recipe, train(plan, digits(300), attempt=2)), first)
 
@@ -92,9 +96,13 @@ def assert_cut_where_it_matters(recipe: str, state: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("recipe", "options"), CUT_OFF, ids=str)
-def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(recipe: str, options: dict[str, Any]) -> None:
+def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(
+    recipe: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, folder, purse = small_plan(recipe, **{**options, **LONGER[recipe]}), Memory(), Purse()
-    whole = learned(recipe, train(plan, digits(300)))
+    with monkeypatch.context() as patched:
+        untried(patched)
+        whole = learned(recipe, train(plan, digits(300)))
     with pytest.raises(Cancelled):
         train(plan, digits(300), checkpoints=folder, budget=purse, progress=stop_at(STOPPED_AT[recipe], STEPS))
     saved = load_checkpoint(folder)

@@ -40,6 +40,7 @@ from tests.workers.small_trainings import (
     small_plan,
     stop_at,
     train,
+    untried,
     weights,
     work,
 )
@@ -80,7 +81,8 @@ def accuracy(classifier: PrivateClassifier) -> float:
     return float((classifier.predict(images) == torch.from_numpy(found.target[1500:])).float().mean())
 
 
-def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal() -> None:
+def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    untried(monkeypatch)
     options = {"expected_batch": 64, "epochs": 1.5, "learning_rate": 4.0, "clip": 0.1}
     assert accuracy(fit(classifier_plan(**options), digits())) > 0.6
     shuffled = digits()
