@@ -40,11 +40,12 @@ $(STAMP): pyproject.toml obscura/pyproject.toml constraints.txt
 		"$(PYTHON)" -m venv $(VENV); }
 	@echo "setup: installing the packages of constraints.txt (the first time takes a few minutes and about 6 GB)"
 	@started=$$SECONDS; \
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --progress-bar off \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --progress-bar off --no-compile \
 		--constraint constraints.txt --editable ./obscura --editable '.[worker,s3,metrics,dev]' || { \
 		echo "setup: the installation did not go through. It needs the network (or a local package index) once;" >&2; \
 		echo "setup: after that, everything but 'make setup' works without. Mend that and run 'make setup' again." >&2; \
 		exit 1; }; \
+	$(BIN)/python -m compileall -qq -j 0 "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true; \
 	echo "setup: done in $$((SECONDS - started)) s"
 	@touch $@
 

@@ -186,6 +186,20 @@ def require_visible(session: Session, table: Any, row_id: str) -> None:
         raise _not_found(table, row_id)
 
 
+def require_project(session: Session) -> None:
+    """Let whoever works in a project pass, and an admin of the installation as long as there is one project.
+
+    Raises:
+        Forbidden: there are several, and the key belongs to none.
+    """
+    caller = session.info.get(_CALLER)
+    principal = None if caller is None else caller()
+    if principal is None or principal.project_id is not None:
+        return
+    if session.scalar(select(exists().where(Project.id != DEFAULT_PROJECT))):
+        raise Forbidden("There are several projects: datasets are declared, and paid for, with a key of theirs.")
+
+
 def _condition(session: Session, table: type[Base]) -> ColumnElement[bool] | None:
     caller = session.info.get(_CALLER)
     return None if caller is None else seen_by(caller(), table)

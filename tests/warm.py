@@ -47,7 +47,7 @@ _MORE = (  # what is imported by what a process does first; optimisers import th
     *("uvicorn", "uvicorn.lifespan.on", "uvicorn.loops.asyncio", "anyio._backends._asyncio", "sqlite3"),
     *("httpcore", "encodings.ascii", "encodings.cp437", "encodings.idna", "rich._emoji_codes", "typer._adapters"),
     *(f"workers.train.kinds.{kind}" for kind in ("evaluate", "preview", "sample", "train")),
-    *("PIL.ImageDraw", "scipy.optimize", "torch.utils.serialization", "torch._dynamo"),
+    *("PIL.ImageDraw", "dp_accounting.pld", "scipy.optimize", "torch.utils.serialization", "torch._dynamo"),
 )
 _DESCRIPTORS_MAX = 64
 _OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had
@@ -264,6 +264,7 @@ def _do_once() -> None:
     from obscura.client.transport import trusted
     from service.api.routes import routers
     from service.db.schema import upgrade_schema
+    from workers.evaluation import report
 
     typer.main.get_command = functools.cache(typer.main.get_command)
     typer.main.get_command(app)
@@ -271,6 +272,7 @@ def _do_once() -> None:
     routers()
     configure_mappers()
     Image.preinit()
+    report.template()
     with tempfile.TemporaryDirectory() as folder:
         upgrade_schema(f"sqlite:///{folder}/obscura.db")
     atexit._clear()  # what libraries would tidy up at the end: it takes a process longer than a command

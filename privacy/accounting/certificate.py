@@ -24,9 +24,10 @@ NOT_COVERED = (
     "attacks on the machine that holds the private images, or on its operators",
 )
 
-# Finest discretisation of a privacy loss, per standard deviation of one release's loss and of all of them together.
-# Both set accuracy and work; the accountant rounds losses so that any interval gives an upper bound.
-_POINTS_OF_ONE, _POINTS_OF_ALL = 20_000, 200_000
+# Finest discretisation of a privacy loss, per standard deviation of one release's loss and of all of them together, and
+# the coarsest. They set accuracy, about a thousandth, and work, a quarter of a second; the accountant rounds losses so
+# that any interval gives an upper bound.
+_POINTS_OF_ONE, _POINTS_OF_ALL, _INTERVAL_MAX = 5_000, 100_000, 5e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +149,7 @@ def pld_epsilon(events: Sequence[Event], delta: float) -> float:
         return gaussian_epsilon(mu, delta)
     one = max(mu, *(1 / event.noise_multiplier for event in sampled))
     everything = math.sqrt(gaussian + sum(event.count / event.noise_multiplier**2 for event in sampled))
-    interval = min(1e-4, max(one / _POINTS_OF_ONE, everything / _POINTS_OF_ALL))
+    interval = min(_INTERVAL_MAX, max(one / _POINTS_OF_ONE, everything / _POINTS_OF_ALL))
     import dp_accounting.pld  # loaded where it is used, as in events.py
 
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)

@@ -196,6 +196,7 @@ class Audit:
             raise
         finally:
             self._put(note, Outcome.FAILED)  # of whoever went away before an answer
+            del state["note"]  # which holds the scope that holds it
 
     async def _write(self, note: Note, outcome: Outcome) -> bool:
         """Write an event, if it is not; False where that fails and the answer depends on it."""

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger, projects
-from service.access import find
+from service.access import find, require_project
 from service.datasets import fingerprints, vault
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
@@ -74,6 +74,7 @@ def declare(
     Raises:
         InvalidInput: The declaration contradicts itself or a limit, or a public dataset could be of several projects.
         NotFound: There is no such account.
+        Forbidden: As `require_project`.
     """
     kind = Visibility(visibility)
     if (kind is Visibility.PRIVATE) != (account_id is not None):
@@ -89,6 +90,7 @@ def declare(
         raise InvalidInput(f"At most {settings.pixels_max} pixels an image.", pixels_max=settings.pixels_max)
     if records_declared > settings.images_max:
         raise InvalidInput(f"At most {settings.images_max} records.", images_max=settings.images_max)
+    require_project(session)
     account = None if account_id is None else find(session, AccountRow, account_id)
     project_id = projects.choose(session) if account is None else account.project_id
     _check_subjects(account, records_declared, subjects_declared)

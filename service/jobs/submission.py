@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import JobState
 from privacy.plans.plan import Plan
 from service import ledger, queue
+from service.access import require_project
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
 from service.db.job_tables import Job, Made
@@ -152,7 +153,9 @@ def pay_for_count(
     Raises:
         IdempotencyMismatch: the key was used with another request.
         NotFound, InvalidInput, AccountFrozen, ArmingStopped, InsufficientBudget: as `ledger.charge_count`.
+        Forbidden: as `require_project`.
     """
+    require_project(session)
     sequence = ledger.lock_account(session, account_id).head_sequence + 1  # of the entry that will be written
     first = remember(session, principal, idempotency_key, {"count_records_of": account_id}, str(sequence), now)
     if first is None:

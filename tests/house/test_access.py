@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
-    *("AccountRow", "ApiKey", "Dataset", "Decision", "EntryRow", "Evaluation"),
+    *("AccountRow", "ApiKey", "AuditEvent", "Dataset", "Decision", "EntryRow", "Evaluation"),
     *("HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Sweep"),
 }
 LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
@@ -30,6 +30,7 @@ WHOLE = {
     "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",
     "metrics.py": "counts everybody's jobs, for whoever is on call",
+    "recording.py": "links each event to the one before, whoever's that is",
     "jobs/lifecycle.py": "workers take any job",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",
 }

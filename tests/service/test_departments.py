@@ -256,6 +256,21 @@ def test_an_admin_of_the_installation_sees_no_datasets_and_releases_of_departmen
     assert admin.get(f"/v1/accounts/{department.ids['account_id']}").status_code == 200
 
 
+def test_an_admin_of_the_installation_declares_and_pays_for_nothing_of_departments(department: Department) -> None:
+    admin, owner = department.clients["admin", "nobody"], department.clients["owner", "ours"]
+    account = f"/v1/accounts/{department.ids['account_id']}"
+    before = owner.get(account).json()
+    facts = {"name": "scans", "classes": ["a", "b"], "height": 8, "width": 8, "channels": 1, "records_declared": 100}
+    for body in (
+        {**facts, "visibility": "private", "account_id": department.ids["account_id"]},
+        {**facts, "visibility": "public"},
+    ):
+        assert admin.post("/v1/datasets", json=body).status_code == 403
+        assert owner.post("/v1/datasets", json=body).status_code == 201
+    assert admin.post(f"{account}/counts", headers={"Idempotency-Key": "once"}).status_code == 403
+    assert owner.get(account).json() == before
+
+
 def test_an_admin_sees_accounts_of_every_project_and_makes_keys_and_accounts_in_a_named_one(
     department: Department,
 ) -> None:
@@ -275,7 +290,6 @@ def test_an_admin_sees_accounts_of_every_project_and_makes_keys_and_accounts_in_
     assert admin.post("/v1/keys", json={"name": "k", "scopes": ["read"], "role": "viewer"}).status_code == 422
     assert admin.post("/v1/keys", json={"name": "k", "scopes": ["read"], "project_id": "prj_x"}).status_code == 404
     body = {"name": "d", "account_id": None, "visibility": "public", "classes": ["a"], **SHAPE}
-    assert admin.post("/v1/datasets", json=body).status_code == 422
     public = theirs.post("/v1/datasets", json=body).raise_for_status().json()
     assert department.clients["analyst", "ours"].get(f"/v1/datasets/{public['id']}").status_code == 404
 

@@ -4,10 +4,11 @@ Trainings are planned by the real DataLens plan. What runs them is either the re
 tiny_runner.py, which pays for the same stages but only adds noise to class means.
 """
 
+import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from sqlalchemy.orm import undefer
 
 from benchmarks import chaos_clients
 from obscura.wire.words import DatasetState, EntryKind, HoldState, JobState, Visibility
+from privacy.accounting import certificate
+from privacy.accounting.events import Event
 from service import jobs, ledger
 from service.datasets.vault import key_path, write_key
 from service.db.base import new_id
@@ -250,6 +253,19 @@ def opened(data_dir: Path, url: str) -> Iterator[Workshop]:
         shop = build(data_dir, url)
         yield shop
         shop.factory.kw["bind"].dispose()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cross_checks_once() -> Iterator[None]:
+    """The cross-check of a certificate is a second of work on public numbers: made once for each list of events."""
+    checked = functools.cache(certificate.pld_epsilon)
+
+    def found(events: Sequence[Event], delta: float) -> float:
+        return checked(tuple(events), delta)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(certificate, "pld_epsilon", found)
+        yield
 
 
 # For tests that want their workshop on each kind of database.

@@ -84,5 +84,5 @@ def write_grid(images: npt.ArrayLike, classes: Sequence[str], path: Path) -> Pat
         sheet.paste(row, (left, top))
         draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
     path.parent.mkdir(parents=True, exist_ok=True)
-    sheet.save(path, format="PNG", optimize=True)
+    sheet.save(path, format="PNG")
     return path

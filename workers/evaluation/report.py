@@ -7,6 +7,7 @@ release is on public data is measured afterwards; `service.reports` puts that be
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
 import math
@@ -161,13 +162,9 @@ def _document(
     return plain
 
 
-def _render(
-    document: Mapping[str, Any],
-    panels: Panels,
-    images: npt.NDArray[np.uint8],
-    labels: npt.NDArray[np.int64],
-    classes: Sequence[str],
-) -> str:
+@functools.cache
+def template() -> jinja2.Template:
+    """Return the page's template, compiled once for a process."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -176,8 +173,18 @@ def _render(
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= FILTERS
+    return environment.get_template("report.html")
+
+
+def _render(
+    document: Mapping[str, Any],
+    panels: Panels,
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int64],
+    classes: Sequence[str],
+) -> str:
     guarantee, promised = document["guarantee"], float(document["release"]["account_epsilon"])
-    return environment.get_template("report.html").render(
+    return template().render(
         **document,
         pictures=_pictures(images, labels, classes),
         odds=_odds_rows(guarantee, promised),
@@ -228,5 +235,5 @@ def _pictures(
 
 def _data_uri(image: Image.Image) -> str:
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
+    image.save(buffer, format="PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -140,8 +140,7 @@ class Unkept:
     """A checkpoint folder that keeps nothing."""
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Let `write` write, and forget it."""
-        write(io.BytesIO())
+        """Write nothing."""
 
     def open(self) -> BinaryIO | None:
         """There is never a checkpoint."""

@@ -5,6 +5,7 @@ What recipes that start from class moments say of them in a plan stands here as 
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -225,8 +226,10 @@ def _drowned(
 
 
 def _smallest(holds: Callable[[float], bool]) -> float | None:
-    """Return the smallest factor, to a tenth, that suffices; None where none up to a million does."""
-    return next((1.1**power for power in range(1, 146) if holds(1.1**power)), None)
+    """Return the smallest factor, to a tenth, that suffices as all larger ones do; None where no million does."""
+    factors = [1.1**power for power in range(1, 146)]
+    found = bisect.bisect_left(factors, True, key=holds)
+    return factors[found] if found < len(factors) else None
 
 
 def _times(facts: PublicFacts, factor: float) -> PublicFacts:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from sqlalchemy import select, text
+from typer.testing import CliRunner
 
+from obscura.cli import app as cli
 from obscura.wire.words import Outcome
+from service.api.auditing import Audit, EventWriter
 from service.audit.events import verify_events
 from service.audit.signing import trusted_keys
 from service.db.audit_tables import AuditEvent
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.recording import Act
 from service.settings import Settings
+from tests.conftest import NOW
 from tests.service.api.conftest import Served, npz, serving
 from tests.together import wait_until
 
 ACTS = set(Act)
+JOB = f"job_{'a' * 20}"
 
 
 def served_with(tmp_path: Path, url: str, **settings: Any) -> AbstractContextManager[Served]:
@@ -199,3 +207,33 @@ def test_several_processes_write_one_chain(tmp_path, database_url):
             report = verify_events(session, trusted_keys(one.app.state.settings.ledger_key_path))
     assert report.findings == []
     assert len(events_of(database_url, AuditEvent.action == "GET /v1/jobs")) == 90
+
+
+@pytest.mark.parametrize("end", [RuntimeError, asyncio.CancelledError])
+def test_what_is_never_answered_has_failed(tmp_path, factory, database_url, end):
+    """By a fault of ours, or since the client has gone away."""
+
+    async def broken(scope: Any, _receive: Any, _send: Any) -> None:
+        scope["route"], scope["path_params"] = SimpleNamespace(path="/v1/jobs/{job_id}"), {"job_id": JOB}
+        raise end
+
+    settings = Settings(data_dir=tmp_path / "var", database_url=database_url, audit_log="required")
+    writer = EventWriter(factory, settings, lambda: NOW)
+    writer.start()
+    with pytest.raises(end):
+        asyncio.run(Audit(broken, writer)({"type": "http", "method": "GET"}, None, None))  # type: ignore[arg-type]
+    writer.stop()
+    (event,) = events_of(database_url)
+    assert (event.action, event.object_id, event.outcome) == ("GET /v1/jobs/{job_id}", JOB, Outcome.FAILED)
+
+
+def test_what_the_operator_does_on_the_machine_is_an_act_of_nobody(tmp_path, database_url, monkeypatch):
+    monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
+    monkeypatch.setenv("OBSCURA_DATABASE_URL", database_url)
+    for mode, name in (("off", "Ann"), ("on", "Bob")):
+        monkeypatch.setenv("OBSCURA_AUDIT_LOG", mode)
+        arguments = ["--data-dir", str(tmp_path), "admins", "restore", name, "--out", str(tmp_path / name)]
+        done = CliRunner().invoke(cli.app, arguments)
+        assert done.exit_code == 0, done.output
+    acts = [(event.action, event.key_id, event.outcome) for event in events_of(database_url)]
+    assert acts == [(act, None, Outcome.ALLOWED) for act in (Act.ADMIN_ADMITTED, Act.KEY_MADE)]

@@ -210,6 +210,19 @@ def test_auditors_and_owners_read_their_project_and_admins_everything(installati
     everything = read("auditor")
     assert len(walked) > 60
     assert walked == everything[: len(walked)]
+    browser = installation.clients["auditor"]  # which another test has signed out
+    browser.post("/login", data={"key": browser.headers["Authorization"].split()[1]})
+    shown = browser.get("/audit").text
+    assert "Audit log</h1>" in shown
+    assert everything[-1]["action"] in shown
+    older = re.search(r'href="(/audit\?before=evt_\w+)"', shown)
+    assert older is not None
+    earlier = installation.clients["auditor"].get(older[1]).text
+    assert [line["outcome"] for line in everything[-3:]] == ["allowed"] * 3
+    assert earlier != shown
+    asked = set(re.findall(r'data-label="Who">[^<]*<span class="under">(key_\w+)', shown + earlier))
+    assert asked <= {installation.key_ids[who] for who in ("auditor", "owner", "admin")}  # who acted on the project
+    assert installation.clients["nobody"].get("/audit").status_code == 303
     assert all(line["at"].endswith(":00Z") for line in everything)
     assert not {"sequence", "hash", "previous_hash"} & everything[0].keys()
     foreign = read("admin", limit=1)[0]["id"]

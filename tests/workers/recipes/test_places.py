@@ -36,8 +36,13 @@ from workers.recipes.private_steps import PrivateSteps, Task
 
 GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")
 COLOUR_9 = PublicFacts(DIGITS, 9, 10, 3, 1500, "record")
-FEW = dataclasses.replace(FACTS, records_declared=500)  # whose features are one block
+FEW = dataclasses.replace(FACTS, records_declared=60)  # whose features are two blocks
 Plant = Callable[[PrivateSteps], None]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dp_classifier, "FEATURES_BLOCK", 32)
 
 
 class Made(Exception):
@@ -138,7 +143,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], PublicFacts]] = {
     "colour scattering": (
         "dp_classifier",
         {"architecture": "scatter_cnn"},
-        dataclasses.replace(COLOUR_9, records_declared=500),
+        dataclasses.replace(COLOUR_9, records_declared=60),
     ),
     "colour cnn": ("dp_classifier", {"architecture": "cnn"}, COLOUR_9),
 }
@@ -344,7 +349,6 @@ def test_a_fault_of_fixed_features_is_found(architecture: str, monkeypatch: pyte
     def faulty(found: Tensor) -> Tensor:
         return found * by_place(found) ** 1000  # what is kept is kept in half precision
 
-    monkeypatch.setattr(dp_classifier, "FEATURES_BLOCK", 32)
     monkeypatch.setattr(classifier.transform, "forward", lambda images: faulty(forward(images)))
     found = FeaturesOf(classifier, pictures(), facts, means)(np.arange(70))
     assert torch.equal(found, alone.float())

@@ -193,7 +193,7 @@ def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
 
 
 @pytest.mark.slow
-def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, supervised, impatient, listeners_clock):
+def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, warm, supervised, impatient, listeners_clock):
     """Processes as they start for real: who is in the group of whom is what this is about."""
     options = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
     job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=4.0, **options)
@@ -207,7 +207,7 @@ def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, supervised, i
         assert not really_running(job_id)
     listeners_clock.rate = 1.0
     assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
-    with supervised(job_id, RUNNER_COMMAND, impatient, processes=2):
+    with supervised(job_id, (warm, "-m", "workers.train.runner"), impatient, processes=2):
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1

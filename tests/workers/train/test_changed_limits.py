@@ -22,7 +22,7 @@ from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
 
 # Steps on samples, whose price depends on the account's rate.
-STEPS: dict[str, Any] = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 150, "epochs": 1.0}
+STEPS: dict[str, Any] = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 30, "epochs": 0.2}
 
 
 def raise_limit(workshop: Any, epsilon: float) -> None:

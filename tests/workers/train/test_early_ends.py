@@ -21,7 +21,7 @@ from service.db.session import transaction
 from service.storage.files import digest_directory
 from service.views import jobs as views
 from tests.workers.conftest import on_either_database
-from tests.workers.small_trainings import TRAINERS
+from tests.workers.small_trainings import SMALL, TRAINERS
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import ExitStatus
@@ -33,10 +33,10 @@ from workers.train.progress import ReportedProgress
 MOMENTS = 10
 VOTES: dict[str, Any] = {"images": 120, "images_per_iteration": 4}
 CLASSIFIER: dict[str, Any] = {"recipe": "dp_classifier", "epsilon": 8.0, "architecture": "cnn"}
-CLASSIFIER |= {"expected_batch": 100, "epochs": 3.0}
-DPGAN = {"recipe": "dpgan", "epsilon": 8.0, "epochs": 2.0, "features": 4, "latent": 4, "expected_batch": 100}
-DIFFUSION = {"recipe": "dp_diffusion", "epsilon": 8.0, "epochs": 1.0, "features": 4, "blocks": 1}
-DIFFUSION |= {"sampling_steps": 4, "expected_batch": 100, "multiplicity": 1}
+CLASSIFIER |= {"expected_batch": 30, "epochs": 0.9}
+DPGAN = {"recipe": "dpgan", "epsilon": 8.0, "epochs": 0.6, "features": 4, "latent": 4, "expected_batch": 30}
+DIFFUSION = {"recipe": "dp_diffusion", "epsilon": 8.0, "epochs": 0.3, "features": 4, "blocks": 1}
+DIFFUSION |= {"sampling_steps": 4, "expected_batch": 30, "multiplicity": 1}
 
 
 @dataclass
@@ -275,7 +275,8 @@ def test_a_training_of_many_steps_stops_within_one_of_them(workshop, monkeypatch
 def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(request, recipe, monkeypatch):
     """Every recipe says so by itself when there is nothing useful yet."""
     shop = request.getfixturevalue("workshop")
-    job_id = shop.train(recipe=recipe, epsilon=8.0)
+    small = {name: value for name, value in SMALL[recipe].items() if name != "public_dataset_id"}
+    job_id = shop.train(recipe=recipe, epsilon=8.0, **small)
     budgets = list[Any]()
     build = HeldBudget.__init__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from models.kernel_teachers import KernelTeachers
 from models.linear_teachers import LinearTeachers
+from models.portable.conditional_dcgan import ConditionalDcganConfig
 from models.shards import Shards
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
@@ -29,7 +31,7 @@ from tests.workers.small_trainings import (
     train,
     weights,
 )
-from workers.recipes.datalens import teacher_stage
+from workers.recipes.datalens import loop, teacher_stage
 from workers.recipes.datalens.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
 from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, TrustedCurator
 
@@ -39,6 +41,16 @@ FASHION = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
 
 def small(**options: Any) -> Plan:
     return plan_of("datalens", {**SMALL, **options})
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator of a few units: the published one takes ten times as long, and nothing here is about its shape."""
+    generate(monkeypatch, features=8, dense=64)
+
+
+def generate(monkeypatch: pytest.MonkeyPatch, **shape: int) -> None:
+    monkeypatch.setattr(loop, "ConditionalDcganConfig", functools.partial(ConditionalDcganConfig, **shape))
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +150,8 @@ def test_without_noise_linear_teachers_teach_the_classes(monkeypatch: pytest.Mon
 
 def test_without_noise_kernel_teachers_teach_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(monkeypatch)
-    generator = train(small(preset="kernel", images=1500, step=0.05), digits())
+    generate(monkeypatch, features=32, dense=256)
+    generator = train(small(preset="kernel", images=1500, step=0.05, generator_learning_rate=3e-3), digits())
     assert share_nearest_to_own_class(generator) > 0.5
 
 

@@ -40,10 +40,12 @@ from tests.workers.small_trainings import (
     small_plan,
     stop_at,
     train,
+    untried,
     weights,
     work,
 )
 from workers.recipes import private_steps
+from workers.recipes.dp_classifier import loop
 from workers.recipes.dp_classifier.loop import FEATURES
 from workers.recipes.interface import Cancelled, TrainingData
 from workers.recipes.units import Units
@@ -79,8 +81,9 @@ def accuracy(classifier: PrivateClassifier) -> float:
     return float((classifier.predict(images) == torch.from_numpy(found.target[1500:])).float().mean())
 
 
-def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal() -> None:
-    options = {"epochs": 4.0, "learning_rate": 4.0, "clip": 0.1}
+def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    untried(monkeypatch)
+    options = {"expected_batch": 64, "epochs": 1.5, "learning_rate": 4.0, "clip": 0.1}
     assert accuracy(fit(classifier_plan(**options), digits())) > 0.6
     shuffled = digits()
     np.random.default_rng(1).shuffle(shuffled.private_labels)
@@ -137,6 +140,14 @@ def test_a_subject_with_all_records_moves_a_step_no_further_than_its_clip(monkey
 # --- on a pretrained extractor --------------------------------------------------------------------------------------
 
 PRETRAINED: dict[str, Any] = {"architecture": "pretrained_linear", "extractor": "tiny"}
+FEW = dataclasses.replace(FACTS, records_declared=300)
+ON_FEW: dict[str, Any] = {**PRETRAINED, "epochs": 1.0}  # 10 steps
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial of the machine computes three blocks of features, and the last block is filled up."""
+    monkeypatch.setattr(loop, "FEATURES_BLOCK", 64)
 
 
 def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> TrainingData:
@@ -144,8 +155,8 @@ def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> Trainin
 
 
 def test_a_linear_layer_learns_on_an_extractors_features_and_nothing_without_signal() -> None:
-    plan = classifier_plan(**PRETRAINED, epochs=4.0, learning_rate=4.0, clip=0.1)
-    assert accuracy(fit(plan, with_extractor(digits(), network="resnet18"))) > 0.6
+    plan = classifier_plan(**PRETRAINED, expected_batch=150, epochs=4.0, learning_rate=4.0, clip=0.1)
+    assert accuracy(fit(plan, with_extractor(digits(), network="resnet18", input_size=16))) > 0.6
     shuffled = with_extractor(digits())  # by a network that is quicker
     np.random.default_rng(1).shuffle(shuffled.private_labels)
     assert accuracy(fit(plan, shuffled)) < 0.4
@@ -159,13 +170,13 @@ def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator:
         if stage == FEATURES:
             reports.append(step)
 
-    data, plan = with_extractor(digits(600)), classifier_plan(**PRETRAINED, estimator=estimator)
-    first = fit(plan, data, progress=listen)
-    assert reports == [0, 1, 2]  # blocks of what was declared, 1500, although 600 are there
+    data, plan = with_extractor(digits(100)), classifier_plan(FEW, **ON_FEW, estimator=estimator)
+    first = fit(plan, data, FEW, progress=listen)
+    assert reports == [0, 1, 2, 3, 4]  # blocks of what was declared, 300, although 100 are there
     assert torch.isfinite(head(first)).all()
     if estimator == "dpsgd":  # that every estimator repeats itself, test_contract.py says
-        assert torch.equal(head(fit(plan, data)), head(first))
-        assert not torch.equal(head(fit(plan, with_extractor(digits(600), seed=1))), head(first))
+        assert torch.equal(head(fit(plan, data, FEW)), head(first))
+        assert not torch.equal(head(fit(plan, with_extractor(digits(100), seed=1), FEW)), head(first))
 
 
 def test_without_its_extractor_nothing_is_paid() -> None:
@@ -178,15 +189,15 @@ def test_without_its_extractor_nothing_is_paid() -> None:
 
 
 def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone() -> None:
-    plan, data, folder = classifier_plan(**PRETRAINED, epochs=2.0), with_extractor(digits(300)), Memory()
-    whole = head(fit(plan, data))
+    plan, data, folder = classifier_plan(FEW, **ON_FEW), with_extractor(digits(100)), Memory()
+    whole = head(fit(plan, data, FEW))
     with pytest.raises(Cancelled):
-        fit(plan, data, checkpoints=folder, progress=stop_at(13, STEPS))
+        fit(plan, data, FEW, checkpoints=folder, progress=stop_at(7, STEPS))
     purse = StepsPurse()
     with pytest.raises(ExtractorUnusable, match="replaced"):
-        fit(plan, with_extractor(digits(300), seed=1), checkpoints=folder, budget=purse)
+        fit(plan, with_extractor(digits(100), seed=1), FEW, checkpoints=folder, budget=purse)
     assert purse.paid == []
-    assert torch.equal(head(fit(plan, data, checkpoints=folder)), whole)
+    assert torch.equal(head(fit(plan, data, FEW, checkpoints=folder)), whole)
 
 
 # --- as a job -------------------------------------------------------------------------------------------------------
@@ -199,7 +210,7 @@ def ask(workshop: Any, **options: Any) -> str:
 
 def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) -> None:
     workshop = workshop
-    job_id = ask(workshop, estimator="gep", freeze="random", epochs=2.0, anchors_dataset_id=workshop.public_id)
+    job_id = ask(workshop, estimator="gep", freeze="random", anchors_dataset_id=workshop.public_id)
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.CLASSIFIER
     directory = workshop.settings.data_dir / published.artifact_dir
