@@ -34,12 +34,14 @@ from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.logs import configure_logging
+from tests.compiled import compile_once
 from tests.warm import warm_python
 
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 CLASSES = ["boot", "coat", "shirt"]
 APPEND_ONLY = ("entries", "checkpoints", "audit_events", "audit_removals")
+compile_once()
 
 
 @pytest.hookimpl(wrapper=True)

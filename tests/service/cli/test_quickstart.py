@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from obscura.cli import quickstart
 from obscura.cli.app import app
 from obscura.cli.console import CliError
+from obscura.cli.onboarding import Onboarding
 from obscura.client import Client
 from scripts.quickstart_transcript import PAGE, PICTURES_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
 
@@ -123,6 +124,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         assert "This is a forecast on other images, not a promise." in declined.output
         assert (pets.parent / "preview.png").read_bytes().startswith(b"\x89PNG")
         monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
+        monkeypatch.setattr(Onboarding, "try_on_public", lambda *_: None)  # which takes long, and was seen above
         broken = start(pets, *small, "--at-most", "100", before=target)
         assert "The pictures changed while they were sent" in broken.stderr
         assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken.stderr

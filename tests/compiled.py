@@ -1,0 +1,33 @@
+"""All engines of a test process know what one of them has compiled.
+
+SQLAlchemy keeps compiled statements by engine, for a process has one. Tests open thousands, each of which would compile
+everything again: a fifth of the time of those that start a service.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Dialect, Engine
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.util import LRUCache
+
+_STATEMENTS_MAX = 5000  # of both kinds of databases
+
+
+def compile_once() -> None:
+    """Let engines share what they compile with all engines of the same kind, driver and server."""
+    compiled: LRUCache[Any, Any] = LRUCache(_STATEMENTS_MAX)
+    Engine._compiled_cache = property(lambda _: compiled, lambda _engine, _own: None)  # type: ignore[assignment]
+    for kind in (SQLiteDialect_pysqlite, PGDialect_psycopg):  # by which SQLAlchemy looks up what is compiled
+        kind.__eq__ = lambda self, other: _same(self, other)  # type: ignore[assignment,method-assign,misc]
+        kind.__hash__ = lambda self: hash(type(self))  # type: ignore[method-assign,misc]
+
+
+def _same(one: Dialect, other: object) -> bool:
+    return type(one) is type(other) and _version(one) == _version(other)
+
+
+def _version(dialect: Any) -> Any:
+    return getattr(dialect, "server_version_info", None)  # none before the first connection
