@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from privacy.accounting.events import SMOOTHING_VARIANCE, GaussianEvent
@@ -321,7 +321,7 @@ def some_options(draw: st.DrawFn) -> dict[str, Any]:
     return options
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     options=some_options(),
     epsilon=st.sampled_from([0.01, 1.0, 50.0]),
