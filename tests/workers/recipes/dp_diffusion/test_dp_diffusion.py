@@ -59,7 +59,7 @@ def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothin
     options = {"features": 8, "learning_rate": 0.01, "sampling_steps": 10, "multiplicity": 1}
     options |= {"expected_batch": 50, "epochs": 12.0}
     plan = nearly_without_noise(diffusion_plan(TWO, **options))
-    assert share_nearest_to_own_class(train(plan, zeros_and_ones(), TWO), classes=2) > 0.8
+    assert share_nearest_to_own_class(train(plan, zeros_and_ones(), TWO), classes=2) > 0.7
     shuffled, plan = zeros_and_ones(), nearly_without_noise(diffusion_plan(TWO, **{**options, "epochs": 2.0}))
     np.random.default_rng(1).shuffle(shuffled.private_labels)
     assert share_nearest_to_own_class(train(plan, shuffled, TWO), classes=2) < 0.7
