@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Self
+from threading import Lock
+from typing import Any, Self
 
 import torch
 from torch import nn
 
-from models.classifiers import ClassifierKind, build_classifier, logits_in_batches
+from models.classifiers import ClassifierKind, Dropout, build_classifier, logits_in_batches
 from models.precision import mixed_precision
 from models.watching import between_layers
 
@@ -37,6 +39,7 @@ class ClassifierTraining:
 
 UNEVEN_FROM = 1.5  # classes of the test images; beyond, accuracy is mostly that of the large ones
 _TOGETHER, _PIXELS_TOGETHER = 2000, 2**22  # images in a network at once, and pixels of all of them
+_SEEDING = Lock()  # torch's own stream of random numbers is one for all threads
 EPOCHS_MAX = 20  # a small synthetic set is not seen more often than this
 
 TRAINING: dict[ClassifierKind, ClassifierTraining] = {
@@ -118,11 +121,16 @@ def train_and_test(
     """
     if len(train_images) == 0 or len(test_images) == 0:
         raise ValueError("a classifier needs at least one training image and one test image")
-    with torch.random.fork_rng(devices=[] if torch.device(device).type == "cpu" else None):
+    _, channels, height, width = train_images.shape
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        _, channels, height, width = train_images.shape
         model = build_classifier(kind, channels=channels, height=height, width=width, classes=classes)
-        model = fit(model, TRAINING[kind], train_images, train_labels, device=device, epochs=epochs, look=look)
+    on_processor, stream = torch.device(device).type == "cpu", torch.Generator().manual_seed(seed)
+    with nullcontext() if on_processor else torch.random.fork_rng():
+        if not on_processor:
+            torch.manual_seed(seed)
+        training, sizes = TRAINING[kind], dict[str, Any]({"device": device, "epochs": epochs, "look": look})
+        model = fit(model, training, train_images, train_labels, stream=stream, **sizes)
         steps = TRAINING[kind].steps(len(train_images), epochs)
         with between_layers(model.modules(), lambda: look(steps, steps)):
             parts = (_unit_interval(part.to(device)) for part in torch.split(test_images, _together(test_images)))
@@ -142,11 +150,15 @@ def fit(
     images: torch.Tensor,
     labels: torch.Tensor,
     *,
+    stream: torch.Generator,
     device: torch.device | str = "cpu",
     epochs: int | None = None,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
 ) -> nn.Module:
-    """Train any classifier as `train_and_test` does, the order of batches drawn from torch's own generator.
+    """Train any classifier as `train_and_test` does; several at a time, on a processor, where each has its own stream.
+
+    Args:
+        stream: of the order of batches and, on a processor, of dropout.
 
     Returns:
         The model, in training mode, on its device.
@@ -159,11 +171,15 @@ def fit(
     optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.learning_rate, total_steps=max(2, steps))
     model.train()
-    order, done = torch.randperm(n), 0
+    if torch.device(device).type == "cpu":
+        for layer in model.modules():
+            if isinstance(layer, Dropout):
+                layer.stream = stream
+    order, done = torch.empty(0), 0
     with between_layers(model.modules(), lambda: look(done, steps)):
         for step in range(steps):
             if step % steps_per_epoch == 0:
-                order = torch.randperm(n)
+                order = torch.randperm(n, generator=stream)
             position = (step % steps_per_epoch) * batch
             index = order[position : position + batch]
             optimizer.zero_grad(set_to_none=True)

@@ -1,6 +1,7 @@
 """Usefulness: what can be learnt is learnt, what cannot is chance, and the answer follows from the seed alone."""
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
+from models.classifiers import CLASSIFIER_KINDS, ClassifierKind, Dropout
 from workers.evaluation import utility
 from workers.evaluation.utility import TRAINING, Utility, accuracy_by_class, are_uneven, train_and_test
 
@@ -145,6 +146,38 @@ def test_colour_images_are_judged():
 def test_every_kind_is_trained_and_tested_alike_each_time(kind, monkeypatch):
     monkeypatch.setitem(TRAINING, kind, dataclasses.replace(TRAINING[kind], images_seen=2000))
     assert judged(kind) == judged(kind)
+
+
+def test_side_by_side_each_learns_what_it_learns_alone():
+    seeds, threads = range(4), torch.get_num_threads()
+    meaningless = FEW[0], torch.randint(0, CLASSES, FEW[1].shape, generator=torch.Generator().manual_seed(5))
+
+    def learned(seed: int) -> Utility:
+        return judged("cnn", meaningless, seed=seed, epochs=2)
+
+    torch.set_num_threads(1)
+    try:
+        alone = [learned(seed) for seed in seeds]
+        with ThreadPoolExecutor(len(seeds)) as pool:
+            together = list(pool.map(learned, seeds))
+    finally:
+        torch.set_num_threads(threads)
+    assert together == alone
+    assert len({each.confusion for each in alone}) > 1
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.4])
+def test_dropout_leaves_out_its_share_and_keeps_the_mean(rate):
+    layer, numbers = Dropout(rate), torch.ones(400, 1003, requires_grad=True)
+    layer.stream = torch.Generator().manual_seed(0)
+    left = layer(numbers)
+    left.sum().backward()
+    assert left.unique().tolist() == pytest.approx([0.0, 1 / (1 - rate)], rel=1e-4)
+    assert float((left == 0).double().mean()) == pytest.approx(rate, abs=0.003)  # four deviations
+    assert float((left == 0).double().mean(dim=0).max()) < rate + 0.15  # in no place of four is it another
+    assert torch.equal(numbers.grad, left.detach())
+    assert not torch.equal(layer(numbers.detach()), left)
+    assert torch.equal(layer.eval()(numbers), numbers)
 
 
 def test_a_classifier_that_knows_only_the_large_class_is_not_balanced():

@@ -104,8 +104,9 @@ def test_an_evaluation_counts_the_warm_start_too():
     plan = build_plan("datalens", {"images": 30, "teachers": 40}, account, account.capacity_nano, FACTS)
     once = drawing_work(plan, FACTS, 500)
     whole = evaluation_work(plan, FACTS, 500, 300, None)
-    assert [piece.steps for piece in whole] == [500, 100, 500, 100, 100, 100]
-    assert once.work < whole[1].work
-    assert whole[:-1] == evaluation_work(plan, FACTS, 500, 300, 0.9)  # the reference is there already
-    assert whole[-1].work < whole[1].work < evaluation_work(plan, FACTS, 5000, 300, None)[1].work
-    assert len(evaluation_work(plan_of("dpgan", {}), FACTS, 500, 300, None)) == 4
+    assert [piece.steps for piece in whole] == [500, 500, 100, 100]
+    assert once.work < whole[2].work
+    kept = evaluation_work(plan, FACTS, 500, 300, 0.9)  # the reference is there already
+    assert whole[:2] + whole[3:] == kept[:2] + kept[3:]
+    assert kept[2].work < whole[2].work < evaluation_work(plan, FACTS, 5000, 300, None)[2].work
+    assert len(evaluation_work(plan_of("dpgan", {}), FACTS, 500, 300, None)) == 3

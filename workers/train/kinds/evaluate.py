@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ from models.extractor import ExtractorUnusable
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
+from privacy.aggregation.top_k import side_by_side
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
@@ -45,10 +48,12 @@ from workers.train.drawing import SampleRequest, draw_with_progress, drawing_wor
 from workers.train.orders import Context, public_dataset
 from workers.train.progress import ReportedProgress
 
-EVALUATION, LIKENESS, REFERENCE = "evaluate", "evaluate_likeness", "evaluate_reference"  # stages of reports
+EVALUATION, LIKENESS = "evaluate", "evaluate_likeness"  # stages of reports
+REFERENCE = "reference"  # the classifier that learns real images
 # Of an image that a classifier learns from, and of one that is compared: see `workers.recipes.interface.Piece`.
 _SECONDS: Mapping[ClassifierKind, float] = {"logistic_regression": 4e-6, "mlp": 1.2e-5, "cnn": 1.2e-4}
 _LIKENESS_SECONDS = 2e-4
+_BYTES_TOGETHER = 2**30  # of images of several generators that are held at once, to be learned side by side
 _REFERENCE_MIN = 20  # public images below which they are too few to divide
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
@@ -122,13 +127,15 @@ def evaluation_work(
     plan: Plan, facts: PublicFacts, count: int, test_images: int, kept_reference: float | None
 ) -> tuple[Piece, ...]:
     """Return the pieces of measuring a generator on so many images, and its warm start alone where it has one."""
-    learning = sum(_learning_seconds(kind, count) for kind in CLASSIFIER_KINDS)
-    each = (drawing_work(plan, facts, count), Piece(EVALUATION, 100, learning * facts.size))
+    generators = 2 if plan.config.changes_its_start else 1
+    learning = generators * sum(_learning_seconds(kind, count) for kind in CLASSIFIER_KINDS)
+    learning += _learning_seconds("cnn", max(1, test_images // 2)) if kept_reference is None else 0
     compared = min(count, test_images, IMAGES_MAX)
-    then = [Piece(LIKENESS, 100, _LIKENESS_SECONDS * compared * facts.size)]
-    if kept_reference is None:
-        then.append(Piece(REFERENCE, 100, _learning_seconds("cnn", max(1, test_images // 2)) * facts.size))
-    return (*(each * (2 if plan.config.changes_its_start else 1)), *then)
+    return (
+        *[drawing_work(plan, facts, count)] * generators,
+        Piece(EVALUATION, 100, learning * facts.size),
+        Piece(LIKENESS, 100, _LIKENESS_SECONDS * compared * facts.size),
+    )
 
 
 def _learning_seconds(kind: ClassifierKind, count: int) -> float:
@@ -201,58 +208,83 @@ def measure_generator(
     if warm_start:
         generators["warm_start"] = load_released(directory, which="warm_start")
     generators["final"] = load_released(directory)  # last: its images are compared with the public ones, too
-    results: dict[str, dict[ClassifierKind, Utility]] = {}
-    synthetic = Images(test.images[:0], test.labels[:0])
-    costs = {kind: _learning_seconds(kind, request.count) for kind in CLASSIFIER_KINDS}
+    reference = _halves(test, request.seed) if by.reference is None and len(test.labels) >= _REFERENCE_MIN else None
+    learning = sum(_learning_seconds(kind, request.count) for kind in CLASSIFIER_KINDS) * len(generators)
+    learning += _learning_seconds("cnn", len(reference[0].labels)) if reference else 0
+    classifiers = _Classifiers(len(request.names), request.seed, device, learning, progress)
+    few = request.count * test.images[0].numel() * len(generators) <= _BYTES_TOGETHER
+    wanted: list[tuple[str, ClassifierKind, Images, Images]] = []
+    found: dict[tuple[str, ClassifierKind], Utility] = {}
+    if reference:
+        wanted.append((REFERENCE, "cnn", *reference))
     for which, generator in generators.items():
         generator.to(device)
         synthetic = drawn_images(generator, request, progress)
-        results[which], before = {}, 0.0
-
-        def look(done: int, steps: int, *, before: float, share: float) -> None:
-            progress(stage=EVALUATION, step=int(before + share * done / max(steps, 1)), steps=100)
-
-        for kind in CLASSIFIER_KINDS:
-            share = 100 * costs[kind] / sum(costs.values())
-            results[which][kind] = train_and_test(
-                kind,
-                synthetic.images,
-                synthetic.labels,
-                test.images,
-                test.labels,
-                classes=len(request.names),
-                seed=request.seed,
-                device=device,
-                look=partial(look, before=before, share=share),
-            )
-            before += share
+        wanted += [(which, kind, synthetic, test) for kind in CLASSIFIER_KINDS]
+        if which == "final" or not few:
+            found |= classifiers.learn(wanted)
+            wanted = []
+    utilities = {which: {kind: found[which, kind] for kind in CLASSIFIER_KINDS} for which in generators}
     accuracy = {
-        which: {str(kind): utility.accuracy for kind, utility in found.items()} for which, found in results.items()
+        which: {str(kind): utility.accuracy for kind, utility in each.items()} for which, each in utilities.items()
     }
-    balanced = {str(kind): utility.balanced_accuracy for kind, utility in results["final"].items()}
+    balanced = {str(kind): utility.balanced_accuracy for kind, utility in utilities["final"].items()}
 
     def compared(done: int, steps: int) -> None:
         progress(stage=LIKENESS, step=100 * done // max(steps, 1), steps=100)
 
     likeness = measure_likeness(synthetic.images, test.images, by.extractor, seed=request.seed, look=compared)
-    real = by.reference
-    if real is None:
-        real = _measure_reference(test, len(request.names), request.seed, device, progress)
-    confusion = results["final"]["cnn"].confusion
+    real = found[REFERENCE, "cnn"].accuracy if reference else by.reference
+    confusion = utilities["final"]["cnn"].confusion
     return Measured(accuracy["final"], balanced, accuracy.get("warm_start"), confusion, real, likeness)
 
 
-def _measure_reference(test: Images, classes: int, seed: int, device: torch.device, progress: Progress) -> float | None:
-    if len(test.labels) < _REFERENCE_MIN:
-        return None
-
-    def look(done: int, steps: int) -> None:
-        progress(stage=REFERENCE, step=100 * done // max(steps, 1), steps=100)
-
+def _halves(test: Images, seed: int) -> tuple[Images, Images]:
+    """Divide public images at random into two halves."""
     order = torch.randperm(len(test.labels), generator=torch.Generator().manual_seed(seed))
     own, other = order[::2], order[1::2]
-    learned, asked = (test.images[own], test.labels[own]), (test.images[other], test.labels[other])
-    return train_and_test("cnn", *learned, *asked, classes=classes, seed=seed, device=device, look=look).accuracy
+    return Images(test.images[own], test.labels[own]), Images(test.images[other], test.labels[other])
+
+
+class _Classifiers:
+    """Classifiers that learn side by side, and say together how far they are.
+
+    Args:
+        classes: how many there are.
+        seed: of each of them.
+        device: where they learn; on a processor as many at a time as it has threads, each on one.
+        seconds: what all that will ever be learned costs, for the share that is done.
+        progress: is told of that share.
+    """
+
+    def __init__(self, classes: int, seed: int, device: torch.device, seconds: float, progress: Progress) -> None:
+        self._sizes: dict[str, Any] = {"classes": classes, "seed": seed, "device": device}
+        self._seconds, self._progress, self._lock = seconds, progress, Lock()
+        self._done: dict[tuple[str, ClassifierKind], float] = {}
+
+    def learn(
+        self, wanted: Sequence[tuple[str, ClassifierKind, Images, Images]]
+    ) -> dict[tuple[str, ClassifierKind], Utility]:
+        """Train classifiers and test each once.
+
+        Args:
+            wanted: a name and the kind of each, and what it learns and is tested on.
+        """
+        longest_first = sorted(wanted, key=lambda each: -_learning_seconds(each[1], len(each[2].labels)))
+
+        def learn(number: int) -> tuple[tuple[str, ClassifierKind], Utility]:
+            name, kind, seen, asked = longest_first[number]
+            look = partial(self._look, (name, kind), _learning_seconds(kind, len(seen.labels)))
+            pixels = seen.images, seen.labels, asked.images, asked.labels
+            return (name, kind), train_and_test(kind, *pixels, look=look, **self._sizes)
+
+        return dict(side_by_side(learn, range(len(longest_first)), self._sizes["device"]))
+
+    def _look(self, which: tuple[str, ClassifierKind], cost: float, done: int, steps: int) -> None:
+        with self._lock:
+            self._done[which] = cost * done / max(steps, 1)
+            share = sum(self._done.values()) / self._seconds
+            self._progress(stage=EVALUATION, step=min(100, int(100 * share)), steps=100)
 
 
 def measure_classifier(directory: Path, test: Images, *, device: torch.device, progress: Progress) -> Measured:
