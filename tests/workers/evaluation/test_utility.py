@@ -150,10 +150,10 @@ def test_every_kind_is_trained_and_tested_alike_each_time(kind, monkeypatch):
 
 def test_side_by_side_each_learns_what_it_learns_alone():
     seeds, threads = range(4), torch.get_num_threads()
-    meaningless = FEW[0], torch.randint(0, CLASSES, FEW[1].shape, generator=torch.Generator().manual_seed(5))
+    meaningless = TRAIN[0], torch.randint(0, CLASSES, TRAIN[1].shape, generator=torch.Generator().manual_seed(5))
 
     def learned(seed: int) -> Utility:
-        return judged("cnn", meaningless, seed=seed, epochs=2)
+        return judged("cnn", meaningless, seed=seed, epochs=6)
 
     torch.set_num_threads(1)
     try:
