@@ -35,7 +35,6 @@ OWN = {
     "obscura/preparing/screen.py": "the words of one screen",
     "obscura/preparing/nifti.py": "a file format, as dicom.py is one",
     "obscura/preparing/summary.py": "the words of one sentence",
-    "privacy/aggregation/top_k.py": "a mechanism, with its sensitivity",
     "privacy/auditing/distinguishing.py": "a game that tries to break a mechanism",
     "privacy/auditing/payment_order.py": "a game that tries to break a mechanism",
     "privacy/mechanisms/contribution.py": "a mechanism, with its proof",
