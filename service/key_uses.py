@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.background import Background
 from service.db.access_tables import ApiKey
 from service.db.session import SessionFactory, transaction
 from service.logs import get_logger
@@ -16,7 +17,7 @@ from service.times import to_the_hour
 RETRY_SECONDS = 60.0
 
 
-class KeyUses:
+class KeyUses(Background):
     """Notes in memory which keys are used, and writes that from a thread of its own: no request waits for it.
 
     There is one entry for each key that was valid when it was used. A note that is lost with the process is made
@@ -24,13 +25,11 @@ class KeyUses:
     """
 
     def __init__(self, factory: SessionFactory) -> None:
+        super().__init__("obscura-key-uses")
         self._factory = factory
         self._lock = threading.Lock()
         self._hours: dict[str, datetime] = {}
         self._unwritten: dict[str, datetime] = {}
-        self._noted = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="obscura-key-uses", daemon=True)
 
     def note(self, key_id: str, now: datetime) -> None:
         """Note that a key was used; returns at once."""
@@ -40,17 +39,6 @@ class KeyUses:
                 return
             self._hours[key_id] = self._unwritten[key_id] = hour
         self._noted.set()
-
-    def start(self) -> None:
-        """Begin to write."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Finish the writing that runs, and no other."""
-        self._stopping.set()
-        self._noted.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def write(self) -> bool:
         """Write what was noted since the last time; what another process has written later stays. False: try again."""

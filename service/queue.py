@@ -6,7 +6,6 @@ sent twice or never: the claim is a compare-and-set, and a job that nobody rang 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, cast
@@ -15,6 +14,7 @@ from sqlalchemy import CursorResult, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from service.background import Background
 from service.db.access_tables import Outbox
 from service.db.session import SessionFactory, transaction
 from service.failpoints import failpoint
@@ -74,7 +74,7 @@ def forget_sent(session: Session, *, before: datetime) -> int:
     return cast("CursorResult[Any]", result).rowcount
 
 
-class Doorbell:
+class Doorbell(Background):
     """Delivers the outbox, from a thread of its own, whenever somebody has rung: no request waits for a slow broker.
 
     Rings while it delivers are answered by one more delivery.
@@ -86,31 +86,18 @@ class Doorbell:
     """
 
     def __init__(self, factory: SessionFactory, send: Send, clock: Callable[[], datetime]) -> None:
+        super().__init__("obscura-doorbell")
         self._factory, self._send, self._clock = factory, send, clock
-        self._rung = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._work, name="obscura-doorbell", daemon=True)
-
-    def start(self) -> None:
-        """Begin to deliver."""
-        self._thread.start()
 
     def ring(self) -> None:
         """Ask for a delivery; returns at once."""
-        self._rung.set()
-
-    def stop(self) -> None:
-        """Finish the delivery that runs, and no other. What is left is delivered by the next reconciliation."""
-        self._stopping = True
-        self._rung.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._noted.set()
 
     def _work(self) -> None:
         while True:
-            self._rung.wait()
-            self._rung.clear()
-            if self._stopping:
+            self._noted.wait()
+            self._noted.clear()
+            if self._stopping.is_set():  # what is left is delivered by the next reconciliation
                 return
             try:
                 while deliver(self._factory, self._send, now=self._clock()) == DELIVERY_BATCH:

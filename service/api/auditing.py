@@ -27,6 +27,7 @@ from service.access import Principal
 from service.api.problems import problem_response
 from service.api.traffic import NOT_ANSWERED, method_of, route_of
 from service.audit.events import remove_old
+from service.background import Background
 from service.db.session import SessionFactory, transaction
 from service.errors import ObscuraError
 from service.logs import get_logger
@@ -43,7 +44,7 @@ REMOVAL_SECONDS = 3600.0
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class EventWriter:
+class EventWriter(Background):
     """Writes the events of requests that change nothing, from one thread; and removes what is older than it is kept.
 
     Args:
@@ -53,12 +54,11 @@ class EventWriter:
     """
 
     def __init__(self, factory: SessionFactory, settings: Settings, clock: Callable[[], datetime]) -> None:
+        super().__init__("obscura-audit-log")
         self.required, self.clock = settings.audit_log == "required", clock
         self._factory, self._settings = factory, settings
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
         self._lock = threading.Lock()
-        self._noted, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, name="obscura-audit-log", daemon=True)
 
     def put(self, event: Event) -> Future[None]:
         """Have an event written; returns at once. The future ends when it is durable, or cannot be written."""
@@ -74,16 +74,9 @@ class EventWriter:
         self._noted.set()
         return written
 
-    def start(self) -> None:
-        """Begin to write."""
-        self._thread.start()
-
     def stop(self) -> None:
         """Write what waits, and no more."""
-        self._stopping.set()
-        self._noted.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().stop()
         while self._waiting and self._write():
             pass
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import nn
@@ -129,9 +129,9 @@ def train_and_test(
     with nullcontext() if on_processor else torch.random.fork_rng():
         if not on_processor:
             torch.manual_seed(seed)
-        training, sizes = TRAINING[kind], dict[str, Any]({"device": device, "epochs": epochs, "look": look})
-        model = fit(model, training, train_images, train_labels, stream=stream, **sizes)
-        steps = TRAINING[kind].steps(len(train_images), epochs)
+        training = TRAINING[kind]
+        model = fit(model, training, train_images, train_labels, stream=stream, device=device, epochs=epochs, look=look)
+        steps = training.steps(len(train_images), epochs)
         with between_layers(model.modules(), lambda: look(steps, steps)):
             parts = (_unit_interval(part.to(device)) for part in torch.split(test_images, _together(test_images)))
             predicted = torch.cat([logits_in_batches(model, part).argmax(dim=1).cpu() for part in parts])

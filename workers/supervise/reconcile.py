@@ -7,7 +7,6 @@ may repeat, and only files are put away whose job has ended without them.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import ENDED, TRAIN, JobState
 from service import jobs, queue
+from service.background import Background
 from service.datasets import deletion, receiving
 from service.db.access_tables import Outbox
 from service.db.base import is_id, release_id_of
@@ -165,7 +165,7 @@ def _found(storage: Storage, shelf: str, prefix: str) -> tuple[list[str], list[s
     return [name for name in names if is_id(name, prefix)], idle
 
 
-class Reconciler:
+class Reconciler(Background):
     """Runs `reconcile` and `sweep` at once and then from time to time, in a thread of its own.
 
     Args:
@@ -183,20 +183,9 @@ class Reconciler:
         seconds: float = RECONCILE_SECONDS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        super().__init__("obscura-reconciler")
         self._settings, self._factory, self._send = settings, factory, send
         self._seconds, self._clock = min(seconds, settings.lease_seconds), clock
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="obscura-reconciler", daemon=True)
-
-    def start(self) -> None:
-        """Begin with a round now."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Finish the round that runs, and no other."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _work(self) -> None:
         swept = -math.inf
