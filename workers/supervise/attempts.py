@@ -90,8 +90,9 @@ def claim_job(
 
 def has_keys(session: Session, settings: Settings, job_id: str) -> bool:
     """Tell whether this machine has the keys that a job needs. Where machines share no folder, they may be on their
-    way, and another machine may have them: the job waits, where it would fail."""
-    if not is_elsewhere(settings):
+    way, and another machine may have them; and the disk of the keys may not be mounted. The job waits, where it would
+    fail."""
+    if not is_elsewhere(settings) and (settings.keys_path / "datasets").is_dir():
         return True
     job = session.get(Job, job_id)
     config = {} if job is None or job.plan is None else job.plan.get("config", {})
