@@ -14,7 +14,7 @@ from service.audit.findings import Finding, FindingCode
 from service.db.job_tables import FailureCode
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Run
-from workers.supervise.attempts import ExitStatus, claim_job
+from workers.supervise.attempts import ExitStatus, claim_job, claim_next
 from workers.supervise.supervisor import supervise
 from workers.train import runner
 
@@ -90,13 +90,21 @@ def test_a_training_that_has_paid_waits_for_an_extractor_that_its_machine_lacks(
         workshop.do(ledger.arm, hold_id=hold_id, attempt=1, now=now)
         workshop.do(ledger.charge, hold_id=hold_id, attempt=1, amount_nano=1, stage="steps", now=now)
         workshop.give_back(claimed.job_id)
-    status = workshop.work(job_id)
-    if paid:
-        assert status is ExitStatus.INTERRUPTED
-        assert_waits(workshop, job_id)
-    else:
-        assert status is ExitStatus.ENDED
+    if not paid:
+        assert workshop.work(job_id) is ExitStatus.ENDED
         assert workshop.job(job_id).failure_code is FailureCode.TRAINING_FAILED
+        return
+    this: dict[str, Any] = {"kind": "train", "worker": "test", "now": datetime.now(UTC)}
+    following = workshop.train()
+    first = claim_next(workshop.settings, workshop.factory, **this)
+    assert first is not None
+    assert first.job_id == following, "nobody waits for a job that waits"
+    assert_waits(workshop, job_id)
+    workshop.settings.extractors_path.mkdir()
+    for suffix in (".json", ".safetensors"):
+        (workshop.settings.extractors_path / f"tiny{suffix}").write_bytes(b"damaged")
+    assert workshop.work(job_id) is ExitStatus.INTERRUPTED
+    assert_waits(workshop, job_id)
 
 
 def test_an_attempt_to_publish_that_meets_a_stop_waits_until_it_is_lifted(workshop, tiny_runner, impatient):
