@@ -76,8 +76,8 @@ def draw(
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 
-    On a processor batches are drawn side by side, each on one thread: every batch has a random stream of its own and adds
-    in its own order, so equal seeds give equal bytes, however many threads there are.
+    On a processor batches are drawn side by side, each on one thread: every batch has a random stream of its own and
+    adds in its own order, so equal seeds give equal bytes, however many threads there are.
 
     Args:
         on_drawn: is told how many images have been drawn and taken, before every layer of the network and after every
