@@ -22,7 +22,7 @@ from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.access import Scope, find
 from service.auth import is_usable, remember_key, revoke
-from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
 from service.decisions import acting_key, ask
 from service.errors import Conflict, InvalidInput, require_name, short_reason
@@ -61,7 +61,8 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
     Returns:
         True when one was made; False when somebody holds a valid admin key already.
     """
-    held = select(ApiKey.id).where(is_usable(now), ApiKey.admin_id.is_not(None))
+    # Keys of people do not count: on the day on which their provider is gone, somebody must get in.
+    held = select(ApiKey.id).where(is_usable(now), ApiKey.admin_id.is_not(None), ApiKey.person_id.is_(None))
     if session.scalar(held.limit(1)) is not None:
         return False
     known = session.scalar(select(func.count()).select_from(Admin)) or 0
@@ -158,6 +159,27 @@ def _revoke(session: Session, decision: Decision, _approving: ApiKey, now: datet
 EFFECTS = {DecisionAction.ADMIT: _admit, DecisionAction.REMOVE: _remove, DecisionAction.REVOKE: _revoke}
 
 
+def admit_person(session: Session, person: Person, *, now: datetime) -> Admin:
+    """Return a person as an admin, whom a group of the sign-in provider makes one; from now on, if not already."""
+    admin = session.scalar(select(Admin).where(Admin.person_id == person.id))
+    if admin is None:
+        taken = session.scalar(select(Admin.id).where(Admin.name == person.name)) is not None
+        name = person.id if taken else person.name  # two people may have one name, and names are never used again
+        return _add(session, name, Admission.PROVIDER, now, person_id=person.id)
+    if admin.removed_at is not None:
+        admin.removed_at, admin.admitted_at = None, now
+        record(session, Act.ADMIN_ADMITTED, admin.id, project_id=None)
+    return admin
+
+
+def dismiss_person(session: Session, person: Person, *, now: datetime) -> None:
+    """Take note that no group makes a person an admin any more. Their keys were revoked."""
+    admin = session.scalar(select(Admin).where(Admin.person_id == person.id, Admin.removed_at.is_(None)))
+    if admin is not None:
+        admin.removed_at = now
+        record(session, Act.ADMIN_REMOVED, admin.id, project_id=None)
+
+
 def admins(session: Session) -> Sequence[Admin]:
     """Return everybody who is or was an admin, in the order of their admission."""
     return session.scalars(select(Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
@@ -198,7 +220,10 @@ def _require_new_name(session: Session, name: str) -> None:
 def _require_removable(session: Session, admin: Admin) -> None:
     if admin.removed_at is not None:
         raise Conflict(f"*{admin.name}* was removed already.", admin_id=admin.id)
-    active = session.scalars(select(Admin.id).where(Admin.removed_at.is_(None)).with_for_update()).all()
+    if admin.person_id is not None:
+        raise Conflict(f"*{admin.name}* is an admin by a group: take that away at the sign-in provider.")
+    stays = Admin.removed_at.is_(None) & Admin.person_id.is_(None)
+    active = session.scalars(select(Admin.id).where(stays).with_for_update()).all()
     if len(active) <= ADMINS_MIN:
         raise Conflict(
             f"There are {len(active)} admins, and fewer than {ADMINS_MIN} could decide nothing. Admit somebody else "

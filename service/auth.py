@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.ids import digest_token, make_token
 from service import projects
 from service.access import ROLES, Principal, Role, Scope, find, require_visible
+from service.confirmations import is_confirmed, require_confirmed
 from service.db.access_tables import ApiKey
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 from service.recording import Act, record
@@ -58,6 +59,7 @@ def create_key(
             that would be nobody's, one of which it is not said to which of several projects it belongs, or an end that
             is over or is later than that of the key that asks.
         NotFound: there is no such project.
+        Forbidden: it could do more than the key that asks.
         Unauthorized: the key that asks was revoked meanwhile.
     """
     require_name(name, "A key's name")
@@ -73,6 +75,8 @@ def create_key(
     if Scope.ADMIN in chosen and admin_id is None:
         raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
     asking = None if created_by is None else session.get_one(ApiKey, created_by)
+    for scope in chosen if asking is not None else ():
+        principal_of(asking).require(Scope(scope))
     of_installation = Scope.ADMIN in chosen and role is None and (asking is None or asking.project_id is None)
     if not of_installation or project_id is not None:
         project_id = projects.choose(session, project_id)
@@ -86,6 +90,7 @@ def create_key(
         admin_id=admin_id if Scope.ADMIN in chosen else None,
         created_by=created_by,
         project_id=project_id,
+        person_id=asking and asking.person_id,
         expires_at=_end(session, expires_at, created_by, now),
         now=now,
     )
@@ -119,6 +124,7 @@ def remember_key(
     created_by: str | None = None,
     expires_at: datetime | None = None,
     project_id: str | None = None,
+    person_id: str | None = None,
 ) -> ApiKey:
     """Let a token be used from now on, of which only its SHA-256 is known here."""
     key = ApiKey(
@@ -131,6 +137,7 @@ def remember_key(
         created_at=now,
         expires_at=expires_at,
         project_id=project_id,
+        person_id=person_id,
     )
     session.add(key)
     session.flush()
@@ -192,7 +199,8 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
     """Find the caller behind a token. An unknown id costs the same comparison as a known one.
 
     Raises:
-        Unauthorized: the token is not one of ours, was revoked, or has expired, which is said to its holder alone.
+        Unauthorized: the token is not one of ours, was revoked, or has expired, which is said to its holder alone; or
+            it is of a person whom the sign-in provider has not confirmed for too long.
     """
     claimed = claimed_id(token)
     key = session.get(ApiKey, claimed) if claimed else None
@@ -201,6 +209,7 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
         raise Unauthorized(_UNKNOWN)
     if key.expires_at is not None and key.expires_at <= now:
         raise Unauthorized(f"This API key expired at {_moment(key.expires_at)}. An admin can make another one.")
+    require_confirmed(session, key.person_id, now)
     return principal_of(key)
 
 
@@ -213,12 +222,14 @@ def claimed_id(token: str) -> str:
 def principal_of(key: ApiKey) -> Principal:
     """Return the caller behind a key; whether it is valid was checked."""
     scopes = frozenset(Scope(scope) for scope in key.scopes)
-    return Principal(id=key.id, scopes=scopes, admin_id=key.admin_id, project_id=key.project_id)
+    of = {"admin_id": key.admin_id, "project_id": key.project_id, "person_id": key.person_id}
+    return Principal(id=key.id, scopes=scopes, **of)
 
 
 def is_usable(now: datetime) -> ColumnElement[bool]:
-    """The condition that a key was not revoked and has not expired."""
-    return ApiKey.revoked_at.is_(None) & (ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now))
+    """The condition that a key was not revoked, has not expired, and is of nobody who is no longer confirmed."""
+    in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
+    return ApiKey.revoked_at.is_(None) & in_time & is_confirmed(now)
 
 
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:

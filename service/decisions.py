@@ -2,7 +2,8 @@
 
 The module of each noun says what may be asked for and carries it out: `service.ledger.limits` raises limits,
 `service.admins` admits and removes admins and revokes their keys. What holds for every request stands here: all keys of
-one person count as that person, and a request lapses after seven days. Takes a session, never commits.
+one person count as that person, a request lapses after seven days, and where a sign-in provider knows who is who, its
+people decide and nobody else. Takes a session, never commits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from obscura.wire.words import DecisionAction, DecisionState
-from service.access import visible
+from service.access import PEOPLE_DECIDE, visible
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
@@ -42,11 +43,16 @@ def acting_key(session: Session, key_id: str) -> ApiKey:
     """Return the valid key of an admin, who asks or decides with it.
 
     Raises:
-        Forbidden: it was revoked, or is no admin's.
+        Forbidden: it was revoked, or is no admin's, or of nobody whom the sign-in provider knows, where there is one.
     """
     key = session.get(ApiKey, key_id)
     if key is None or key.revoked_at is not None or key.admin_id is None:
         raise Forbidden("Only an admin may ask for this or decide it, with a valid API key.")
+    if session.info.get(PEOPLE_DECIDE) and key.person_id is None:
+        raise Forbidden(
+            "Here two people decide as the sign-in provider knows them, and nobody knows whose this key is. Sign in with "
+            "the provider, and ask or decide there, or with a key that you make there."
+        )
     return key
 
 
@@ -196,7 +202,10 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
         raise Forbidden(
             "This was asked for before you were an admin, so you cannot approve it. Decline it, and have it asked anew."
         )
-    if session.get_one(Admin, decision.asked_by).removed_at is not None:
+    asked_by = session.get_one(Admin, decision.asked_by)
+    if asked_by.removed_at is not None:
         raise Conflict("The admin who asked for this was removed since. Make a new request.")
+    if session.info.get(PEOPLE_DECIDE) and asked_by.person_id is None:
+        raise Conflict("The sign-in provider does not know who asked for this. Decline it, and ask anew, signed in there.")
     if decision.asked_with is not None and session.get_one(ApiKey, decision.asked_with).revoked_at is not None:
         raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=decision.asked_with)

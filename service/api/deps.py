@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
@@ -27,6 +27,9 @@ from service.key_uses import KeyUses
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage
+
+if TYPE_CHECKING:
+    from service.people.provider import Provider
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -51,6 +54,7 @@ class Service:
     ring: Callable[[], None]
     disks: DiskProbe
     key_uses: KeyUses
+    provider: Provider | None = None
     wrong_keys: WrongKeys = field(default_factory=WrongKeys)
     stopping: threading.Event = field(default_factory=threading.Event)
     readiness: threading.BoundedSemaphore = field(

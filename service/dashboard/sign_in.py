@@ -34,13 +34,13 @@ FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the addre
 @router.get("/login")
 def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CHARACTERS_MAX)] = "/") -> HTMLResponse:
     """Show the form."""
-    return page(request, "login.html", next=_local_path(next), message=None)
+    return page(request, "login.html", next=local_path(next), message=None)
 
 
 @router.post("/login")
 def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
     """Check a key and begin a session."""
-    target = _local_path(form.get("next", "/"))
+    target = local_path(form.get("next", "/"))
     try:
         principal = identify(dashboard.service, request, form.get("key", "").strip())
     except Unauthorized as error:
@@ -90,6 +90,12 @@ def _begin(request: Request, dashboard: Dashboard, principal: Principal, target:
     with transaction(dashboard.factory) as session:
         cookie = open_session(session, principal.id, now=dashboard.clock())
     response = RedirectResponse(target, status_code=303)
+    set_session(request, response, cookie)
+    return response
+
+
+def set_session(request: Request, response: Response, cookie: str) -> None:
+    """Let the browser bring a session's cookie from now on."""
     response.set_cookie(
         COOKIE,
         cookie,
@@ -98,7 +104,6 @@ def _begin(request: Request, dashboard: Dashboard, principal: Principal, target:
         samesite="strict",
         secure=is_secure(request),
     )
-    return response
 
 
 @router.post("/logout", dependencies=[Depends(read_form)])
@@ -139,7 +144,7 @@ def reference_file(name: str) -> Response:
     return Response((swagger_ui_path / name).read_bytes(), media_type=mimetypes.guess_type(name)[0], headers=FOR_EVER)
 
 
-def _local_path(target: str) -> str:
+def local_path(target: str) -> str:
     """Return a path of this site; anything else becomes the overview."""
     plain = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if plain and len(target) <= NEXT_CHARACTERS_MAX else "/"

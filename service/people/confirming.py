@@ -1,0 +1,108 @@
+"""Asks the sign-in provider, at least every minute, whether it still vouches for whoever may use the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from service.background import Background
+from service.db.access_tables import ApiKey, Person, SignIn
+from service.db.session import SessionFactory, transaction
+from service.errors import ObscuraError
+from service.logs import get_logger
+from service.people.provider import NotVouchedFor, Provider, ProviderUnavailable, SignInRefused
+from service.people.roles import confirm, end_lapsed, lapse, long_lapsed
+from service.settings import Settings
+
+ROUND_SECONDS = 5.0
+ASKING = timedelta(seconds=15)  # for which a process has a person to itself; longer than the provider may take
+PEOPLE_PER_ROUND_MAX = 1000
+
+
+class Confirming(Background):
+    """Asks beside the requests. Several processes share the people: each asks about whom no other one asks.
+
+    Args:
+        settings: with an issuer.
+        factory: where sessions come from.
+        provider: whom it asks.
+        clock: returns the time, aware.
+    """
+
+    def __init__(
+        self, settings: Settings, factory: SessionFactory, provider: Provider, clock: Callable[[], datetime]
+    ) -> None:
+        super().__init__("obscura-people")
+        self._settings, self._factory, self._provider, self._clock = settings, factory, provider, clock
+
+    def round(self) -> int:
+        """Ask about everybody whose turn it is; return for how many the provider answered."""
+        now, answered = self._clock(), 0
+        with transaction(self._factory, read_only=True) as session:
+            waiting = due(session, now, timedelta(seconds=self._settings.oidc_confirm_seconds))
+            gone = long_lapsed(session, now=now)
+        for person_id in waiting:
+            try:
+                answered += self._ask(person_id)
+            except ProviderUnavailable:  # nobody waits for as many time-outs as there are people
+                break
+        if gone:
+            with transaction(self._factory) as session:
+                end_lapsed(session, now=now)
+        return answered
+
+    def _work(self) -> None:
+        while not self._stopping.wait(ROUND_SECONDS):
+            try:
+                self.round()
+            except (SQLAlchemyError, ObscuraError) as error:  # the next round tries again
+                get_logger(__name__).error("people_not_confirmed", error=type(error).__name__)
+
+    def _ask(self, person_id: str) -> bool:
+        now = self._clock()
+        free = Person.asked_until.is_(None) | (Person.asked_until <= now)
+        this = select(Person).where(Person.id == person_id, free, Person.refresh_token.is_not(None))
+        with transaction(self._factory) as session:
+            person = session.scalar(this.with_for_update(skip_locked=True))
+            if person is None:
+                return False
+            person.asked_until = now + ASKING
+            subject, sealed = person.subject, str(person.refresh_token)
+        try:
+            claims, next_sealed = self._provider.confirm(subject, sealed)
+        except NotVouchedFor:
+            claims = None
+        except SignInRefused:  # what it says cannot be believed, which tells nothing of the person
+            return False
+        with transaction(self._factory) as session:
+            same = select(Person).where(Person.id == person_id, Person.refresh_token == sealed)
+            person = session.scalar(same.with_for_update())
+            if person is None:  # they have signed in again meanwhile
+                return False
+            if claims is None:
+                lapse(session, person, now=now)
+            else:
+                confirm(session, self._settings, person, claims, next_sealed, now=now)
+        return True
+
+
+def due(session: Session, now: datetime, interval: timedelta) -> Sequence[str]:
+    """Return whom the provider did not confirm for an interval, and who has a session or has made a key that goes on.
+
+    Whoever has neither is asked about when they sign in again.
+    """
+    theirs = ApiKey.person_id == Person.id, ApiKey.revoked_at.is_(None)
+    in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
+    made = select(ApiKey.id).where(*theirs, ApiKey.created_by.is_not(None), in_time)
+    here = select(ApiKey.id).join(SignIn, SignIn.key_id == ApiKey.id).where(*theirs, SignIn.expires_at > now)
+    waiting = (
+        select(Person.id)
+        .where(Person.refresh_token.is_not(None), Person.confirmed_at <= now - interval, made.exists() | here.exists())
+        .order_by(Person.confirmed_at)
+        .limit(PEOPLE_PER_ROUND_MAX)
+    )
+    return session.scalars(waiting).all()
