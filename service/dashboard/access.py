@@ -87,14 +87,19 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
 
     Raises:
         SignInNeeded: Neither.
+        TooManyRequests: There were as many in this minute as may come.
     """
     viewer = _signed_in(request, dashboard)
     if viewer is None and dashboard.service.settings.dashboard_public:
         viewer = Viewer(principal=None, form_token="")
     if viewer is None:
         raise SignInNeeded("Sign in with an API key to see this page.")
-    if viewer.principal is not None and not may_read(viewer.principal):
-        raise Forbidden("Your role opens no page but this one about yourself: /you, where you make keys for programs.")
+    if viewer.principal is None:
+        dashboard.service.rates.pass_address(request)
+    else:
+        dashboard.service.rates.pass_key(request, viewer.principal.id)
+        if not may_read(viewer.principal):
+            raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     request.state.viewer, request.state.caller = viewer, viewer.principal
     return viewer
 
@@ -111,6 +116,7 @@ def find_member(request: Request, dashboard: Running) -> Viewer:
     viewer = _signed_in(request, dashboard)
     if viewer is None:
         raise SignInNeeded("Sign in to see this page.")
+    dashboard.service.rates.pass_key(request, viewer.principal.id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
     return viewer
 
