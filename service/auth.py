@@ -72,11 +72,12 @@ def create_key(
         raise InvalidInput(
             f"A key has a role ({', '.join(Role)}) or else scopes ({', '.join(Scope)}): give one of these."
         )
+    asking = None if created_by is None else session.get_one(ApiKey, created_by)
+    if asking is not None:
+        for scope in chosen:
+            principal_of(asking).require(Scope(scope))
     if Scope.ADMIN in chosen and admin_id is None:
         raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
-    asking = None if created_by is None else session.get_one(ApiKey, created_by)
-    for scope in chosen if asking is not None else ():
-        principal_of(asking).require(Scope(scope))
     of_installation = Scope.ADMIN in chosen and role is None and (asking is None or asking.project_id is None)
     if not of_installation or project_id is not None:
         project_id = projects.choose(session, project_id)
@@ -90,7 +91,7 @@ def create_key(
         admin_id=admin_id if Scope.ADMIN in chosen else None,
         created_by=created_by,
         project_id=project_id,
-        person_id=asking and asking.person_id,
+        person_id=None if asking is None else asking.person_id,
         expires_at=_end(session, expires_at, created_by, now),
         now=now,
     )

@@ -33,15 +33,16 @@ def require_confirmed(session: Session, person_id: str | None, now: datetime, *,
     person = session.get_one(Person, person_id, populate_existing=True)
     if person.lapsed_at is not None:
         raise Unauthorized(
-            f"The sign-in provider no longer vouches for {person.name}, since {_moment(person.lapsed_at)}. Sign in with it "
-            "again: until then nothing of yours opens anything."
+            f"The sign-in provider no longer vouches for {person.name}, since {_moment(person.lapsed_at)}. Sign in "
+            "with it again: until then nothing of yours opens anything."
         )
     until = person.confirmed_at + SESSION_CONFIRMED if in_browser else person.keys_until
     if until <= now:
+        what = "a session" if in_browser else "a key"
         raise Unauthorized(
-            f"The sign-in provider does not answer: it last vouched for {person.name} at {_moment(person.confirmed_at)}, "
-            f"and {'a session' if in_browser else 'a key'} goes on without its word until {_moment(until)}. What is yours "
-            "opens again as soon as it answers."
+            f"The sign-in provider does not answer. It last vouched for {person.name} at "
+            f"{_moment(person.confirmed_at)}, and {what} goes on without its word until {_moment(until)}. What is "
+            "yours opens again as soon as it answers."
         )
 
 

@@ -50,8 +50,8 @@ def acting_key(session: Session, key_id: str) -> ApiKey:
         raise Forbidden("Only an admin may ask for this or decide it, with a valid API key.")
     if session.info.get(PEOPLE_DECIDE) and key.person_id is None:
         raise Forbidden(
-            "Here two people decide as the sign-in provider knows them, and nobody knows whose this key is. Sign in with "
-            "the provider, and ask or decide there, or with a key that you make there."
+            "Here two people decide as the sign-in provider knows them, and nobody knows whose this key is. Sign in "
+            "with the provider, and ask or decide there, or with a key that you make there."
         )
     return key
 
@@ -206,6 +206,8 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
     if asked_by.removed_at is not None:
         raise Conflict("The admin who asked for this was removed since. Make a new request.")
     if session.info.get(PEOPLE_DECIDE) and asked_by.person_id is None:
-        raise Conflict("The sign-in provider does not know who asked for this. Decline it, and ask anew, signed in there.")
+        raise Conflict(
+            "The sign-in provider does not know who asked for this. Decline it, and ask anew, signed in there."
+        )
     if decision.asked_with is not None and session.get_one(ApiKey, decision.asked_with).revoked_at is not None:
         raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=decision.asked_with)

@@ -201,7 +201,9 @@ def _sign_on(settings: Settings) -> None:
     if missing:
         raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set, too")
     if not settings.oidc_groups and not settings.oidc_admin_group:
-        raise ValueError("set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them nobody who signs in has a role")
+        raise ValueError(
+            "set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them nobody who signs in has a role"
+        )
     if _SAFE_ISSUER.match(settings.oidc_issuer) is None:
         raise ValueError("oidc_issuer is an https address; http is for a provider on this machine alone")
 

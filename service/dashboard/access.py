@@ -98,9 +98,9 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
         dashboard.service.rates.pass_address(request)
     else:
         dashboard.service.rates.pass_key(request, viewer.principal.id)
-        if not may_read(viewer.principal):
-            raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     request.state.viewer, request.state.caller = viewer, viewer.principal
+    if viewer.principal is not None and not may_read(viewer.principal):
+        raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     return viewer
 
 
@@ -114,7 +114,7 @@ def find_member(request: Request, dashboard: Running) -> Viewer:
         SignInNeeded: Nobody is.
     """
     viewer = _signed_in(request, dashboard)
-    if viewer is None:
+    if viewer is None or viewer.principal is None:
         raise SignInNeeded("Sign in to see this page.")
     dashboard.service.rates.pass_key(request, viewer.principal.id)
     request.state.viewer, request.state.caller = viewer, viewer.principal

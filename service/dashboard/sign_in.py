@@ -34,7 +34,8 @@ FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the addre
 @router.get("/login")
 def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CHARACTERS_MAX)] = "/") -> HTMLResponse:
     """Show the form."""
-    return page(request, "login.html", next=local_path(next), message=None)
+    provider = request.app.state.service.provider is not None
+    return page(request, "login.html", next=local_path(next), message=None, provider=provider)
 
 
 @router.post("/login")

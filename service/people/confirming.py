@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.background import Background
 from service.db.access_tables import ApiKey, Person, SignIn
 from service.db.session import SessionFactory, transaction
-from service.errors import ObscuraError
 from service.logs import get_logger
 from service.people.provider import NotVouchedFor, Provider, ProviderUnavailable, SignInRefused
 from service.people.roles import confirm, end_lapsed, lapse, long_lapsed
 from service.settings import Settings
 
 ROUND_SECONDS = 5.0
-ASKING = timedelta(seconds=15)  # for which a process has a person to itself; longer than the provider may take
+ASKING = timedelta(seconds=45)  # for which a process has a person to itself; longer than the provider may take
 PEOPLE_PER_ROUND_MAX = 1000
 
 
@@ -59,7 +57,7 @@ class Confirming(Background):
         while not self._stopping.wait(ROUND_SECONDS):
             try:
                 self.round()
-            except (SQLAlchemyError, ObscuraError) as error:  # the next round tries again
+            except Exception as error:  # whatever it is: everybody's sessions depend on the next round
                 get_logger(__name__).error("people_not_confirmed", error=type(error).__name__)
 
     def _ask(self, person_id: str) -> bool:
@@ -72,21 +70,24 @@ class Confirming(Background):
                 return False
             person.asked_until = now + ASKING
             subject, sealed = person.subject, str(person.refresh_token)
+        same = select(Person).where(Person.id == person_id, Person.refresh_token == sealed).with_for_update()
         try:
             claims, next_sealed = self._provider.confirm(subject, sealed)
-        except NotVouchedFor:
-            claims = None
-        except SignInRefused:  # what it says cannot be believed, which tells nothing of the person
-            return False
+        except (ProviderUnavailable, SignInRefused) as error:
+            with transaction(self._factory) as session:
+                person = session.scalar(same)
+                if person is not None and isinstance(error, NotVouchedFor):
+                    lapse(session, person, now=now)
+                elif person is not None:  # what it says cannot be believed, which tells nothing of the person
+                    person.asked_until = None
+            if isinstance(error, ProviderUnavailable):
+                raise
+            return isinstance(error, NotVouchedFor)
         with transaction(self._factory) as session:
-            same = select(Person).where(Person.id == person_id, Person.refresh_token == sealed)
-            person = session.scalar(same.with_for_update())
+            person = session.scalar(same)
             if person is None:  # they have signed in again meanwhile
                 return False
-            if claims is None:
-                lapse(session, person, now=now)
-            else:
-                confirm(session, self._settings, person, claims, next_sealed, now=now)
+            confirm(session, self._settings, person, claims, next_sealed, now=now)
         return True
 
 

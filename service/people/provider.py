@@ -35,7 +35,7 @@ from service.people.roles import Claims
 from service.settings import Settings
 
 CALLBACK_PATH = "/login/callback"
-PENDING_SECONDS = 600  # between the first step of a sign-in and the last
+PENDING_SECONDS = 600  # between the first step of a sign-in and the last; the dashboard's cookie lasts as long
 TIMEOUT_SECONDS = 5.0
 METADATA_SECONDS = 3600.0
 METADATA_AGAIN_SECONDS = 30.0  # before unknown keys make us ask for them anew
@@ -108,7 +108,8 @@ class Provider:
         Raises:
             ProviderUnavailable: it does not answer.
         """
-        pending = Pending(*(secrets.token_urlsafe(32) for _ in range(3)), target=target)
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        pending = Pending(state, nonce, verifier, target)
         offline = {"prompt": "consent"} if "offline_access" in self._settings.oidc_scope.split() else {}
         with self._asking() as client:
             endpoint = self._known(client).facts["authorization_endpoint"]
@@ -152,8 +153,8 @@ class Provider:
         refresh_token = token.get("refresh_token")
         if not isinstance(refresh_token, str):
             raise SignInRefused(
-                "The sign-in provider gave no refresh token, by which it could be asked whether you are still there. Let it "
-                "give this service one (the scope offline_access), or set OBSCURA_OIDC_SCOPE."
+                "The sign-in provider gave no refresh token, by which it could be asked whether you are still there. "
+                "Let it give this service one (the scope offline_access), or set OBSCURA_OIDC_SCOPE."
             )
         return claims, self._seal(refresh_token), pending.target
 
@@ -204,21 +205,23 @@ class Provider:
             claims.validate(self._seconds(), LEEWAY_SECONDS)
         except (JoseError, ValueError, KeyError, TypeError) as error:
             get_logger(__name__).warning("identity_refused", error=type(error).__name__)
-            raise SignInRefused("What came as your identity is not signed by the sign-in provider for this service.") from None
-        return claims
+            raise SignInRefused(
+                "What came as your identity is not signed by the sign-in provider for this service."
+            ) from None
+        return dict(claims)
 
     def _claims(
         self, client: OAuth2Client, token: Mapping[str, Any], identity: Mapping[str, Any], subject: str
     ) -> Claims:
-        """Return what the provider says of whom a token is about: its answer now, and where that is silent the token."""
+        """Return what the provider says of whom a token is about: its answer now, else what stands in the token."""
         facts = dict(identity)
         endpoint = self._known(client).facts.get("userinfo_endpoint")
         if endpoint:
             headers = {"Authorization": f"Bearer {token['access_token']}", "Accept": "application/json"}
-            answer = client.get(endpoint, headers=headers, withhold_token=True)
+            answer = client.request("GET", endpoint, headers=headers, withhold_token=True)
             if answer.status_code in (401, 403):
                 raise NotVouchedFor("The sign-in provider no longer vouches for this person.")
-            facts |= answer.raise_for_status().json()
+            facts |= _object(answer)
         if facts.get("sub") != subject:
             raise SignInRefused("The sign-in provider speaks of somebody else than who signed in.")
         names = [facts.get(claim) for claim in ("name", "preferred_username", "email", "sub")]
@@ -237,11 +240,11 @@ class Provider:
             return known
         issuer = self._settings.oidc_issuer
         address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-        facts = client.get(address, withhold_token=True).raise_for_status().json()
+        facts = _object(client.request("GET", address, withhold_token=True))
         if facts["issuer"] != issuer:
             get_logger(__name__).error("operator_needed", code="wrong_issuer", message="The provider has another name.")
             raise ProviderUnavailable
-        keys = client.get(facts["jwks_uri"], withhold_token=True).raise_for_status().json()
+        keys: Any = _object(client.request("GET", facts["jwks_uri"], withhold_token=True))
         known = _Metadata(facts, KeySet.import_key_set(keys), now)
         self._metadata = known
         return known
@@ -261,7 +264,7 @@ class Provider:
                 verify=self._tls,
             ) as client:
                 yield client
-        except (httpx2.HTTPError, httpx2.InvalidURL, OAuthError, JoseError, ValueError, KeyError, TypeError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, OAuthError, JoseError, ValueError, KeyError) as error:
             what = getattr(error, "error", None)  # of OAuth, from a closed list: the rest may name people
             get_logger(__name__).error("provider_unavailable", error=type(error).__name__, code=what)
             raise ProviderUnavailable from None
@@ -274,6 +277,19 @@ class Provider:
 
     def _seconds(self) -> int:
         return int(self._clock().timestamp())
+
+
+def _object(answer: httpx2.Response) -> dict[str, Any]:
+    """Return the JSON object that an answer holds.
+
+    Raises:
+        HTTPError: it is no success.
+        ValueError: it holds something else.
+    """
+    found = answer.raise_for_status().json()
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return found
 
 
 def _sealed_by(secret: bytes, purpose: bytes) -> Fernet:

@@ -96,6 +96,12 @@ def roles(session: Session, person: Person) -> Sequence[ApiKey]:
     return sorted(found, key=lambda key: (key.project_id is None, key.project_id))
 
 
+def project_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
+    """Return the names of projects in which somebody has a role, by their ids."""
+    named = select(Project.id, Project.name).where(Project.id.in_(ids))
+    return {row.id: row.name for row in session.execute(named)}
+
+
 def lapse(session: Session, person: Person, *, now: datetime) -> None:
     """Note that the provider no longer vouches for a person. Keys open nothing until they sign in again."""
     person.lapsed_at, person.refresh_token, person.asked_until = now, None, None
@@ -143,9 +149,17 @@ def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[
             record(session, Act.ROLE_WIDENED, person.id, project_id=key.project_id)
     for project_id, scopes in wished.items():
         key_id, _token, digest = make_token()
-        admin_id = admin.id if admin is not None and Scope.ADMIN in scopes else None
-        of = {"admin_id": admin_id, "project_id": project_id, "person_id": person.id}
-        remember_key(session, key_id, digest, name=person.name, scopes=sorted(scopes), now=now, **of)
+        remember_key(
+            session,
+            key_id,
+            digest,
+            name=person.name,
+            scopes=sorted(scopes),
+            admin_id=admin.id if admin is not None and Scope.ADMIN in scopes else None,
+            project_id=project_id,
+            person_id=person.id,
+            now=now,
+        )
         record(session, Act.ROLE_GIVEN, person.id, project_id=project_id)
     if admin is None:
         dismiss_person(session, person, now=now)
@@ -156,5 +170,7 @@ def _is_there(session: Session, project_id: str | None) -> bool:
     """Tell whether a project exists that the settings name; the operator is told where it does not."""
     there = project_id is None or session.get(Project, project_id) is not None
     if not there:
-        get_logger(__name__).error("operator_needed", code="unknown_project", message=f"No project {project_id} exists.")
+        get_logger(__name__).error(
+            "operator_needed", code="unknown_project", message=f"No project {project_id} exists."
+        )
     return there

@@ -36,7 +36,7 @@ def projects() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def declared(*parts: str) -> list[Requirement]:
-    """What the parts need (client, hf, torch, svhn, server, s3, metrics, oidc, worker, dev); without any, all of them."""
+    """What parts (client, hf, torch, svhn, server, s3, metrics, oidc, worker, dev) need; without any, all of them."""
     library, server = projects()
     groups = {
         "client": library["dependencies"],
