@@ -133,9 +133,8 @@ def _find(session: Session, issuer: str, subject: str) -> Person | None:
 def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[Scope]], now: datetime) -> None:
     """Give a person just these roles. Whoever may do less in a project than before loses what they made there."""
     wished = {project_id: scopes for project_id, scopes in wished.items() if _is_there(session, project_id)}
-    admin = None
-    if any(Scope.ADMIN in scopes for scopes in wished.values()):
-        admin = admit_person(session, person, now=now)
+    owned = {project_id for project_id, scopes in wished.items() if Scope.ADMIN in scopes}
+    admins = {project_id: admit_person(session, person, project_id, now=now).id for project_id in owned}
     for key in roles(session, person):
         held, scopes = frozenset(map(Scope, key.scopes)), wished.get(key.project_id, frozenset())
         if not all(covers(scopes, scope) for scope in held):
@@ -144,8 +143,7 @@ def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[
             continue
         del wished[key.project_id]
         if scopes != held:
-            key.scopes = sorted(scopes)
-            key.admin_id = admin.id if admin is not None and Scope.ADMIN in scopes else None
+            key.scopes, key.admin_id = sorted(scopes), admins.get(key.project_id)
             record(session, Act.ROLE_WIDENED, person.id, project_id=key.project_id)
     for project_id, scopes in wished.items():
         key_id, _token, digest = make_token()
@@ -155,14 +153,13 @@ def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[
             digest,
             name=person.name,
             scopes=sorted(scopes),
-            admin_id=admin.id if admin is not None and Scope.ADMIN in scopes else None,
+            admin_id=admins.get(project_id),
             project_id=project_id,
             person_id=person.id,
             now=now,
         )
         record(session, Act.ROLE_GIVEN, person.id, project_id=project_id)
-    if admin is None:
-        dismiss_person(session, person, now=now)
+    dismiss_person(session, person, still=owned, now=now)
     session.flush()
 
 

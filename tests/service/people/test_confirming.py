@@ -199,6 +199,25 @@ def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -
     assert (done.status_code, done.json()["state"]) == (200, "approved")
 
 
+def test_somebody_with_two_roles_is_one_person(house: House) -> None:
+    account = account_of(house)
+    house.provider.people(kim={"name": "Kim", "groups": ["heart-owners", "platform"]}, ben=BEN)
+    house.sign_in("ben")
+    browser = house.sign_in("kim")
+    owner = house.program(house.key_of(browser))
+    asked = owner.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 4.0, "reason": "a study"}).json()
+    with transaction(house.factory, read_only=True) as session:
+        of_installation = ApiKey.person_id.is_not(None), ApiKey.project_id.is_(None)
+        role = session.scalars(select(ApiKey.id).where(*of_installation)).one()
+    assert browser.post("/you/project", data={"token": form_token_of(browser), "role": role}).status_code == 303
+    other = house.program(house.key_of(browser, name="of the installation"))
+    approve = f"/v1/limit-requests/{asked['id']}/approve"
+    answer = other.post(approve)
+    assert (answer.status_code, "one person with several roles" in answer.text) == (403, True)
+    ben = house.program(house.key_of(house.sign_in("ben")))
+    assert ben.post(approve).json()["state"] == "approved"
+
+
 def account_of(house: House) -> str:
     """An account of the heart, with a limit of 2."""
     terms = {"name": "hearts", "owner": "o", "epsilon": 2, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}

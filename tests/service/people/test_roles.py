@@ -18,6 +18,7 @@ from service.dashboard.sessions import find_session, open_session
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
+from service.decisions import voice_of
 from service.errors import Forbidden, Unauthorized
 from service.people import roles
 from service.people.confirming import due
@@ -170,7 +171,10 @@ def test_the_role_that_ends_in_one_project_takes_nothing_in_another(
             DEFAULT_PROJECT: False,
             None: True,
         }
-        assert session.scalars(select(Admin.removed_at)).one() is None
+        owns = {admin.project_id: admin.removed_at is None for admin in session.scalars(select(Admin))}
+        assert owns == {heart: True, DEFAULT_PROJECT: False, None: True}
+        voices = {voice_of(admin) for admin in session.scalars(select(Admin))}
+        assert voices == {person.id}
 
 
 def test_whoever_becomes_an_owner_again_was_not_one_meanwhile(
@@ -196,8 +200,12 @@ def test_two_people_of_one_name_are_two_admins(
     sqlite_factory: SessionFactory, settings: Settings, now: datetime
 ) -> None:
     with transaction(sqlite_factory) as session:
-        people = [signs_in(session, settings, now, ["owner"], subject) for subject in ("one", "two")]
-        assert {admin.name for admin in session.scalars(select(Admin))} == {"Ana", people[1].id}
+        for subject in ("one", "two", "three"):
+            signs_in(session, settings, now, ["owner"], subject)
+        names = [admin.name for admin in session.scalars(select(Admin).order_by(Admin.name))]
+        assert len(set(names)) == 3
+        assert [name[:5] for name in names] == ["Ana", "Ana (", "Ana ("]
+        assert len({voice_of(admin) for admin in session.scalars(select(Admin))}) == 3
 
 
 @pytest.mark.parametrize("names", [["\u202eevil"], ["", " "], ["a" * 500], []])

@@ -1,6 +1,6 @@
 """People as a sign-in provider knows them: who made a key, and which admin is which person.
 
-Revision: 0019, after 0018.
+Revision: 0020, after 0019.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from service.db.revisions import ID, MOMENT, NAME, create, needed, optional, replace_rule
 
-revision = "0019"
-down_revision = "0018"
+revision = "0020"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 
@@ -44,7 +44,7 @@ def upgrade() -> None:
         people.create_unique_constraint(op.f("uq_people_issuer_subject"), ["issuer", "subject"])
     for table in ("admins", "api_keys"):
         op.add_column(table, sa.Column("person_id", ID, nullable=True))
-        op.create_index(f"ix_{table}_person_id", table, ["person_id"], unique=table == "admins")
+        op.create_index(f"ix_{table}_person_id", table, ["person_id"])
     for name, (before, after) in RULES.items():
         replace_rule("admins", name, before, after)
 
