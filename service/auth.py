@@ -132,7 +132,7 @@ def remember_key(
     project_id: str | None = None,
     person_id: str | None = None,
 ) -> ApiKey:
-    """Let a token be used from now on, of which only its SHA-256 is known here. It is of the person whose key made it."""
+    """Let a token be used from now on, of which only its SHA-256 is known here; of the person whose key has made it."""
     if created_by is not None:
         person_id = session.get_one(ApiKey, created_by).person_id
     key = ApiKey(
