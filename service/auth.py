@@ -178,12 +178,14 @@ def rotate_key(
     Raises:
         NotFound: no such key.
         Forbidden: it is another admin's.
-        Conflict: it was revoked, or has expired: whoever has it has no use for another one.
+        Conflict: it was revoked, or has expired: whoever has it has no use for another one; or it stands for a role.
         InvalidInput: the new one would end too late, or in the past.
     """
     old = find(session, ApiKey, key_id, lock=True)
     if old.admin_id is not None and old.admin_id != admin_id:
         raise Forbidden("An admin's keys are rotated by that person.", key_id=key_id)
+    if old.person_id is not None and old.created_by is None:
+        raise Conflict("This key stands for a person's role, by their groups. Nobody has its token.", key_id=key_id)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict("This key was revoked or has expired. Create another one.", key_id=key_id)
     made = create_key(

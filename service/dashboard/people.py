@@ -16,7 +16,7 @@ from service.api.rates import client_address
 from service.dashboard.access import COOKIE, Dashboard, Form, Member, Running, Viewer, is_secure, require_form_of
 from service.dashboard.pages import PageRoute, page
 from service.dashboard.sessions import close_session, open_session
-from service.dashboard.sign_in import NEXT_CHARACTERS_MAX, local_path, set_session
+from service.dashboard.sign_in import NEXT_CHARACTERS_MAX, local_path, login_page, set_session
 from service.db.access_tables import ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
@@ -70,7 +70,7 @@ def finish(request: Request, dashboard: Running) -> Response:
     except (Unauthorized, Forbidden) as error:
         structlog.get_logger(__name__).warning("provider_sign_in_refused", address=client_address(request))
         status = 401 if isinstance(error, Unauthorized) else 403
-        refused = page(request, "login.html", status_code=status, next="/", provider=True, message=error.message)
+        refused = login_page(request, "/", error.message, status)
         refused.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
         return refused
     with transaction(dashboard.factory) as session:

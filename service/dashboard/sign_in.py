@@ -34,8 +34,7 @@ FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the addre
 @router.get("/login")
 def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CHARACTERS_MAX)] = "/") -> HTMLResponse:
     """Show the form."""
-    provider = request.app.state.service.provider is not None
-    return page(request, "login.html", next=local_path(next), message=None, provider=provider)
+    return login_page(request, local_path(next))
 
 
 @router.post("/login")
@@ -46,15 +45,22 @@ def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
         principal = identify(dashboard.service, request, form.get("key", "").strip())
     except Unauthorized as error:
         structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=client_address(request))
-        return page(request, "login.html", status_code=401, next=target, message=error.message)
+        return login_page(request, target, error.message, 401)
     except TooManyWrongKeys as error:
-        refused = page(request, "login.html", status_code=429, next=target, message=error.message)
+        refused = login_page(request, target, error.message, 429)
         refused.headers["Retry-After"] = str(error.seconds)
         return refused
     if not may_read(principal):
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
-        return page(request, "login.html", status_code=403, next=target, message=message)
+        return login_page(request, target, message, 403)
     return _begin(request, dashboard, principal, target)
+
+
+def login_page(request: Request, target: str, message: str | None = None, status_code: int = 200) -> HTMLResponse:
+    """Show the form, with what was wrong, and a link to the sign-in provider where there is one."""
+    provider = request.app.state.service.provider is not None
+    facts = {"next": target, "message": message, "provider": provider}
+    return page(request, "login.html", status_code=status_code, **facts)
 
 
 @router.get("/sign-in/{secret}")

@@ -13,7 +13,7 @@ from service.db.access_tables import ApiKey, Person, SignIn
 from service.db.session import SessionFactory, transaction
 from service.logs import get_logger
 from service.people.provider import NotVouchedFor, Provider, ProviderUnavailable, SignInRefused
-from service.people.roles import confirm, end_lapsed, lapse, long_lapsed
+from service.people.roles import confirm, end_lapsed, lapse, long_lapsed, unknown_projects
 from service.settings import Settings
 
 ROUND_SECONDS = 5.0
@@ -54,11 +54,22 @@ class Confirming(Background):
         return answered
 
     def _work(self) -> None:
+        self._try(self._name_unknown_projects)
         while not self._stopping.wait(ROUND_SECONDS):
-            try:
-                self.round()
-            except Exception as error:  # whatever it is: everybody's sessions depend on the next round
-                get_logger(__name__).error("people_not_confirmed", error=type(error).__name__)
+            self._try(self.round)
+
+    def _try(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except Exception as error:  # whatever it is: everybody's sessions depend on the next round
+            get_logger(__name__).error("people_not_confirmed", error=type(error).__name__)
+
+    def _name_unknown_projects(self) -> None:
+        with transaction(self._factory, read_only=True) as session:
+            unknown = unknown_projects(session, self._settings)
+        for project_id in unknown:
+            what = f"OBSCURA_OIDC_GROUPS names {project_id}, and there is no such project."
+            get_logger(__name__).error("operator_needed", code="unknown_project", message=what)
 
     def _ask(self, person_id: str) -> bool:
         now = self._clock()

@@ -23,7 +23,6 @@ from service.auth import remember_key, revoke
 from service.db.access_tables import ApiKey, Person, SignIn
 from service.db.base import new_id
 from service.db.project_tables import Project
-from service.logs import get_logger
 from service.recording import Act, record
 from service.settings import Settings
 
@@ -57,6 +56,12 @@ def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, fr
     if settings.oidc_admin_group and settings.oidc_admin_group in groups:
         found[None] = frozenset({Scope.ADMIN})
     return found
+
+
+def unknown_projects(session: Session, settings: Settings) -> list[str]:
+    """Return the projects that the settings name and that do not exist: nobody has a role in them."""
+    named = {project_id for roles in settings.oidc_groups.values() for project_id in roles}
+    return sorted(project_id for project_id in named if not _is_there(session, project_id))
 
 
 def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token: str, *, now: datetime) -> Person:
@@ -164,10 +169,5 @@ def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[
 
 
 def _is_there(session: Session, project_id: str | None) -> bool:
-    """Tell whether a project exists that the settings name; the operator is told where it does not."""
-    there = project_id is None or session.get(Project, project_id) is not None
-    if not there:
-        get_logger(__name__).error(
-            "operator_needed", code="unknown_project", message=f"No project {project_id} exists."
-        )
-    return there
+    """Tell whether a project exists that the settings name."""
+    return project_id is None or session.get(Project, project_id) is not None

@@ -267,6 +267,11 @@ def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) 
     house.confirm(11 * MINUTE)
     assert not opens(old)
     strangers = house.sign_in("ana")
+    with transaction(house.factory, read_only=True) as session:
+        role = session.get_one(ApiKey, key.id).created_by
+    owner = house.program(house.key_of(strangers, name="the owner's"))
+    answer = owner.post(f"/v1/keys/{role}/rotate", json={"overlap_seconds": 0})
+    assert (answer.status_code, "stands for a person's role" in answer.text) == (409, True)
     for act in ("rotate", "revoke"):
         theirs = {"token": form_token_of(strangers), "overlap": "0", "days": "7"}
         assert strangers.post(f"/you/keys/{key.id}/{act}", data=theirs).status_code == 404

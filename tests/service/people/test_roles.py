@@ -194,6 +194,7 @@ def test_a_project_that_is_not_there_gives_nobody_a_role(
         person = signs_in(session, settings, now, ["heart"])
         assert roles.roles(session, person) == []
         assert session.scalars(select(Admin)).all() == []
+        assert roles.unknown_projects(session, settings) == ["prj_" + "a" * 20]  # which the operator is told
 
 
 def test_two_people_of_one_name_are_two_admins(
