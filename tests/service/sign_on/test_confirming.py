@@ -15,7 +15,7 @@ from service.dashboard.sessions import form_token
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden
-from tests.service.people.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
+from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
 from tests.together import wait_until
 
 MINUTE = 60
