@@ -283,6 +283,33 @@ def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) 
         assert session.get_one(ApiKey, new.id).revoked_at is not None
 
 
+def test_forms_of_the_page_you_come_from_it_and_from_this_session_alone(house: House) -> None:
+    browser, other = house.sign_in("eve"), house.sign_in("eve")
+    house.key_of(browser)
+    with transaction(house.factory, read_only=True) as session:
+        key = session.scalars(select(ApiKey).where(ApiKey.name == "nightly")).one()
+    fields = {"role": str(key.created_by), "name": "k", "scope": "all", "days": "7", "overlap": "0"}
+
+    def keys() -> list[tuple[str, bool, object]]:
+        with transaction(house.factory, read_only=True) as session:
+            rows = session.scalars(select(ApiKey).order_by(ApiKey.id)).all()
+            return [(row.id, row.revoked_at is None, row.expires_at) for row in rows]
+
+    before, own, cookie = keys(), form_token_of(browser), browser.cookies[COOKIE]
+    for act in ("project", "keys", f"keys/{key.id}/rotate", f"keys/{key.id}/revoke"):
+        nobody = house.browser().post(f"/you/{act}", data=fields | {"token": own})
+        assert (nobody.status_code, nobody.headers["location"]) == (303, f"/login?next=/you/{act}")
+        for token in ("", "0" * 64, form_token_of(other)):
+            assert browser.post(f"/you/{act}", data=fields | {"token": token}).status_code == 403, act
+        foreign = {"Origin": "https://elsewhere.example"}
+        assert browser.post(f"/you/{act}", data=fields | {"token": own}, headers=foreign).status_code == 403, act
+        assert browser.post(f"/you/{act}", data={"token": own}).status_code in (303, 404, 422), act
+        if not act.endswith("revoke"):
+            assert keys() == before, act
+    assert keys() != before  # the control: the last one needs nothing else
+    assert browser.cookies[COOKIE] == cookie
+
+
 def test_a_key_that_an_admin_made_has_no_person_and_no_page_of_keys(house: House) -> None:
     body = {"name": "plain", "role": "analyst", "project_id": house.heart}
     made = house.admin.post("/v1/keys", json=body).json()
