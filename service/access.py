@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, and_, exists, not_, select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.interfaces import ORMOption
 
-from service.db.access_tables import Admin, ApiKey
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.audit_tables import AuditEvent
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
@@ -61,19 +61,28 @@ ROLES = {
     Role.VIEWER: (Scope.RELEASES,),
 }
 _WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
+# In the info of sessions: whether those who decide must be people whom the sign-in provider knows.
+PEOPLE_DECIDE = "obscura_people_decide"
+
+
+def covers(held: frozenset[Scope], scope: Scope) -> bool:
+    """Tell whether whoever has some scopes may do what another one stands for."""
+    return bool(held & {scope, Scope.ADMIN}) or bool(held & _WIDER.get(scope, frozenset()))
 
 
 @dataclass(frozen=True)
 class Principal:
     """Who is asking: a key's id and scopes, the person behind it where it is an admin's, and its project.
 
-    Without a project it is the key of an admin of the installation.
+    Without a project it is the key of an admin of the installation. `person_id` is whom the sign-in provider vouches
+    for, where there is one.
     """
 
     id: str
     scopes: frozenset[Scope]
     admin_id: str | None = None
     project_id: str | None = None
+    person_id: str | None = None
 
     def require(self, scope: Scope) -> None:
         """Let the caller pass, or not.
@@ -81,7 +90,7 @@ class Principal:
         Raises:
             Forbidden: the key has neither this scope nor `admin`.
         """
-        if not self.scopes & {scope, Scope.ADMIN} and not self.scopes & _WIDER.get(scope, frozenset()):
+        if not covers(self.scopes, scope):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
 
@@ -105,12 +114,13 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
-        table: one that belongs to an account, the accounts themselves, projects, requests, keys or audit events.
+        table: one that belongs to an account, the accounts themselves, projects, people, requests, keys or audit
+            events.
     """
     rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if caller is None or (caller.project_id is None and table in CONTENT):
         rules.append(not_(exists().where(Project.id != DEFAULT_PROJECT)))
-    elif caller.project_id is not None and table is not Admin:
+    elif caller.project_id is not None:
         rules.append(_of_project(table, caller.project_id))
     return and_(*rules) if rules else None
 
@@ -121,7 +131,7 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (AccountRow, Dataset, ApiKey, AuditEvent):
+    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision):
         condition = table.project_id == project_id
     elif table not in get_args(Made):
         condition = table.account_id.in_(accounts)

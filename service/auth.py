@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, select, update
+from sqlalchemy import ColumnElement, Select, not_, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
+from obscura.wire.words import Admission
 from service import projects
 from service.access import ROLES, Principal, Role, Scope, find, require_visible
-from service.db.access_tables import ApiKey
+from service.confirmations import is_confirmed, require_confirmed
+from service.db.access_tables import Admin, ApiKey
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 from service.recording import Act, record
 
@@ -58,6 +60,7 @@ def create_key(
             that would be nobody's, one of which it is not said to which of several projects it belongs, or an end that
             is over or is later than that of the key that asks.
         NotFound: there is no such project.
+        Forbidden: it could do more than the key that asks.
         Unauthorized: the key that asks was revoked meanwhile.
     """
     require_name(name, "A key's name")
@@ -70,9 +73,12 @@ def create_key(
         raise InvalidInput(
             f"A key has a role ({', '.join(Role)}) or else scopes ({', '.join(Scope)}): give one of these."
         )
+    asking = None if created_by is None else session.get_one(ApiKey, created_by)
+    if asking is not None:
+        for scope in chosen:
+            principal_of(asking).require(Scope(scope))
     if Scope.ADMIN in chosen and admin_id is None:
         raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
-    asking = None if created_by is None else session.get_one(ApiKey, created_by)
     of_installation = Scope.ADMIN in chosen and role is None and (asking is None or asking.project_id is None)
     if not of_installation or project_id is not None:
         project_id = projects.choose(session, project_id)
@@ -86,14 +92,19 @@ def create_key(
         admin_id=admin_id if Scope.ADMIN in chosen else None,
         created_by=created_by,
         project_id=project_id,
-        expires_at=_end(session, expires_at, created_by, now),
+        expires_at=made_until(session, expires_at, created_by, now),
         now=now,
     )
     return key, token
 
 
-def _end(session: Session, wished: datetime | None, created_by: str | None, now: datetime) -> datetime | None:
-    """Return when a new key ends. Keeps the key that asks from being revoked until this one is there to go with it."""
+def made_until(session: Session, wished: datetime | None, created_by: str | None, now: datetime) -> datetime | None:
+    """Return when a new key ends. Keeps the key that asks from being revoked until this one is there to go with it.
+
+    Raises:
+        InvalidInput: the end that is wished for is over, or is later than that of the key that asks.
+        Unauthorized: the key that asks was revoked meanwhile.
+    """
     end = None
     if created_by is not None:
         asking = session.get_one(ApiKey, created_by, with_for_update={"read": True}, populate_existing=True)
@@ -119,8 +130,11 @@ def remember_key(
     created_by: str | None = None,
     expires_at: datetime | None = None,
     project_id: str | None = None,
+    person_id: str | None = None,
 ) -> ApiKey:
-    """Let a token be used from now on, of which only its SHA-256 is known here."""
+    """Let a token be used from now on, of which only its SHA-256 is known here; of the person whose key has made it."""
+    if created_by is not None:
+        person_id = session.get_one(ApiKey, created_by).person_id
     key = ApiKey(
         id=key_id,
         name=name,
@@ -131,6 +145,7 @@ def remember_key(
         created_at=now,
         expires_at=expires_at,
         project_id=project_id,
+        person_id=person_id,
     )
     session.add(key)
     session.flush()
@@ -163,12 +178,14 @@ def rotate_key(
     Raises:
         NotFound: no such key.
         Forbidden: it is another admin's.
-        Conflict: it was revoked, or has expired: whoever has it has no use for another one.
+        Conflict: it was revoked, or has expired: whoever has it has no use for another one; or it stands for a role.
         InvalidInput: the new one would end too late, or in the past.
     """
     old = find(session, ApiKey, key_id, lock=True)
     if old.admin_id is not None and old.admin_id != admin_id:
         raise Forbidden("An admin's keys are rotated by that person.", key_id=key_id)
+    if old.person_id is not None and old.created_by is None:
+        raise Conflict("This key stands for a person's role, by their groups. Nobody has its token.", key_id=key_id)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict("This key was revoked or has expired. Create another one.", key_id=key_id)
     made = create_key(
@@ -192,7 +209,8 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
     """Find the caller behind a token. An unknown id costs the same comparison as a known one.
 
     Raises:
-        Unauthorized: the token is not one of ours, was revoked, or has expired, which is said to its holder alone.
+        Unauthorized: the token is not one of ours, was revoked, or has expired, which is said to its holder alone; or
+            it is of a person whom the sign-in provider has not confirmed for too long.
     """
     claimed = claimed_id(token)
     key = session.get(ApiKey, claimed) if claimed else None
@@ -201,6 +219,7 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
         raise Unauthorized(_UNKNOWN)
     if key.expires_at is not None and key.expires_at <= now:
         raise Unauthorized(f"This API key expired at {_moment(key.expires_at)}. An admin can make another one.")
+    require_confirmed(session, key.person_id, now)
     return principal_of(key)
 
 
@@ -213,12 +232,14 @@ def claimed_id(token: str) -> str:
 def principal_of(key: ApiKey) -> Principal:
     """Return the caller behind a key; whether it is valid was checked."""
     scopes = frozenset(Scope(scope) for scope in key.scopes)
-    return Principal(id=key.id, scopes=scopes, admin_id=key.admin_id, project_id=key.project_id)
+    of = {"admin_id": key.admin_id, "project_id": key.project_id, "person_id": key.person_id}
+    return Principal(id=key.id, scopes=scopes, **of)
 
 
 def is_usable(now: datetime) -> ColumnElement[bool]:
-    """The condition that a key was not revoked and has not expired."""
-    return ApiKey.revoked_at.is_(None) & (ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now))
+    """The condition that a key was not revoked, has not expired, and is of nobody who is no longer confirmed."""
+    in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
+    return ApiKey.revoked_at.is_(None) & in_time & is_confirmed(now)
 
 
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
@@ -229,7 +250,8 @@ def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | Non
 def revoke_key(
     session: Session, *, key_id: str, admin_id: str | None, now: datetime, with_made: bool = True
 ) -> tuple[ApiKey, int]:
-    """Revoke a key, for good, as one admin alone may: their own, and those that are no admin's.
+    """Revoke a key, for good, as one admin alone may: their own, those of owners whom they have named alone, and those
+    that are no admin's.
 
     Another admin's keys take two people (`service.admins.ask_revocation`): whoever could revoke them alone could make
     themself the only one who decides. Revoking twice keeps the first time.
@@ -250,7 +272,9 @@ def revoke_key(
     if key is None:
         raise NotFound("There is no such key.", key_id=key_id)
     this = ApiKey.id == key_id
-    theirs = ApiKey.admin_id.is_not(None) & ApiKey.admin_id.is_distinct_from(admin_id)
+    alone = Admin.asked_by == admin_id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
+    ours = ApiKey.admin_id.is_not_distinct_from(admin_id) | ApiKey.admin_id.in_(select(Admin.id).where(*alone))
+    theirs = ApiKey.admin_id.is_not(None) & not_(ours)
     going = ApiKey.id.in_(with_all_made(this)) if with_made else this
     if session.scalar(select(ApiKey.id).where(going, theirs, ApiKey.revoked_at.is_(None)).limit(1)) is not None:
         raise Forbidden(
