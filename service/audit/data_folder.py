@@ -135,7 +135,7 @@ def not_counted(
 def published_since(session: Session, folder: DataFolder, job_ids: Collection[str]) -> dict[str, str]:
     """Return, by job, the releases that lie there and that the database does not know as published.
 
-    They were paid for. Unless somebody moves them they go to the trash when their jobs, which it may know, are discarded.
+    They were paid for, and go to the trash when their jobs, which it may know, are discarded and nobody moves them.
     """
     names = {job_id: release_id_of(job_id) for job_id in job_ids if release_id_of(job_id) in folder.releases}
     known = among(session, select(Release.id), Release.id, sorted(names.values()))

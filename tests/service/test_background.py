@@ -49,7 +49,7 @@ def test_a_thread_that_fails_says_so_and_goes_on(monkeypatch, stream: io.StringI
 def test_nobody_waits_for_ever_for_an_event_while_the_database_is_away(
     tmp_path: Path, sqlite_template, audit_log, stream, monkeypatch
 ):
-    """Its disk, such as one of the network, is gone for a moment: what could not be written is said, or is tried again."""
+    """Its disk, such as one of the network, is gone for a moment: what could not be written is told, or tried again."""
     monkeypatch.setattr(auditing, "RETRY_SECONDS", 0.1)
     disk, away = tmp_path / "disk", tmp_path / "away"
     disk.mkdir()
