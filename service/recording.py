@@ -45,6 +45,7 @@ class Act(enum.StrEnum):
     ADMIN_REMOVED = "admin removed"
     PROJECT_MADE = "project made"
     PROJECT_RENAMED = "project renamed"
+    QUOTA_SET = "quota set"
     ASKED = "decision asked for"
     APPROVED = "decision approved"
     DECLINED = "decision declined"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -96,6 +96,19 @@ class AccountClient:
     def rename_project(self, project_id: str, *, name: str) -> admin_schemas.ProjectRecord:
         """Give a project another name."""
         return self._repeat(admin_schemas.ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name})
+
+    def project(self, project_id: str) -> admin_schemas.ProjectUseRecord:
+        """Return a project with its quota and what it takes."""
+        return self._get(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}")
+
+    def set_quota(self, project_id: str, limits: Mapping[str, int | None]) -> admin_schemas.ProjectUseRecord:
+        """Say how much a project may take, as an admin of the installation.
+
+        Args:
+            project_id: Whose quota it is.
+            limits: `disk_bytes_max`, `jobs_max` and `worker_hours_max`; None lifts one, and what is left out stays.
+        """
+        return self._repeat(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}/quota", dict(limits))
 
     def create_key(
         self,

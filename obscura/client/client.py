@@ -236,6 +236,8 @@ class AsyncClient(AsyncPlanClient):
     projects = listed(Client.projects)
     find_project = verb(Client.find_project)
     rename_project = verb(Client.rename_project)
+    project = verb(Client.project)
+    set_quota = verb(Client.set_quota)
     create_key = verb(Client.create_key)
     keys = listed(Client.keys)
     rotate_key = verb(Client.rotate_key)

@@ -79,6 +79,8 @@ EXAMPLES: dict[str, Any] = {
     "created_by_name": "first admin",
     "cursor": "WyIyMDI2Il0",
     "dataset_id": _id("ds"),
+    "disk_bytes_declared": 23_500_000_000,
+    "disk_bytes_max": 100_000_000_000,
     "decided_by": _id("adm"),
     "decided_by_admin": _id("adm"),
     "delta": 1e-5,
@@ -103,6 +105,8 @@ EXAMPLES: dict[str, Any] = {
     "instance": "/v1/jobs",
     "introduction": f"key_abcdefghijklmnopqrst:{_DIGEST}",
     "job_id": _id("job"),
+    "jobs_max": 4,
+    "jobs_unfinished": 2,
     "joined": False,
     "key_id": _id("key"),
     "Idempotency-Key": "3f0c7c1e-5a0b-4a55-9d43-6e4f6a1c2b7d",
@@ -209,6 +213,8 @@ EXAMPLES: dict[str, Any] = {
     "visibility": "private",
     "width": 28,
     "with_made": True,
+    "worker_hours_max": 200,
+    "worker_hours_used": 31,
 }
 for _kind in KINDS.values():
     if _kind.reading is not None:

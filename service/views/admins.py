@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord
+from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord, ProjectUseRecord
 from obscura.wire.schemas import record_of
-from service import admins, decisions
+from service import admins, decisions, quotas
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.project_tables import Project
 
@@ -29,6 +29,18 @@ def admin_request(row: Decision, now: datetime) -> AdminRequestRecord:
 def project(row: Project) -> ProjectRecord:
     """A department."""
     return record_of(ProjectRecord, row)
+
+
+def project_use(session: Session, row: Project, now: datetime) -> ProjectUseRecord:
+    """A department with its quota and what it takes."""
+    use = quotas.use_of(session, row.id, now=now)
+    return record_of(
+        ProjectUseRecord,
+        row,
+        disk_bytes_declared=quotas.shown_bytes(use.disk_bytes),
+        jobs_unfinished=use.jobs,
+        worker_hours_used=use.worker_hours,
+    )
 
 
 def lifetime(row: Decision, now: datetime) -> dict[str, Any]:

@@ -30,6 +30,7 @@ WHOLE = {
     "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",
     "metrics.py": "counts everybody's jobs, for whoever is on call",
+    "quotas.py": "counts what a project takes once it was found, and puts everybody's jobs in their order",
     "recording.py": "links each event to the one before, whoever's that is",
     "jobs/lifecycle.py": "workers take any job",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",

@@ -56,6 +56,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/releases/{release_id}/samples": {"count": 1, "seed": 1, "format": "npz"},
     "POST /v1/releases/{release_id}/evaluations": {"dataset_id": "{dataset_id}"},
     "POST /v1/projects/{project_id}/rename": {"name": "another name"},
+    "POST /v1/projects/{project_id}/quota": {"jobs_max": 1000},
     "POST /v1/keys/{key_id}/revoke": {},
     "POST /v1/keys/{key_id}/rotate": {"overlap_seconds": 0},
     "POST /v1/keys/{key_id}/ask-revocation": {"reason": "a test"},
