@@ -21,6 +21,7 @@ from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
 from service.errors import Conflict, Forbidden, NotFound, short_reason
+from service.notices import tell_of_decision
 from service.recording import Act, record
 
 REQUEST_LIFETIME = timedelta(days=7)
@@ -75,7 +76,10 @@ def ask(
     decision.asked_by, decision.asked_with, decision.asked_at = str(asking.admin_id), asking.id, now
     session.add(decision)
     session.flush()
-    record(session, Act.ASKED, decision.id, project_id=_project_of(session, decision))
+    project_id = _project_of(session, decision)
+    record(session, Act.ASKED, decision.id, project_id=project_id)
+    facts = {"request_id": decision.id, "action": action.value, "state": decision.state.value}
+    tell_of_decision(session, project_id, now=now, **facts)
     return decision
 
 

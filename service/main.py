@@ -39,6 +39,8 @@ from service.recording import recorded
 from service.settings import Settings
 from service.storage import is_elsewhere
 from service.storage.interface import StorageUnavailable
+from service.webhooks.delivering import Deliveries
+from service.webhooks.sending import Sender
 from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler
 
@@ -109,7 +111,9 @@ def create_app(
         rates=Rates(settings.requests_per_minute, counts),
     )
     metrics = _metrics(settings, factory, clock)
-    app.state.parts = (*([events] if events else []), key_uses, *workers.parts, *([metrics[1]] if metrics else []))
+    first: tuple[_Part, ...] = (events,) if events else ()
+    webhooks = Deliveries(factory, Sender(settings.webhooks_private), clock)
+    app.state.parts = (*first, key_uses, webhooks, *workers.parts, *([metrics[1]] if metrics else []))
     app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
     for router in routers():

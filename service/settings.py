@@ -51,6 +51,9 @@ class Settings(BaseSettings):
         default="off", description="whether each request is an event of the audit log, and refused without one"
     )
     audit_log_days: int = Field(default=365, ge=1, le=36_500, description="before an event is removed from it")
+    webhooks_private: bool = Field(
+        default=False, description="whether webhooks may go to addresses that are not public, and without TLS"
+    )
     metrics_address: str = Field(
         default="",
         description="host:port at which this API process tells its metrics, to whoever can connect; no default",

@@ -243,6 +243,11 @@ class AsyncClient(AsyncPlanClient):
     rotate_key = verb(Client.rotate_key)
     revoke_key = verb(Client.revoke_key)
     ask_revocation = verb(Client.ask_revocation)
+    create_webhook = verb(Client.create_webhook)
+    webhooks = listed(Client.webhooks)
+    rotate_webhook = verb(Client.rotate_webhook)
+    test_webhook = verb(Client.test_webhook)
+    remove_webhook = verb(Client.remove_webhook)
 
     create_account = verb(Client.create_account, AsyncAccount.of)
     find_account = verb(Client.find_account, AsyncAccount.of)

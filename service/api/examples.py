@@ -32,6 +32,7 @@ PARAMETERS = {
     "request_id": "The request.",
     "sample_id": "The drawing; null for other jobs.",
     "sweep_id": "The sweep.",
+    "webhook_id": "The webhook.",
 }
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 # By the name of a field or parameter; those of one schema alone begin with its name.
@@ -213,6 +214,17 @@ EXAMPLES: dict[str, Any] = {
     "visibility": "private",
     "width": 28,
     "with_made": True,
+    "delivered": True,
+    "events": ["job.ended", "trainings.stopped"],
+    "failing_since": None,
+    "overlap_until": None,
+    "WebhookTestRecord.status": 200,
+    "WebhookTestRecord.reason": None,
+    "WebhookRecord.state": "active",
+    "NewWebhookRecord.state": "active",
+    "secret": "whsec_...",
+    "url": "https://hooks.example.org/obscura",
+    "webhook_id": _id("whk"),
     "worker_hours_max": 200,
     "worker_hours_used": 31,
 }

@@ -44,6 +44,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "idempotency_mismatch": (422, "Idempotency key used with another body"),
     "unauthorized": (401, "A valid key is needed"),
     "forbidden": (403, "The key lacks the scope"),
+    "address_refused": (422, "Not an address for webhooks"),
     "too_large": (413, "Too large"),
     "stale_attempt": (409, "Superseded attempt"),
     "hold_exhausted": (409, "The hold is used up"),

@@ -46,6 +46,8 @@ BELIEVED_BY_NOBODY = {
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
     "projects": "names for people; who belongs to which says who may look, and no budget depends on it",
+    "webhooks": "whom people have told of what happens; who can write here can make keys as well",
+    "deliveries": "what they are told: ids and states, which readers of the service see",
     "installation": "compared with the data folder: tested in tests/service/test_installation.py",
     "entries": "tested byte by byte in test_verify",
     "checkpoints": "tested in test_forgery",
