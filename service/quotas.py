@@ -190,7 +190,7 @@ def _disk_bytes(session: Session, project_id: str) -> int:
         .select_from(Sample)
         .join(Job, Job.id == Sample.job_id)
         .join(Dataset, Dataset.id == Job.dataset_id)
-        .where(Job.account_id.in_(_accounts(project_id)), Job.state.in_(_DRAWN))
+        .where(Job.account_id.in_(_accounts(project_id)), Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
     )
     return int(session.scalar(declared) or 0) + int(session.scalar(drawn) or 0)
 

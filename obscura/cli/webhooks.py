@@ -69,8 +69,7 @@ def try_webhook(context: typer.Context, webhook: WebhookId, as_json: Json = Fals
 def remove_webhook(context: typer.Context, webhook: WebhookId, as_json: Json = False) -> None:
     """Tell an address nothing more."""
     with connected(context, as_json) as (client, output):
-        client.remove_webhook(webhook)
-        output.notice(f"{webhook} is told nothing more.")
+        output.record(client.remove_webhook(webhook), "removed")
 
 
 def _show_new(output: Output, made: NewWebhookRecord) -> None:

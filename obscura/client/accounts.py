@@ -188,9 +188,10 @@ class AccountClient:
         """Send a request that says nothing but `test`; one that is answered enables a webhook again."""
         return self._post(webhook_schemas.WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
 
-    def remove_webhook(self, webhook_id: str) -> None:
+    def remove_webhook(self, webhook_id: str) -> webhook_schemas.WebhookRecord:
         """Tell an address nothing more."""
-        self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
+        answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
+        return webhook_schemas.WebhookRecord.model_validate_json(answer.content)
 
     def create_account(
         self,

@@ -56,6 +56,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "audit_log_unavailable": (503, "The audit log needs an operator"),
     "quota_exceeded": (409, "The project's quota is used up"),
     "pending": (409, "Not ready yet"),
+    "sample_removed": (410, "The sample was removed"),
     "job_failed": (409, "The job did not succeed"),
     "range_not_satisfiable": (416, "Range outside the content"),
     "too_many_streams": (503, "Too many event streams"),
@@ -106,6 +107,12 @@ class JobNotSucceeded(ApiError):
     """A sample's job ended without content."""
 
     code: ClassVar[str] = "job_failed"
+
+
+class SampleRemoved(ApiError):
+    """A sample is older than the operator keeps them."""
+
+    code: ClassVar[str] = "sample_removed"
 
 
 class Busy(ApiError):

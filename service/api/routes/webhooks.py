@@ -14,6 +14,7 @@ from obscura.wire.webhook_schemas import (
     WebhookRotationRequest,
     WebhookTestRecord,
 )
+from service.access import find
 from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
 from service.api.pages import answer_newest
@@ -69,12 +70,13 @@ def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Re
     return answer(request, WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason))
 
 
-@router.delete("/{webhook_id}", dependencies=[ADMIN], status_code=204, summary="Remove a webhook")
-def remove_webhook(service: Running, webhook_id: WebhookId) -> Response:
+@router.delete("/{webhook_id}", dependencies=[ADMIN], response_model=WebhookRecord, summary="Remove a webhook")
+def remove_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
     """Tell an address nothing more, nor what it was to be told already."""
     with transaction(service.factory) as session:
+        record = views.shown(session, find(session, Webhook, webhook_id), WebhookRecord)
         hooks.remove(session, webhook_id)
-    return Response(status_code=204)
+    return answer(request, record)
 
 
 def _fresh(record: NewWebhookRecord) -> Response:

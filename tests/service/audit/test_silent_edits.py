@@ -56,6 +56,7 @@ BELIEVED_BY_NOBODY = {
 UNSEEN = {
     ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
     ("datasets", "project_id"): "likewise",
+    ("samples", "removed_at"): "whether its files are still kept; drawn again they are the same",
     ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
     ("jobs", "lease_owner"): "a name for operators",
     ("jobs", "lease_until"): "when the job may be claimed again; claims are fenced by the hold's attempt",
