@@ -1,4 +1,4 @@
-"""Admins, what was asked about them, projects, and keys."""
+"""Admins, what was asked about them, projects, keys, and webhooks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord, ProjectUseRecord
 from obscura.wire.schemas import record_of
+from obscura.wire.webhook_schemas import WebhookRecord
 from service import admins, decisions, quotas
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.project_tables import Project
+from service.db.webhook_tables import Webhook
+from service.webhooks.hooks import state_of
 
 
 def admin(row: Admin) -> AdminRecord:
@@ -55,3 +58,8 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
         record_of(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
         for row, maker in ((row, makers.get(row.id)) for row in rows)
     ]
+
+
+def webhooks(session: Session, rows: Sequence[Webhook]) -> list[WebhookRecord]:
+    """Webhooks without their secrets, each with what became of it."""
+    return [record_of(WebhookRecord, row, state=state_of(session, row)) for row in rows]

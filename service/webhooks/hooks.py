@@ -29,7 +29,7 @@ def create(
         private: whether the operator allows addresses that are not public.
 
     Raises:
-        AddressRefused: the URL is none that requests are sent to.
+        AddressRefused: requests are not sent to such a URL.
         Conflict: the project has as many webhooks as are kept.
     """
     read_url(url, private=private)

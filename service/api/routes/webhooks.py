@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
+from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.webhook_schemas import (
@@ -20,7 +21,7 @@ from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
 from service.api.pages import answer_newest
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
-from service.views import webhooks as views
+from service.views import admins as views
 from service.webhooks import delivering, hooks
 from service.webhooks.sending import Sender
 
@@ -37,14 +38,14 @@ def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Resp
     private = service.settings.webhooks_private
     with transaction(service.factory) as session:
         made = hooks.create(session, admin, **body.model_dump(), private=private, now=service.clock())
-        record = views.shown(session, made, NewWebhookRecord, secret=made.secret)
+        record = _with_secret(session, made)
     return _fresh(record)
 
 
 @router.get("", dependencies=[ADMIN], response_model=Page[WebhookRecord], summary="List webhooks")
 def list_webhooks(service: Running, request: Request, page: Paging) -> Response:
     """List the webhooks of the key's project, newest first, also those that are told nothing any more."""
-    return answer_newest(service, request, page, Webhook, views.records)
+    return answer_newest(service, request, page, Webhook, views.webhooks)
 
 
 @router.post(
@@ -58,7 +59,7 @@ def rotate_webhook(service: Running, webhook_id: WebhookId, body: WebhookRotatio
     """Make another secret. For the overlap each request carries a signature under each of the two."""
     with transaction(service.factory) as session:
         made = hooks.rotate(session, webhook_id, **body.model_dump(), now=service.clock())
-        record = views.shown(session, made, NewWebhookRecord, secret=made.secret)
+        record = _with_secret(session, made)
     return _fresh(record)
 
 
@@ -74,9 +75,13 @@ def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Re
 def remove_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
     """Tell an address nothing more, nor what it was to be told already."""
     with transaction(service.factory) as session:
-        record = views.shown(session, find(session, Webhook, webhook_id), WebhookRecord)
+        (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)])
         hooks.remove(session, webhook_id)
     return answer(request, record)
+
+
+def _with_secret(session: Session, made: Webhook) -> NewWebhookRecord:
+    return NewWebhookRecord(**dict(views.webhooks(session, [made])[0]), secret=made.secret)
 
 
 def _fresh(record: NewWebhookRecord) -> Response:

@@ -14,6 +14,7 @@ from obscura.wire.job_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind, SampleFormat
 from service import ledger
+from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
@@ -141,7 +142,7 @@ def finish(
 
 def due(session: Session, *, before: datetime, limit: int) -> Sequence[str]:
     """Return the ids of samples that were drawn before a moment and whose files were not removed, oldest first."""
-    drawn = select(Sample.id).join(Job, Job.id == Sample.job_id)
+    drawn = visible(session, Sample, select(Sample.id)).join(Job, Job.id == Sample.job_id)
     drawn = drawn.where(Sample.sha256.is_not(None), Sample.removed_at.is_(None), Job.finished_at < before)
     return session.scalars(drawn.order_by(Job.finished_at, Sample.id).limit(limit)).all()
 
