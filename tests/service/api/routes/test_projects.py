@@ -102,6 +102,7 @@ def test_the_page_shows_what_is_taken_and_sets_quotas(served):
     heart = project(served)
     owner = member(served, heart, "owner")
     admin = browser(served, served.tokens["admin"])
+    owner.send("webhooks", {"url": "https://hooks.example.org/of-heart"}, status=201)
     shown = admin.get("/projects").text
     assert "heart" in shown
     token = shown.split('name="token" value="')[1].split('"')[0]
@@ -114,3 +115,7 @@ def test_the_page_shows_what_is_taken_and_sets_quotas(served):
     assert "of 2.0 GB" in seen
     assert "Set the quota" not in seen
     assert "default" not in seen
+    assert "of-heart" in seen
+    assert "whsec_" not in seen
+    reader = member(served, heart, "analyst")
+    assert "of-heart" not in browser(served, reader.tokens["admin"]).get("/projects").text
