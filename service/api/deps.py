@@ -150,7 +150,6 @@ async def installation_admin(admin: Admin) -> Principal:
 
 
 INSTALLATION = Depends(installation_admin)
-InstallationAdmin = Annotated[Principal, INSTALLATION]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Quotas of projects, and when a worker last took a job of theirs.
 
-Revision: 0019, after 0018.
+Revision: 0020, after 0019.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from service.db.revisions import BIG, MOMENT
 
-revision = "0019"
-down_revision = "0018"
+revision = "0020"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 
