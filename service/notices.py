@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import NoticeKind
-from service.db.access_tables import ApiKey
+from service.db.access_tables import ApiKey, Person
 from service.db.base import canonical_text, new_id
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT, Project
@@ -47,9 +47,14 @@ def tell_of_stop(session: Session, account_id: str | None, *, now: datetime) -> 
 
 
 def is_live() -> ColumnElement[bool]:
-    """The condition that a webhook is told anything: it is not disabled, and the key that made it was not revoked."""
-    revoked = exists().where(ApiKey.id == Webhook.made_by, ApiKey.revoked_at.is_not(None))
-    return Webhook.disabled_at.is_(None) & not_(revoked)
+    """The condition that a webhook is told anything: it is not disabled, nor are those gone whose key made it."""
+    return Webhook.disabled_at.is_(None) & not_(is_of_somebody_gone())
+
+
+def is_of_somebody_gone() -> ColumnElement[bool]:
+    """The condition that the key that made a webhook was revoked, or the provider vouches no more for whose it is."""
+    lapsed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_not(None))
+    return exists().where(ApiKey.id == Webhook.made_by, or_(ApiKey.revoked_at.is_not(None), lapsed))
 
 
 def body_of(event_id: str, kind: str, project_id: str | None, now: datetime, facts: dict[str, str]) -> str:

@@ -43,7 +43,7 @@ class WebhookRecord(ApiRecord):
     events: list[str] = Field(description="What it is told.")
     state: str = Field(
         description="`active`; `failing` since the last request that was answered; `disabled` after five days of that; "
-        "or `revoked` with the key that made it."
+        "or `revoked` with the key that made it, or with whoever that is of."
     )
     failing_since: Minute | None = Field(description="Since when no request is answered with 2xx; null if it is.")
     created_at: Minute = Field(description="When it was made.")

@@ -55,6 +55,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "clock_refused": (503, "The clock is wrong"),
     "audit_log_unavailable": (503, "The audit log needs an operator"),
     "quota_exceeded": (409, "The project's quota is used up"),
+    "provider_unavailable": (503, "The sign-in provider does not answer"),
     "pending": (409, "Not ready yet"),
     "sample_removed": (410, "The sample was removed"),
     "job_failed": (409, "The job did not succeed"),

@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import NoticeKind
 from service.access import Principal, find
-from service.db.access_tables import ApiKey
 from service.db.base import new_id
 from service.db.webhook_tables import Delivery, Webhook
 from service.errors import Conflict
+from service.notices import is_of_somebody_gone
 from service.webhooks.addresses import read_url
 
 WEBHOOKS_MAX = 20  # of a project
@@ -84,8 +84,7 @@ def secrets_of(webhook: Webhook, now: datetime) -> list[str]:
 
 def state_of(session: Session, webhook: Webhook) -> str:
     """Return the word for what became of a webhook: active, failing, disabled or revoked."""
-    maker = session.get(ApiKey, webhook.made_by)
-    if maker is not None and maker.revoked_at is not None:
+    if session.scalar(select(Webhook.id).where(Webhook.id == webhook.id, is_of_somebody_gone())) is not None:
         return "revoked"
     if webhook.disabled_at is not None:
         return "disabled"

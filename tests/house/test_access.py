@@ -33,6 +33,7 @@ WHOLE = {
     "metrics.py": "counts everybody's jobs, for whoever is on call",
     "notices.py": "tells each webhook what its own project's members see",
     "quotas.py": "counts what a project takes once it was found, and puts everybody's jobs in their order",
+    "people": "finds who signs in and is asked about, whom no project owns, and their own roles",
     "recording.py": "links each event to the one before, whoever's that is",
     "jobs/lifecycle.py": "workers take any job",
     "webhooks/delivering.py": "sends what was written for a webhook to its own address",

@@ -15,7 +15,7 @@ from service import admins, auth, decisions, jobs, projects
 from service.access import Principal, Scope
 from service.audit import arming
 from service.audit.findings import Finding, FindingCode
-from service.db.access_tables import ApiKey
+from service.db.access_tables import ApiKey, Person
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Delivery, Webhook
 from service.notices import WAITING_MAX
@@ -334,3 +334,20 @@ def test_what_is_told_holds_ids_kinds_and_states_alone(told):
         assert all(isinstance(value, str) for value in event["data"].values())
         assert event["created"].endswith(":00Z")
         assert "canary" not in json.dumps(event)
+
+
+def test_a_webhook_of_somebody_whom_the_provider_no_longer_vouches_for_is_told_nothing(told):
+    key, now = make(told, "one"), told.shop.now
+    told.hook(key=key)
+    names = {"issuer": "https://provider.example.org", "subject": "a", "name": "Ana"}
+    times = {"created_at": now, "confirmed_at": now, "keys_until": now}
+    with transaction(told.shop.factory) as session:
+        session.add(Person(id="per_" + "a" * 20, **names, **times))
+        session.flush()
+        session.execute(update(ApiKey).where(ApiKey.id == key).values(person_id="per_" + "a" * 20))
+    told.end_a_job()
+    assert len(told.deliver()) == 1
+    with transaction(told.shop.factory) as session:
+        session.execute(update(Person).values(lapsed_at=now))
+    told.end_a_job()
+    assert told.deliver() == []

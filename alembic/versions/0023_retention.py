@@ -1,6 +1,6 @@
 """When a sample's files were removed.
 
-Revision: 0022, after 0021.
+Revision: 0023, after 0022.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from service.db.revisions import MOMENT
 
-revision = "0022"
-down_revision = "0021"
+revision = "0023"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """Webhooks, and what is still to be told to them.
 
-Revision: 0021, after 0020.
+Revision: 0022, after 0021.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from service.db.revisions import ID, INTEGER, JSON, MOMENT, create, index_where, needed, optional, reference
 
-revision = "0021"
-down_revision = "0020"
+revision = "0022"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
