@@ -41,7 +41,6 @@ OWN = {
     "service/api/routes/audit.py": "a noun's routes",
     "service/api/routes/webhooks.py": "likewise",
     "service/audit/anchors.py": "reads what a stranger's server says",
-    "service/backups/drill.py": "what a drill is, and what its numbers mean",
     "service/datasets/erasing.py": "what is erased and why that is safe, which the audit relies on",
     "service/db/revisions.py": "of migrations alone",
     "service/db/writers.py": "who waits for SQLite's one writer; it carries the bar of 300 pairs a second",
