@@ -48,7 +48,7 @@ def receive(settings: Settings, factory: SessionFactory, dataset_id: str, sent: 
     Raises:
         NotFound, Conflict: As `states.begin_upload`; also where somebody else took over meanwhile.
         InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `reading.staged`.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
         OutOfDisk: There is too little room; nothing was read.
     """
@@ -70,12 +70,12 @@ def accept(factory: SessionFactory, content: Content, *, now: datetime) -> Datas
 
     Raises:
         Conflict: Somebody else took over.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
     """
-    upload, digests = content.upload, content.private_fingerprints
+    upload, images, subjects = content.upload, content.private_fingerprints, content.private_subjects
     fingerprints.forget(factory, upload.dataset_id, upload.attempt - 1)  # one that was given up may have left some
-    known = fingerprints.look_up(factory, digests)
-    fingerprints.record(factory, upload.dataset_id, upload.attempt, digests)
+    known = fingerprints.look_up(factory, images, subjects)
+    fingerprints.record(factory, upload.dataset_id, upload.attempt, images | subjects)
     with transaction(factory) as session:
         dataset = states.accept_upload(session, content, known, now=now)
         content.publish()

@@ -51,6 +51,7 @@ OWN = {
     "workers/supervise/dispatch.py": "the embedded mode's only part of its own",
     "workers/train/checkpoints.py": "a sealed file, with its crash safety",
     "workers/train/croissant.py": "a format of the outside world",
+    "workers/train/unions.py": "what of several datasets is read, with the proof that a unit changes it once",
 }
 
 

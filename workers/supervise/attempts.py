@@ -97,7 +97,7 @@ def has_keys(session: Session, settings: Settings, job_id: str) -> bool:
     config = {} if job is None or job.plan is None else job.plan.get("config", {})
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
     if job is not None and job.kind == TRAIN:
-        reads.append(job.dataset_id)
+        reads += [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job_id))]
     elif job is not None:
         reads.append(job.evaluation_dataset_id)
     ready = select(Dataset.id).where(Dataset.state == DatasetState.READY)  # the keys of others are gone for good
