@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, and_, exists, not_, select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.interfaces import ORMOption
 
-from service.db.access_tables import Admin, ApiKey
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.audit_tables import AuditEvent
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
@@ -105,12 +105,13 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
-        table: one that belongs to an account, the accounts themselves, projects, requests, keys or audit events.
+        table: one that belongs to an account, the accounts themselves, projects, people, requests, keys or audit
+            events.
     """
     rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if caller is None or (caller.project_id is None and table in CONTENT):
         rules.append(not_(exists().where(Project.id != DEFAULT_PROJECT)))
-    elif caller.project_id is not None and table is not Admin:
+    elif caller.project_id is not None:
         rules.append(_of_project(table, caller.project_id))
     return and_(*rules) if rules else None
 
@@ -121,7 +122,7 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (AccountRow, Dataset, ApiKey, AuditEvent):
+    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision):
         condition = table.project_id == project_id
     elif table not in get_args(Made):
         condition = table.account_id.in_(accounts)

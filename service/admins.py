@@ -4,6 +4,9 @@ The operator's machine names the first. That one names the second alone; from th
 or remove, or whose key one wants revoked, needs the approval of another, so that nobody alone can become two, or the
 only one who can act. A new admin makes the token themself and hands on its *introduction* only: an id and a SHA-256,
 from which nobody can act in their name.
+
+An owner is such a person in one project. An admin names the first one of a project alone; where two must agree the two
+count as one (`service.decisions.voice_of`), and the owner's keys are revoked with the one that named them.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ from sqlalchemy.orm import Session
 from obscura.private_files import replace_file
 from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.access import Scope, find
-from service.auth import is_usable, remember_key, revoke
+from service.access import Scope, find, visible
+from service.auth import is_usable, made_until, remember_key, revoke
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
+from service.db.project_tables import Project
 from service.decisions import acting_key, ask
 from service.errors import Conflict, InvalidInput, require_name, short_reason
 from service.recording import Act, record
@@ -59,9 +63,9 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
         path: of the file; replaced if it holds the token of a key that was never committed.
 
     Returns:
-        True when one was made; False when somebody holds a valid admin key already.
+        True when one was made; False when somebody holds a valid key of an admin of the installation already.
     """
-    held = select(ApiKey.id).where(is_usable(now), ApiKey.admin_id.is_not(None))
+    held = select(ApiKey.id).where(is_usable(now), ApiKey.admin_id.is_not(None), ApiKey.project_id.is_(None))
     if session.scalar(held.limit(1)) is not None:
         return False
     known = session.scalar(select(func.count()).select_from(Admin)) or 0
@@ -72,17 +76,28 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
 
 
 def ask_admission(
-    session: Session, *, name: str, introduction: str, reason: str, asked_with: str, now: datetime
+    session: Session,
+    *,
+    name: str,
+    introduction: str,
+    reason: str,
+    asked_with: str,
+    now: datetime,
+    project_id: str | None = None,
 ) -> Admin | Decision:
-    """Ask for a person to be admitted. The second of an installation is admitted at once.
+    """Ask for a person to be admitted. The second of an installation is admitted at once, and so is the owner of a
+    project that has none, whom an admin of the installation names.
 
     Args:
         name: of the person; unique for ever.
         introduction: of the token that the person made, `key_...:SHA-256`.
         asked_with: id of an admin's key.
+        project_id: whose owner the person is to be; None for an admin of the installation, or for the project of
+            whoever asks.
 
     Raises:
         InvalidInput: a bad name, introduction or reason.
+        NotFound: no such project.
         Conflict: the name or the key is taken, there are too many, or a request for that name waits.
         Forbidden: the key is no admin's.
     """
@@ -90,13 +105,26 @@ def ask_admission(
     key_id, key_hash = _read(introduction)
     require_name(name, "An admin's name")
     reason = short_reason(reason)
+    project_id = project_id or asking.project_id
+    if project_id is not None:
+        find(session, Project, project_id)
     _require_free(session, name, key_id)
-    if session.scalar(select(func.count()).select_from(Admin)) == 1:
-        admin = _add(session, name, Admission.ALONE, now, asked_by=str(asking.admin_id))
-        _give_key(session, admin, introduction, now)
+    if _may_name_alone(session, asking, project_id, now):
+        admin = _add(session, name, Admission.ALONE, now, project_id=project_id, asked_by=str(asking.admin_id))
+        _give_key(session, admin, introduction, now, created_by=None if project_id is None else asking.id)
         return admin
-    terms = {"name": name, "key_id": key_id, "key_hash": key_hash}
+    terms = {"name": name, "key_id": key_id, "key_hash": key_hash, "project_id": project_id}
     return ask(session, DecisionAction.ADMIT, name, asking=asking, reason=reason, now=now, **terms)
+
+
+def _may_name_alone(session: Session, asking: ApiKey, project_id: str | None, now: datetime) -> bool:
+    """Tell whether nobody else needs to agree: it is the second admin, or the owner of a project without one."""
+    if project_id is None:
+        admins_ever = select(func.count()).select_from(Admin).where(Admin.project_id.is_(None))
+        return session.scalar(admins_ever) == 1
+    owners = select(Admin.id).where(Admin.project_id == project_id, Admin.removed_at.is_(None))
+    acting = select(ApiKey.id).where(is_usable(now), ApiKey.admin_id.in_(owners))
+    return asking.project_id is None and session.scalar(acting.limit(1)) is None
 
 
 def ask_removal(session: Session, *, admin_id: str, reason: str, asked_with: str, now: datetime) -> Decision:
@@ -110,7 +138,7 @@ def ask_removal(session: Session, *, admin_id: str, reason: str, asked_with: str
     """
     asking, admin = acting_key(session, asked_with), find(session, Admin, admin_id)
     _require_removable(session, admin)
-    terms = {"name": admin.name, "admin_id": admin.id}
+    terms = {"name": admin.name, "admin_id": admin.id, "project_id": admin.project_id}
     return ask(session, DecisionAction.REMOVE, admin.name, asking=asking, reason=reason, now=now, **terms)
 
 
@@ -128,8 +156,8 @@ def ask_revocation(session: Session, *, key_id: str, reason: str, asked_with: st
         raise Conflict("This key was revoked already.", key_id=key.id)
     if key.admin_id is None or key.admin_id == asking.admin_id:
         raise Conflict("You can revoke this key yourself, at once: `obscura keys revoke`.", key_id=key.id)
-    owner = find(session, Admin, key.admin_id)
-    terms = {"name": owner.name, "admin_id": owner.id, "key_id": key.id}
+    owner = session.get_one(Admin, key.admin_id)  # of a key that was found, in a project where they may be no owner
+    terms = {"name": owner.name, "admin_id": owner.id, "key_id": key.id, "project_id": key.project_id}
     return ask(session, DecisionAction.REVOKE, owner.name, asking=asking, reason=reason, now=now, **terms)
 
 
@@ -137,18 +165,21 @@ def _admit(session: Session, decision: Decision, approving: ApiKey, now: datetim
     name, key_id = str(decision.name), str(decision.key_id)
     _require_free(session, name, key_id, besides=decision.id)
     people = {"asked_by": decision.asked_by, "approved_by": str(approving.admin_id)}
-    admin = _add(session, name, Admission.APPROVED, now, **people)
+    admin = _add(session, name, Admission.APPROVED, now, project_id=decision.project_id, **people)
     _give_key(session, admin, f"{key_id}:{decision.key_hash}", now)
     decision.admin_id = admin.id
 
 
 def _remove(session: Session, decision: Decision, _approving: ApiKey, now: datetime) -> None:
-    """Remove a person with all their keys and all that these made."""
+    """Remove a person with all their keys and all that these made, and the owners whom that person has named alone."""
     admin = find(session, Admin, str(decision.admin_id))
     _require_removable(session, admin)
-    admin.removed_at = now
-    record(session, Act.ADMIN_REMOVED, admin.id, project_id=None)
-    decision.keys_revoked = revoke(session, ApiKey.admin_id == admin.id, now=now)
+    alone = Admin.asked_by == admin.id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
+    going = [admin, *session.scalars(select(Admin).where(*alone, Admin.removed_at.is_(None)))]
+    for person in going:
+        person.removed_at = now
+        record(session, Act.ADMIN_REMOVED, person.id, project_id=person.project_id)
+    decision.keys_revoked = revoke(session, ApiKey.admin_id.in_([person.id for person in going]), now=now)
 
 
 def _revoke(session: Session, decision: Decision, _approving: ApiKey, now: datetime) -> None:
@@ -159,8 +190,14 @@ EFFECTS = {DecisionAction.ADMIT: _admit, DecisionAction.REMOVE: _remove, Decisio
 
 
 def admins(session: Session) -> Sequence[Admin]:
-    """Return everybody who is or was an admin, in the order of their admission."""
-    return session.scalars(select(Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
+    """Return everybody who is or was an admin, in the order of their admission; to an owner, those of the project."""
+    return session.scalars(visible(session, Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
+
+
+def names(session: Session, people: Sequence[Admin]) -> dict[str, str]:
+    """Return the names of some people and of who admitted them, by their ids."""
+    of = {person.id for person in people} | {id for person in people for id in (person.asked_by, person.approved_by)}
+    return {row.id: row.name for row in session.execute(select(Admin.id, Admin.name).where(Admin.id.in_(of - {None})))}
 
 
 def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
@@ -198,7 +235,10 @@ def _require_new_name(session: Session, name: str) -> None:
 def _require_removable(session: Session, admin: Admin) -> None:
     if admin.removed_at is not None:
         raise Conflict(f"*{admin.name}* was removed already.", admin_id=admin.id)
-    active = session.scalars(select(Admin.id).where(Admin.removed_at.is_(None)).with_for_update()).all()
+    if admin.project_id is not None:
+        return  # what owners decide, admins of the installation can
+    deciding = Admin.removed_at.is_(None), Admin.project_id.is_(None)
+    active = session.scalars(select(Admin.id).where(*deciding).with_for_update()).all()
     if len(active) <= ADMINS_MIN:
         raise Conflict(
             f"There are {len(active)} admins, and fewer than {ADMINS_MIN} could decide nothing. Admit somebody else "
@@ -206,21 +246,34 @@ def _require_removable(session: Session, admin: Admin) -> None:
         )
 
 
-def _add(session: Session, name: str, admission: Admission, now: datetime, **people: str) -> Admin:
+def _add(
+    session: Session, name: str, admission: Admission, now: datetime, project_id: str | None = None, **people: str
+) -> Admin:
     require_name(name, "An admin's name")
     _require_new_name(session, name)
     if (session.scalar(select(func.count()).select_from(Admin)) or 0) >= ADMINS_MAX:
         raise Conflict(f"There have been {ADMINS_MAX} admins, which is as many as are kept.")
-    admin = Admin(id=new_id("adm"), name=name, admission=admission, admitted_at=now, **people)
+    admin = Admin(id=new_id("adm"), name=name, admission=admission, admitted_at=now, project_id=project_id, **people)
     try:
         with session.begin_nested():
             session.add(admin)
     except IntegrityError:  # of the same name, or as the second: the database lets one of them in
         raise Conflict("Another admin was admitted at the same moment. Look who, and ask again.") from None
-    record(session, Act.ADMIN_ADMITTED, admin.id, project_id=None)
+    record(session, Act.ADMIN_ADMITTED, admin.id, project_id=project_id)
     return admin
 
 
-def _give_key(session: Session, admin: Admin, introduction: str, now: datetime) -> None:
+def _give_key(session: Session, admin: Admin, introduction: str, now: datetime, created_by: str | None = None) -> None:
     key_id, digest = _read(introduction)
-    remember_key(session, key_id, digest, name=admin.name, scopes=[Scope.ADMIN], admin_id=admin.id, now=now)
+    remember_key(
+        session,
+        key_id,
+        digest,
+        name=admin.name,
+        scopes=[Scope.ADMIN],
+        admin_id=admin.id,
+        project_id=admin.project_id,
+        created_by=created_by,
+        expires_at=made_until(session, None, created_by, now),
+        now=now,
+    )

@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, select, update
+from sqlalchemy import ColumnElement, Select, not_, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
+from obscura.wire.words import Admission
 from service import projects
 from service.access import ROLES, Principal, Role, Scope, find, require_visible
-from service.db.access_tables import ApiKey
+from service.db.access_tables import Admin, ApiKey
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 from service.recording import Act, record
 
@@ -86,14 +87,19 @@ def create_key(
         admin_id=admin_id if Scope.ADMIN in chosen else None,
         created_by=created_by,
         project_id=project_id,
-        expires_at=_end(session, expires_at, created_by, now),
+        expires_at=made_until(session, expires_at, created_by, now),
         now=now,
     )
     return key, token
 
 
-def _end(session: Session, wished: datetime | None, created_by: str | None, now: datetime) -> datetime | None:
-    """Return when a new key ends. Keeps the key that asks from being revoked until this one is there to go with it."""
+def made_until(session: Session, wished: datetime | None, created_by: str | None, now: datetime) -> datetime | None:
+    """Return when a new key ends. Keeps the key that asks from being revoked until this one is there to go with it.
+
+    Raises:
+        InvalidInput: the end that is wished for is over, or is later than that of the key that asks.
+        Unauthorized: the key that asks was revoked meanwhile.
+    """
     end = None
     if created_by is not None:
         asking = session.get_one(ApiKey, created_by, with_for_update={"read": True}, populate_existing=True)
@@ -229,7 +235,8 @@ def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | Non
 def revoke_key(
     session: Session, *, key_id: str, admin_id: str | None, now: datetime, with_made: bool = True
 ) -> tuple[ApiKey, int]:
-    """Revoke a key, for good, as one admin alone may: their own, and those that are no admin's.
+    """Revoke a key, for good, as one admin alone may: their own, those of owners whom they have named alone, and those
+    that are no admin's.
 
     Another admin's keys take two people (`service.admins.ask_revocation`): whoever could revoke them alone could make
     themself the only one who decides. Revoking twice keeps the first time.
@@ -250,7 +257,9 @@ def revoke_key(
     if key is None:
         raise NotFound("There is no such key.", key_id=key_id)
     this = ApiKey.id == key_id
-    theirs = ApiKey.admin_id.is_not(None) & ApiKey.admin_id.is_distinct_from(admin_id)
+    alone = Admin.asked_by == admin_id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
+    ours = ApiKey.admin_id.is_not_distinct_from(admin_id) | ApiKey.admin_id.in_(select(Admin.id).where(*alone))
+    theirs = ApiKey.admin_id.is_not(None) & not_(ours)
     going = ApiKey.id.in_(with_all_made(this)) if with_made else this
     if session.scalar(select(ApiKey.id).where(going, theirs, ApiKey.revoked_at.is_(None)).limit(1)) is not None:
         raise Forbidden(

@@ -2,7 +2,8 @@
 
 The module of each noun says what may be asked for and carries it out: `service.ledger.limits` raises limits,
 `service.admins` admits and removes admins and revokes their keys. What holds for every request stands here: all keys of
-one person count as that person, and a request lapses after seven days. Takes a session, never commits.
+one person count as that person, and a request lapses after seven days. About a project its owners decide, two of them
+or one and an admin of the installation. Takes a session, never commits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
-from obscura.wire.words import DecisionAction, DecisionState
+from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.access import visible
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
@@ -50,6 +51,15 @@ def acting_key(session: Session, key_id: str) -> ApiKey:
     return key
 
 
+def voice_of(person: Admin) -> str:
+    """Return the id of whom a person counts as where two must agree: that of who named an owner alone, or their own.
+
+    Whoever may name owners alone could otherwise be as many people as they like.
+    """
+    alone = person.project_id is not None and person.admission is Admission.ALONE
+    return str(person.asked_by) if alone else person.id
+
+
 def ask(
     session: Session, action: DecisionAction, about: str, *, asking: ApiKey, reason: str, now: datetime, **terms: Any
 ) -> Decision:
@@ -57,7 +67,7 @@ def ask(
 
     Args:
         about: the name of the person or the account, for people.
-        terms: the columns that say what is asked for.
+        terms: the columns that say what is asked for, and the project that it is about.
 
     Raises:
         InvalidInput: the reason is empty or too long.
@@ -75,7 +85,7 @@ def ask(
     decision.asked_by, decision.asked_with, decision.asked_at = str(asking.admin_id), asking.id, now
     session.add(decision)
     session.flush()
-    record(session, Act.ASKED, decision.id, project_id=_project_of(session, decision))
+    record(session, Act.ASKED, decision.id, project_id=decision.project_id)
     return decision
 
 
@@ -115,16 +125,8 @@ def decide(
     decision.decided_by, decision.decided_with = deciding.admin_id, deciding.id
     session.flush()
     act = Act.APPROVED if approved else Act.DECLINED
-    record(session, act, decision.id, project_id=_project_of(session, decision))
+    record(session, act, decision.id, project_id=decision.project_id)
     return decision
-
-
-def _project_of(session: Session, decision: Decision) -> str | None:
-    """Return the project whose account, or whose key, a request is about; None where it is the installation's."""
-    if decision.account_id is not None:
-        return session.get_one(AccountRow, decision.account_id).project_id
-    key = None if decision.key_id is None else session.get(ApiKey, decision.key_id)
-    return None if key is None else key.project_id
 
 
 def get_decision(
@@ -192,11 +194,17 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
         )
     if deciding.admin_id == decision.asked_by:
         raise Forbidden("It takes two people: you asked for this, so another admin must approve it.")
-    if decision.asked_at < session.get_one(Admin, deciding.admin_id).admitted_at:
+    asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.asked_by, deciding.admin_id))
+    if voice_of(asks) == voice_of(decides):
+        raise Forbidden(
+            f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: an owner whom one admin "
+            "has named alone speaks with that admin's voice. Another owner or admin must approve it."
+        )
+    if decision.asked_at < decides.admitted_at:
         raise Forbidden(
             "This was asked for before you were an admin, so you cannot approve it. Decline it, and have it asked anew."
         )
-    if session.get_one(Admin, decision.asked_by).removed_at is not None:
+    if asks.removed_at is not None:
         raise Conflict("The admin who asked for this was removed since. Make a new request.")
     if decision.asked_with is not None and session.get_one(ApiKey, decision.asked_with).revoked_at is not None:
         raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=decision.asked_with)

@@ -16,13 +16,16 @@ from obscura.private_files import make_private_folder, make_tree_private
 from service import admins, dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter
+from service.api.counts import counts_of
 from service.api.deps import Service
 from service.api.events import StreamLimits, stream_slots
+from service.api.rates import Rates
 from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
 from service.api.traffic import Traffic
 from service.api.uploading import UploadLimits, upload_slots
+from service.api.wrong_keys import WrongKeys
 from service.audit.signing import open_signing_key
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
@@ -89,7 +92,7 @@ def create_app(
         workers = _embedded(settings, factory, clock)
     else:
         workers = _elsewhere(settings, factory, clock, send or _broker(settings))
-    key_uses = KeyUses(factory)
+    key_uses, counts = KeyUses(factory), counts_of(settings)
     app.state.settings = settings
     app.state.factory = factory
     app.state.service = Service(
@@ -102,6 +105,8 @@ def create_app(
         ring=workers.doorbell.ring,
         key_uses=key_uses,
         disks=DiskProbe(settings),
+        wrong_keys=WrongKeys(counts),
+        rates=Rates(settings.requests_per_minute, counts),
     )
     metrics = _metrics(settings, factory, clock)
     app.state.parts = (*([events] if events else []), key_uses, *workers.parts, *([metrics[1]] if metrics else []))

@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     processes: int = Field(default=0, ge=0, le=64, description="that train one job together; 0: one for each GPU")
 
     # Limits on what a caller may send or ask for
+    requests_per_minute: int = Field(
+        default=6000, ge=0, description="of a key, and of an address without one, from other machines; 0: no limit"
+    )
     upload_bytes_max: int = Field(default=2 * 1024**3, ge=1)
     decoded_bytes_max: int = Field(default=8 * 1024**3, ge=1)
     images_max: int = Field(default=2_000_000, ge=1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, KeyId, add_decision, add_list, connected
+from obscura.cli.connection import Json, KeyId, add_decision, add_list, connected, resolve_project
 from obscura.cli.console import CliError, Exit, reporting
 from obscura.client import Client
 from obscura.private_files import new_private_file, write_through
@@ -17,7 +17,9 @@ admins = typer.Typer(
     no_args_is_help=True, help="People who decide. Two admit or remove a third, or revoke a key of theirs."
 )
 
-ADMIN_COLUMNS = ("name", "id", "admission", "asked_by", "approved_by", "admitted_at", "removed_at")
+ADMIN_COLUMNS = (
+    "name", "id", "owns=project_id", "admission", "asked_by", "approved_by", "admitted_at", "removed_at",
+)  # fmt: skip
 REQUEST_COLUMNS = (
     "id", "action", "name", "introduction", "key_id", "state", "reason", "asked_by", "asked_at", "keys_revoked",
 )  # fmt: skip
@@ -55,11 +57,18 @@ def admit(
     name: Annotated[str, typer.Argument(help="Of the person.")],
     introduction: Annotated[str, typer.Option("--introduction", help="key_...:SHA-256, as the person gave it to you.")],
     reason: Reason,
+    project: Annotated[
+        str | None, typer.Option("--project", help="Name or id of the one department whose owner the person is to be.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask for a person to be admitted. The second one is admitted at once; later ones when another admin approves."""
+    """Ask for a person to be admitted. The second one is admitted at once; later ones when another admin approves.
+
+    With --project the person becomes an owner of it; the first one is admitted at once.
+    """
     with connected(context, as_json) as (client, output):
-        made = client.ask_admission(name=name, introduction=introduction, reason=reason)
+        of = resolve_project(client, project)
+        made = client.ask_admission(name=name, introduction=introduction, reason=reason, project_id=of)
         if made.request is not None:
             output.record(made.request, "admin request")
             output.notice(f"Another admin runs: obscura admins approve {made.request.id}")

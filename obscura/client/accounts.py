@@ -56,9 +56,13 @@ class AccountClient:
         """What was asked about admins, newest first."""
         return self.transport.pages(admin_schemas.AdminRequestRecord, "/v1/admin-requests")
 
-    def ask_admission(self, *, name: str, introduction: str, reason: str) -> admin_schemas.AdminAnswer:
-        """Ask for a person to be admitted, who made a token and gave you its introduction."""
+    def ask_admission(
+        self, *, name: str, introduction: str, reason: str, project_id: str | None = None
+    ) -> admin_schemas.AdminAnswer:
+        """Ask for a person to be admitted, who made a token and gave you its introduction; to own a project, if one is
+        named."""
         body = {"name": name, "introduction": introduction, "reason": reason}
+        body |= {} if project_id is None else {"project_id": project_id}
         return self._post(admin_schemas.AdminAnswer, "/v1/admins", body)
 
     def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:

@@ -15,6 +15,11 @@ class AdmissionRequest(ReasonRequest):
     introduction: str = Field(
         min_length=1, max_length=100, description="`key_...:SHA-256`, of the token that the person made and keeps."
     )
+    project_id: Identifier | None = Field(
+        default=None,
+        description="Whose owner the person is to be. Left out: an admin of the installation, or an owner of the "
+        "project of the key that asks.",
+    )
 
 
 class AdminRecord(ApiRecord):
@@ -27,6 +32,9 @@ class AdminRecord(ApiRecord):
     approved_by: str | None = Field(description="The other admin, who approved it.")
     admitted_at: Minute = Field(description="When the person became an admin.")
     removed_at: Minute | None = Field(description="When the person was removed; null for who still decides.")
+    project_id: str | None = Field(
+        description="The project whose owner the person is; null for an admin of the installation."
+    )
 
 
 class AdminList(ApiRecord):
@@ -44,6 +52,7 @@ class AdminRequestRecord(ApiRecord):
     admin_id: str | None = Field(description="The person.")
     key_id: str | None = Field(description="The key to revoke, or the first one of whom to admit.")
     introduction: str | None = Field(description="Of an admission: compare it with what the person says.")
+    project_id: str | None = Field(description="The project that it is about; null for the installation.")
     reason: str = Field(description="Why, in one line; it stays in the records.")
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
     asked_by: str = Field(description="The admin who asked.")

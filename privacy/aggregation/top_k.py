@@ -87,12 +87,12 @@ def side_by_side(work: Callable[[int], T], starts: Sequence[int], device: torch.
     threads = min(torch.get_num_threads(), len(starts))
     if device.type != "cpu" or threads < 2:
         return [work(start) for start in starts]
-    with _one_thread_per_operation(), ThreadPoolExecutor(threads) as pool:
+    with one_thread_per_operation(), ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, starts))
 
 
 @contextlib.contextmanager
-def _one_thread_per_operation() -> Iterator[None]:
+def one_thread_per_operation() -> Iterator[None]:
     """Let each operation run on one thread: whole blocks side by side never wait for one another.
 
     Splitting every operation instead costs a barrier each, and on a busy machine a barrier waits for a time slice:

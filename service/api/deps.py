@@ -16,9 +16,10 @@ from obscura.wire.schemas import Identifier
 from service.access import Principal, Scope, on_behalf
 from service.api.events import StreamLimits
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
+from service.api.rates import Rates, client_address
 from service.api.slots import Slots
 from service.api.uploading import UploadLimits
-from service.api.wrong_keys import WrongKeys, client_address
+from service.api.wrong_keys import WrongKeys
 from service.auth import authenticate, claimed_id
 from service.db.session import SessionFactory, transaction
 from service.disk import DiskProbe
@@ -52,6 +53,7 @@ class Service:
     disks: DiskProbe
     key_uses: KeyUses
     wrong_keys: WrongKeys = field(default_factory=WrongKeys)
+    rates: Rates = field(default_factory=lambda: Rates(0))
     stopping: threading.Event = field(default_factory=threading.Event)
     readiness: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(READINESS_AT_A_TIME_MAX)
@@ -110,11 +112,14 @@ def authorize(
     Raises:
         Unauthorized: No token, or one that opens nothing.
         TooManyWrongKeys: The same, once more than the address may.
+        TooManyRequests: There were as many in this minute as may come.
         Forbidden: The key lacks the scope.
     """
     if credentials is None:
+        service.rates.pass_address(request)
         raise Unauthorized("Send an API key: 'Authorization: Bearer obs_...'.")
     principal = identify(service, request, credentials.credentials)
+    service.rates.pass_key(request, principal.id)
     for scope in needed.scopes:
         principal.require(Scope(scope))
     request.state.caller = principal
@@ -145,7 +150,6 @@ async def installation_admin(admin: Admin) -> Principal:
 
 
 INSTALLATION = Depends(installation_admin)
-InstallationAdmin = Annotated[Principal, INSTALLATION]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,10 @@ CONTENT_PATH = re.compile(r"/v1/datasets/[a-z0-9_]+/content")  # counts its own 
 
 
 class SecurityHeaders:
-    """Adds the headers that a response has not set itself (pages of the dashboard bring their own policy)."""
+    """Adds the headers that a response has not set itself (pages of the dashboard bring their own policy).
+
+    And those that say how many requests are left, where that was counted (`service.api.rates`).
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -34,7 +37,8 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
+                counted: dict[str, str] = scope.get("state", {}).get("rate_headers", {})
+                for name, value in (SECURITY_HEADERS | counted).items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -60,6 +60,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "too_many_streams_for_key": (429, "Too many event streams for this key"),
     "too_many_uploads_for_key": (429, "Too many uploads for this key"),
     "too_many_wrong_keys": (429, "Too many wrong keys"),
+    "too_many_requests": (429, "Too many requests"),
     "busy": (503, "Busy"),
     "out_of_disk": (507, "Not enough disk space"),
     "storage_unavailable": (503, "The storage does not answer"),
@@ -142,6 +143,22 @@ class TooManyWrongKeys(ApiError):
         )
 
 
+class TooManyRequests(ApiError):
+    """A key, or an address without one, has sent as many requests in a minute as it may."""
+
+    code: ClassVar[str] = "too_many_requests"
+
+    def __init__(self, policy: str, requests_max: int, seconds: int) -> None:
+        self.seconds = seconds
+        whose = "This key" if policy == "key" else "Your address, without a key,"
+        super().__init__(
+            f"{whose} has sent {requests_max} requests in a minute, the most it may: wait {seconds} seconds. "
+            "To follow a job, read its events or send If-None-Match; whoever runs the service can allow more.",
+            requests_max=requests_max,
+            seconds=seconds,
+        )
+
+
 class RangeNotSatisfiable(ApiError):
     """The requested byte range lies outside the content."""
 
@@ -220,7 +237,7 @@ def _on_obscura_error(request: Request, error: Exception) -> Response:
         code = "too_many_streams_for_key"
     if isinstance(error, RangeNotSatisfiable):
         headers["Content-Range"] = f"bytes */{error.size}"
-    if isinstance(error, TooManyWrongKeys):
+    if isinstance(error, TooManyWrongKeys | TooManyRequests):
         headers["Retry-After"] = str(error.seconds)
     if code not in STATUSES:
         return _on_unexpected_error(request, error)

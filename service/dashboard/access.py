@@ -87,12 +87,17 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
 
     Raises:
         SignInNeeded: Neither.
+        TooManyRequests: There were as many in this minute as may come.
     """
     viewer = _signed_in(request, dashboard)
     if viewer is None and dashboard.service.settings.dashboard_public:
         viewer = Viewer(principal=None, form_token="")
     if viewer is None:
         raise SignInNeeded("Sign in with an API key to see this page.")
+    if viewer.principal is None:
+        dashboard.service.rates.pass_address(request)
+    else:
+        dashboard.service.rates.pass_key(request, viewer.principal.id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
     return viewer
 

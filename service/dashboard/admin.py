@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service import admins, decisions, ledger
-from service.access import Principal, visible
+from service.access import Principal, Scope, visible
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
@@ -54,13 +54,14 @@ def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str)
 
 @router.get("/admins")
 def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show the admins, what two of them decide, and the keys, to admins."""
+    """Show the admins, what two of them decide, and the keys; to an owner, those of the project."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an admin's key to see this page.")
-    viewer.principal.require_installation()
+    viewer.principal.require(Scope.ADMIN)
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
-        people = [views.admin(row) for row in admins.admins(session)]
+        rows = admins.admins(session)
+        people, names = [views.admin(row) for row in rows], admins.names(session, rows)
         requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
@@ -69,7 +70,7 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         request,
         "admins.html",
         admins=people,
-        names={admin.id: admin.name for admin in people},
+        names=names,
         requests=requests,
         keys=keys,
         projects={project.id: project.name for project in departments} if len(departments) > 1 else {},
@@ -80,12 +81,12 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
 
 @router.post("/admins")
 def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
-    """Ask for a person to be admitted."""
-    admin.require_installation()
+    """Ask for a person to be admitted, to the installation or as an owner of a project."""
     dashboard.do(
         admins.ask_admission,
         name=form.get("name", "").strip(),
         introduction=form.get("introduction", ""),
+        project_id=form.get("project") or None,
         reason=_reason(form),
         asked_with=admin.id,
         now=dashboard.clock(),
@@ -96,7 +97,6 @@ def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectRespo
 @router.post("/admins/{admin_id}/remove")
 def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
     """Ask for an admin to be removed."""
-    admin.require_installation()
     reason, now = _reason(form), dashboard.clock()
     dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_with=admin.id, now=now)
     return _back_to_admins()

@@ -21,7 +21,7 @@ from service.views import jobs as views
 from service.views import sweeps
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
-JOBS_A_PAGE = 50
+JOBS_A_PAGE = 30
 
 
 @router.get("/jobs")

@@ -26,6 +26,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
+from service.api.problems import TooManyRequests
 from service.dashboard.forms import fresh_once, problems_of
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
@@ -57,6 +58,7 @@ _STATUSES = {
     "invalid_input": (422, "That cannot be done"),
     "unauthorized": (401, "Please sign in"),
     "forbidden": (403, "Not with this key"),
+    "too_many_requests": (429, "Too many requests"),
     "conflict": (409, "That is not possible now"),
     "too_large": (413, "Too large"),
     "uploads_stopped": (503, "No images are taken"),
@@ -160,7 +162,10 @@ def _error_page(request: Request, error: Exception) -> Response:
             message = message if isinstance(error, AccountInDoubt) else wording.NEEDS_OPERATOR
     else:
         status, title, message = 422, "That cannot be done", "A value of the form is missing or out of range."
-    return page(request, "error.html", status_code=status, title=title, message=message)
+    response = page(request, "error.html", status_code=status, title=title, message=message)
+    if isinstance(error, TooManyRequests):
+        response.headers["Retry-After"] = str(error.seconds)
+    return response
 
 
 @cache

@@ -16,7 +16,7 @@ from swagger_ui_bundle import swagger_ui_path
 from service.access import Principal, Scope
 from service.api.deps import identify
 from service.api.problems import TooManyWrongKeys
-from service.api.wrong_keys import client_address
+from service.api.rates import client_address
 from service.auth import authenticate
 from service.dashboard.access import COOKIE, Dashboard, Form, Running, is_secure, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page

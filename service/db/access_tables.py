@@ -18,7 +18,9 @@ from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
 class Admin(Base):
     """A person who decides with others about limits and about who decides. Their API keys all are this one person.
 
-    One admin at most was ever admitted by another one alone: the second of an installation.
+    `project_id` is the one project in which an owner decides; None for an admin of the installation. One of these at
+    most was ever admitted by another one alone: the second. An owner whom one admin has named alone speaks with that
+    admin's voice (`service.decisions`).
     """
 
     __tablename__ = "admins"
@@ -30,8 +32,8 @@ class Admin(Base):
             "uq_admins_alone",
             "admission",
             unique=True,
-            sqlite_where=text("admission = 'alone'"),
-            postgresql_where=text("admission = 'alone'"),
+            sqlite_where=text("admission = 'alone' AND project_id IS NULL"),
+            postgresql_where=text("admission = 'alone' AND project_id IS NULL"),
         ),
     )
 
@@ -42,6 +44,7 @@ class Admin(Base):
     approved_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     admitted_at: Mapped[datetime]
     removed_at: Mapped[datetime | None]
+    project_id: Mapped[Id | None]
 
 
 class Decision(Base):
@@ -52,7 +55,7 @@ class Decision(Base):
     table was made names people alone.
     A raise is approved against `epsilon_before`, the limit when it was asked for. An admission names the id and the
     SHA-256 of a token that the new admin made, and that nobody else has seen. `keys_revoked` is how many keys went with
-    what was approved.
+    what was approved. `project_id` is the one that it is about, whose owners decide as well; None for the installation.
     """
 
     __tablename__ = "decisions"
@@ -100,6 +103,7 @@ class Decision(Base):
     decided_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     decided_with: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
     decided_at: Mapped[datetime | None]
+    project_id: Mapped[Id | None] = mapped_column(index=True)
 
 
 class ApiKey(Base):
@@ -108,7 +112,7 @@ class ApiKey(Base):
     `admin_id` is the person whose key it is, for a key with the scope admin, and None for every other.
     `created_by` is the key that asked for it, whose holder has seen its token; None for one made on the machine. Only
     admins' keys make keys, so the person behind any key is its own admin, or that of the key that made it.
-    `project_id` is the one whose rows it opens; None for an admin's, which opens those of all.
+    `project_id` is the one whose rows it opens; None for an installation admin's, which opens those of all.
     `last_used_at` is kept to the hour, see `service.key_uses`.
     """
 

@@ -78,7 +78,8 @@ def request_raise(
         )
     _filter_at(account, epsilon, "raised")
     asking = decisions.acting_key(session, asked_with)
-    terms = {"account_id": account.id, "epsilon_before": account.epsilon, "epsilon": float(epsilon)}
+    limits = {"epsilon_before": account.epsilon, "epsilon": float(epsilon)}
+    terms = {"account_id": account.id, "project_id": account.project_id, **limits}
     return decisions.ask(session, DecisionAction.RAISE, account.name, asking=asking, reason=reason, now=now, **terms)
 
 

@@ -26,7 +26,7 @@ from service.logs import get_logger
 from service.views.admins import lifetime
 from service.views.rows import ROWS_MAX
 
-ENTRIES_A_PAGE = 60
+ENTRIES_A_PAGE = 40
 CHART_POINTS_MAX = 120  # on 640 pixels
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
-    *("AccountRow", "ApiKey", "AuditEvent", "Dataset", "Decision", "EntryRow", "Evaluation"),
+    *("AccountRow", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "EntryRow", "Evaluation"),
     *("FurtherDataset", "HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Sweep"),
 }
 LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
@@ -26,9 +26,10 @@ WHOLE = {
     "datasets/fingerprints.py": "an image must be known whoever's it is",
     "datasets/receiving.py": "checks every public dataset at the start",
     "datasets/states.py": "ends everybody's uploads whose lease has run out",
-    "decisions.py": "finds who asks and decides, and whether the same was asked for",
+    "decisions.py": "finds who asks and decides and whom they count as, and whether the same was asked for",
     "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",
+    "ledger/limits.py": "writes down who asked for a raise and who approved it",
     "metrics.py": "counts everybody's jobs, for whoever is on call",
     "recording.py": "links each event to the one before, whoever's that is",
     "jobs/lifecycle.py": "workers take any job",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
+from threading import Event, Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +17,12 @@ import torch
 from models.portable.drawing import batches, to_pixels, turns
 from models.released import ReleasedGenerator
 from models.watching import between_layers
+from privacy.aggregation.top_k import one_thread_per_operation
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Progress
 
 DRAWING = "draw_images"  # a stage of reports: for evaluations, and what a release shows
+_NUMBERS_TOGETHER = 2**27  # in images that are drawn at once: of large ones, few batches
 
 
 @dataclass(frozen=True)
@@ -71,18 +76,46 @@ def draw(
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 
+    On a processor batches are drawn side by side, each on one thread: every batch has a random stream of its own and
+    adds in its own order, so equal seeds give equal bytes, however many threads there are.
+
     Args:
         on_drawn: is told how many images have been drawn and taken, before every layer of the network and after every
-            batch; what it raises ends the drawing.
+            batch, never by two threads at once; what it raises ends the drawing.
     """
     generator.eval()
-    drawn, device = 0, device_of(generator)
-    for labels, stream in batches(request.count, request.seed, request.labels_drawn, request.proportions):
-        with torch.inference_mode(), between_layers(generator.modules(), partial(on_drawn, drawn)):
-            values = generator.sample(labels.to(device), stream)  # (b, c, h, w) in [0, 1]
-        yield to_pixels(values).numpy(), labels.numpy()
-        drawn += len(labels)
-        on_drawn(drawn)
+    device, drawn, turn, over = device_of(generator), 0, Lock(), Event()
+
+    def look() -> None:
+        if over.is_set():
+            raise CancelledError
+        with turn:
+            on_drawn(drawn)
+
+    def draw_batch(labels: torch.Tensor, stream: torch.Generator) -> npt.NDArray[np.uint8]:
+        with torch.inference_mode():
+            return to_pixels(generator.sample(labels.to(device), stream)).numpy()  # from (b, c, h, w) in [0, 1]
+
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    waiting: deque[tuple[torch.Tensor, Future[npt.NDArray[np.uint8]]]] = deque()
+    asked, most = batches(request.count, request.seed, request.labels_drawn, request.proportions), 1
+    with one_thread_per_operation(), between_layers(generator.modules(), look), ThreadPoolExecutor(threads) as pool:
+        try:
+            while True:
+                for labels, stream in islice(asked, most - len(waiting)):
+                    waiting.append((labels, pool.submit(draw_batch, labels, stream)))
+                if not waiting:
+                    return
+                labels, batch = waiting.popleft()
+                pixels = batch.result()
+                yield pixels, labels.numpy()
+                drawn += len(labels)
+                look()
+                most = min(threads + 1, max(1, _NUMBERS_TOGETHER // pixels.size))  # one more is drawn as one is taken
+        finally:
+            over.set()
+            for _, batch in waiting:
+                batch.cancel()
 
 
 def device_of(generator: ReleasedGenerator) -> torch.device:

@@ -25,7 +25,7 @@ from obscura.wire.schemas import Identifier, Page, ReasonRequest
 from service import admins, auth, projects
 from service.access import find
 from service.api.conditional import answer, answer_decision
-from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, InstallationAdmin, Paging, Running
+from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, Paging, Running
 from service.api.pages import answer_newest, each
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
@@ -40,19 +40,24 @@ KeyId = Annotated[Identifier, Path()]
 _decide = partial(answer_decision, effects=admins.EFFECTS, show=views.admin_request)
 
 
-@router.get("/admins", dependencies=[INSTALLATION], response_model=AdminList, summary="List admins")
+@router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
 def list_admins(service: Running, request: Request) -> Response:
-    """List everybody who is or was an admin, in the order of their admission."""
+    """List everybody who is or was an admin, owners of projects as well, in the order of their admission.
+
+    An owner sees those of the project.
+    """
     with transaction(service.factory, read_only=True) as session:
         record = AdminList(items=[views.admin(row) for row in admins.admins(session)])
     return answer(request, record)
 
 
 @router.post("/admins", status_code=201, response_model=AdminAnswer, summary="Ask for an admin to be admitted")
-def ask_admission(service: Running, admin: InstallationAdmin, request: Request, body: AdmissionRequest) -> Response:
+def ask_admission(service: Running, admin: Admin, request: Request, body: AdmissionRequest) -> Response:
     """Ask for a person to be admitted, which another admin must approve; the second person is admitted at once.
 
-    The person makes the token and hands on its introduction only (`obscura admins introduce`): nobody else sees it.
+    With a project the person becomes its owner. The first one an admin of the installation names alone: that owner's
+    keys are revoked with the one that named them, and where two people must agree the two count as one. The person
+    makes the token and hands on its introduction only (`obscura admins introduce`): nobody else sees it.
     """
     with transaction(service.factory) as session:
         now = service.clock()
@@ -69,13 +74,11 @@ def ask_admission(service: Running, admin: InstallationAdmin, request: Request, 
 @router.post(
     "/admins/{admin_id}/remove", status_code=201, response_model=AdminRequestRecord, summary="Ask for a removal"
 )
-def ask_removal(
-    service: Running, admin: InstallationAdmin, request: Request, admin_id: AdminId, body: ReasonRequest
-) -> Response:
+def ask_removal(service: Running, admin: Admin, request: Request, admin_id: AdminId, body: ReasonRequest) -> Response:
     """Ask for an admin to be removed, which another must approve: the one who is to go, for instance.
 
-    With the person go all their keys, the keys that these have made, and so on. 409 where fewer than two admins would
-    be left.
+    With the person go all their keys, the keys that these have made, and so on, and owners of projects whom the person
+    has named alone. 409 where fewer than two admins of the installation would be left.
     """
     with transaction(service.factory) as session:
         now = service.clock()

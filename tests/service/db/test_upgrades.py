@@ -16,6 +16,7 @@ from service import auth, ledger
 from service.audit.verify import verify
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Forbidden, InvalidInput
@@ -201,9 +202,10 @@ def test_requests_of_two_tables_are_decisions_and_go_back_as_they_were(filled, o
         before = [connection.execute(text(query)).mappings().all() for query in (LIMIT_ROWS, ADMIN_ROWS)]
     assert [len(rows) for rows in before] == [4, 5]
 
-    command.upgrade(migration_config(old_url), "0014")
+    command.upgrade(migration_config(old_url), "head")
     with transaction(make_session_factory(filled)) as session:
         rows = {row.id: row for row in session.query(Decision)}
+        assert {row.project_id for row in rows.values() if row.account_id is not None} == {DEFAULT_PROJECT}
         assert len(rows) == 9
         old, new, admission = rows["lim_old"], rows["lim_new"], rows["adr_yes"]
         assert (old.action, old.asked_by, old.decided_by) == (DecisionAction.RAISE, first, None)

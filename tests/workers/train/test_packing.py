@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import threading
+import time
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -47,16 +49,22 @@ def write(path: Path, generator: Generator, **changes: Any) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("sample_format", list(SampleFormat))
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path, generator, sample_format):
-    first = write(tmp_path / "a", generator, sample_format=sample_format)
+@pytest.fixture
+def together():
+    """Three threads draw."""
     threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        torch.manual_seed(99)
-        assert write(tmp_path / "b", generator, sample_format=sample_format) == first
-    finally:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("sample_format", list(SampleFormat))
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path, generator, sample_format, together):
+    torch.set_num_threads(1)
+    first = write(tmp_path / "a", generator, sample_format=sample_format)
+    torch.set_num_threads(3)
+    torch.manual_seed(99)
+    assert write(tmp_path / "b", generator, sample_format=sample_format) == first
     assert write(tmp_path / "c", generator, sample_format=sample_format, seed=6) != first
 
 
@@ -211,6 +219,43 @@ def test_memory_does_not_grow_with_the_count(generator, tmp_path, sample_format)
 def test_requests_outside_their_range_are_refused(wrong):
     with pytest.raises(ValueError, match="must be"):
         SampleRequest(**{"count": 1, "seed": 0, "names": NAMES, **wrong})
+
+
+def test_batches_are_drawn_side_by_side_and_no_further_ahead_than_that(generator, monkeypatch, together):
+    sample, asked, turn, meeting = generator.sample, [], threading.Lock(), threading.Barrier(3)
+
+    def watched(labels, stream):
+        with turn:
+            asked.append(labels)
+            number = len(asked)
+        if number in (2, 3, 4):  # the first one is drawn alone: it tells how large images are
+            meeting.wait(timeout=60)
+        return sample(labels, stream)
+
+    monkeypatch.setattr(generator, "sample", watched)
+    drawn = draw(generator, SampleRequest(count=12 * IMAGES_PER_BATCH, seed=0, names=NAMES))
+    next(drawn), next(drawn)
+    drawn.close()
+    assert len(asked) <= 5  # the first, three, and one that waits to be taken
+
+
+def test_drawing_that_is_given_up_ends_at_the_next_layer(generator, monkeypatch, together):
+    sample, begun, layer = generator.sample, [], torch.nn.Identity()
+    generator.add_module("layer", layer)
+
+    def endless_later(labels, stream):
+        begun.append(labels)
+        first_two = len(begun) <= 2
+        while not first_two:
+            layer(labels)
+        return sample(labels, stream)
+
+    monkeypatch.setattr(generator, "sample", endless_later)
+    drawn = draw(generator, SampleRequest(count=12 * IMAGES_PER_BATCH, seed=0, names=NAMES))
+    next(drawn), next(drawn)
+    while len(begun) <= 2:
+        time.sleep(0.01)
+    drawn.close()
 
 
 def test_batches_have_a_bounded_size(generator):

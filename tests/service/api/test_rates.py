@@ -1,0 +1,116 @@
+"""How many requests a minute may come: of a key, and of an address without one; nobody uses up another one's."""
+
+import os
+import re
+
+import httpx
+import pytest
+from fastapi import Request
+
+from scripts.with_services import REDIS_USUAL, REDIS_VARIABLE, private_redis, redis_answers
+from service.api.counts import ProcessCounts, SharedCounts, counts_of
+from service.api.problems import TooManyRequests
+from service.api.rates import Rates, client_address, is_own_machine
+from service.settings import Settings
+from tests.service.api.conftest import Served, serving
+
+ELSEWHERE = {"X-Forwarded-For": "203.0.113.1"}
+
+
+def ask(served: Served, scope: str | None, path: str = "/v1/jobs", **headers: str) -> httpx.Response:
+    return served.client(scope).get(path, headers=ELSEWHERE | headers)
+
+
+def request_from(host: str) -> Request:
+    return Request({"type": "http", "client": (host, 1)})
+
+
+def test_a_key_is_told_what_is_left_and_then_to_wait_and_no_other_key_is(settings: Settings):
+    with serving(settings.model_copy(update={"requests_per_minute": 3}), "read", "admin") as served:
+        answers = [ask(served, "read") for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+        for answer, left in zip(answers, (2, 1, 0, 0), strict=True):
+            assert answer.headers["RateLimit-Policy"] == '"key";q=3;w=60'
+            assert re.fullmatch(rf'"key";r={left};t=([1-9]|[1-5]\d|60)', answer.headers["RateLimit"])
+        problem = answers[-1].json()
+        assert problem["code"] == "too_many_requests"
+        assert problem["requests_max"] == 3
+        assert answers[-1].headers["Retry-After"] == str(problem["seconds"])
+        assert ask(served, "admin").status_code == 200
+        assert ask(served, None).status_code == 401, "an address without a key has minutes of its own"
+        assert served.client("read").get("/v1/jobs").status_code == 200, "nor is what comes from the machine counted"
+
+
+def test_an_address_without_a_key_is_told_to_wait_and_a_key_passes(settings: Settings):
+    with serving(settings.model_copy(update={"requests_per_minute": 2}), "read") as served:
+        answers = [ask(served, None) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [401, 401, 429]
+        assert answers[0].headers["RateLimit-Policy"] == '"address";q=2;w=60'
+        assert ask(served, None, **{"X-Forwarded-For": "203.0.113.2"}).status_code == 401
+        assert ask(served, "read").status_code == 200
+
+
+def test_a_page_is_counted_as_an_answer_of_the_api(settings: Settings):
+    settings = settings.model_copy(update={"requests_per_minute": 2, "dashboard_public": True})
+    with serving(settings, "read") as served:
+        assert [ask(served, None, "/").status_code for _ in range(3)] == [200, 200, 429]
+        assert served.client(None).post("/login", data={"key": served.tokens["read"]}).status_code == 303
+        answers = [ask(served, None, "/") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[0].headers["RateLimit-Policy"] == '"key";q=2;w=60'
+
+
+def test_nothing_is_counted_where_there_is_no_limit():
+    rates, request = Rates(0), request_from("203.0.113.9")
+    for _ in range(3):
+        rates.pass_key(request, "key_a")
+    assert not hasattr(request.state, "rate_headers")
+
+
+@pytest.mark.parametrize(
+    ("host", "counted", "own"),
+    [
+        ("203.0.113.9", "203.0.113.9", False),
+        ("::ffff:203.0.113.9", "203.0.113.9", False),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64", False),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("::1", "::/64", True),
+        ("a unix socket", "unknown", True),
+    ],
+)
+def test_a_client_is_counted_by_what_it_cannot_change_at_will(host, counted, own):
+    assert client_address(request_from(host)) == counted
+    assert is_own_machine(request_from(host)) is own
+
+
+def test_a_window_ends_and_the_next_request_begins_another():
+    now = 0.0
+    rates = Rates(1, ProcessCounts(clock=lambda: now))
+    rates.pass_key(request_from("203.0.113.9"), "key_a")
+    now = 59.0
+    with pytest.raises(TooManyRequests, match="wait 1 seconds"):
+        rates.pass_key(request_from("203.0.113.9"), "key_a")
+    now = 60.0
+    rates.pass_key(request_from("203.0.113.9"), "key_a")
+
+
+def test_only_several_processes_ask_redis_and_each_counts_for_itself_where_it_is_away(tmp_path):
+    assert isinstance(counts_of(Settings(data_dir=tmp_path)), ProcessCounts)
+    assert isinstance(counts_of(Settings(data_dir=tmp_path, mode="celery", redis_url="amqp://broker")), ProcessCounts)
+    away = counts_of(Settings(data_dir=tmp_path, mode="celery", redis_url="redis://127.0.0.1:1/0"))
+    assert isinstance(away, SharedCounts)
+    assert [away.count("a", 60)[0] for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.services
+def test_several_processes_share_their_counts_and_two_installations_do_not():
+    with private_redis() as own:
+        url = own or os.environ.get(REDIS_VARIABLE, REDIS_USUAL)
+        if not redis_answers(url):
+            pytest.skip("no redis-server is installed and none answers; set OBSCURA_TEST_REDIS to the URL of one")
+        name = os.urandom(8).hex()
+        one, two, other = (SharedCounts(url, installation + name) for installation in ("here", "here", "there"))
+        assert [each.count("a", 60)[0] for each in (one, two, one, other)] == [1, 2, 3, 1]
+        count, seconds = two.count("a", 60)
+        assert count == 4
+        assert 0 < seconds <= 60
