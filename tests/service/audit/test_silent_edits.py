@@ -68,6 +68,7 @@ UNSEEN = {
     ("datasets", "failure_code"): "of an upload before the one that arrived",
     ("decisions", "decided_at"): "a time that is shown",
     ("decisions", "asked_at"): "entries tell its hour; a request that was approved is not approved again",
+    ("decisions", "project_id"): "who may see it and decide; its entry says of which account it is, and who decided",
     ("decisions", "name"): "of requests about admins; a raise has none",
     ("decisions", "admin_id"): "of requests about admins; a raise has none",
     ("decisions", "key_id"): "of requests about admins; a raise has none",
