@@ -107,6 +107,15 @@ def may_publish(session: Session, job: Job) -> bool:
     return ledger.get_hold(session, job.hold_id).charged_nano > 0
 
 
+def tries_left(job: Job, attempts_max: int) -> bool:
+    """Tell whether a job whose worker is lost now is tried again.
+
+    An attempt that only publishes what was paid for charges nothing, and is tried as often again: machines that go down
+    once more must not cost a release.
+    """
+    return job.attempts_lost + 1 < attempts_max * (2 if job.salvage_attempt == job.attempt else 1)
+
+
 def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datetime) -> None:
     """End a job that publishes nothing; why it ended early, if it did, counts more than how its last attempt ended.
 

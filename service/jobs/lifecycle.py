@@ -20,7 +20,7 @@ from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
 from service import ledger, queue
 from service.db.job_tables import FailureCode, FurtherDataset, Job
 from service.errors import Conflict, InvalidInput
-from service.jobs.endings import end_job, end_unpublished, holds_of, may_publish, settle
+from service.jobs.endings import end_job, end_unpublished, holds_of, may_publish, settle, tries_left
 from service.jobs.lookup import get_job, lock_job, stale_attempt
 from service.jobs.silence import without_silence
 from service.ledger.stops import stopped
@@ -83,13 +83,13 @@ def claim(
     """Take the oldest job that nobody runs: queued, or running with an expired lease.
 
     A job that lost its worker too often, or whose cancellation its lost worker never saw, is ended instead: captured
-    when armed, released when held. A training that has paid for something is claimed once more before that, only to
-    publish it.
+    when armed, released when held. A training that has paid for something is claimed again before that, as often, only
+    to publish it.
 
     Args:
         lease_seconds: how long the lease lasts without a heartbeat.
         job_id: claim this job or none.
-        attempts_max: how many attempts may lose their worker; the job ends with the last of them.
+        attempts_max: how many attempts may lose their worker; the job ends with the last of them (`tries_left`).
 
     Returns:
         The claim, or None when there is nothing to run.
@@ -114,7 +114,7 @@ def claim(
                     _end_lost(session, job, now)
                     ended = True
                 continue
-            if early is None and job.attempts_lost + 1 >= attempts_max:
+            if early is None and not tries_left(job, attempts_max):
                 early = EarlyEnd.WORKER_LOST
         lease_until = now + timedelta(seconds=lease_seconds)
         taken = _take(session, job, worker=worker, now=now, lease_until=lease_until, early=early)
@@ -259,8 +259,9 @@ def _take(
 
 def _is_over(session: Session, job: Job, attempts_max: int) -> bool:
     """Tell whether a job whose worker was lost is not tried again."""
-    if job.cancel_requested or job.ended_early is not None or job.attempts_lost + 1 >= attempts_max:
-        return job.salvage_attempt == job.attempt or not may_publish(session, job)
+    again = tries_left(job, attempts_max)
+    if job.cancel_requested or job.ended_early is not None or not again:
+        return (job.salvage_attempt == job.attempt and not again) or not may_publish(session, job)
     return False
 
 

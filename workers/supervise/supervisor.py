@@ -234,13 +234,13 @@ def _settle(
     """End the job or queue it again, unless the runner has ended it. Losing this is safe: the lease expires.
 
     An attempt is handed on when this process shuts down; any other end of a runner that has not ended its job counts
-    as a lost worker. A training that has paid for something gets one more attempt to publish that before it ends.
+    as a lost worker. A training that has paid for something gets more attempts, to publish that, before it ends.
     """
     with suppress(StaleAttempt, NotFound), transaction(factory) as session:
         job = session.get(Job, attempt.job_id)
         if job is None or job.state is not JobState.RUNNING or job.attempt != attempt.number:
             return
-        now = _now()
+        now, goes_on = _now(), job.ended_early is None or job.salvage_attempt == job.attempt
         this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number, "now": now}
         if job.cancel_requested and not jobs.may_publish(session, job):
             jobs.finish_cancelled(session, **this)
@@ -248,7 +248,7 @@ def _settle(
             jobs.finish_failed(session, failure_code=FailureCode.TIME_LIMIT, **this)
         elif handed_on:
             jobs.give_back(session, **this)
-        elif job.ended_early is None and job.attempts_lost + 1 < settings.attempts_max:
+        elif goes_on and jobs.tries_left(job, settings.attempts_max):
             drop_lease(session, attempt, now=now)
         else:
             jobs.finish_failed(session, failure_code=FailureCode.WORKER_LOST, **this)
