@@ -18,6 +18,7 @@ from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.failpoints import failpoint
 from service.jobs.lookup import MadeByJob, lock_job, made_by, secret_of, stale_attempt
+from service.notices import tell_of_job
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which what was paid for is published all the same. The others would fail again, or lack the data.
@@ -172,6 +173,7 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
     for column, value in facts.items():
         setattr(job, column, value)
     session.flush()
+    tell_of_job(session, job.account_id, now=now, job_id=job.id, kind=job.kind, state=state.value)
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:

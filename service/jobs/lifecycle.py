@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, CursorResult, Update, and_, exists, or_, s
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
-from service import ledger, queue
+from service import ledger, queue, quotas
 from service.db.job_tables import FailureCode, FurtherDataset, Job
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, end_unpublished, holds_of, may_publish, settle, tries_left
@@ -61,11 +61,11 @@ class Claim:
 
 
 def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
-    """Return the ids of jobs that nobody runs, oldest first: queued, or running with an expired lease.
+    """Return the ids of jobs that nobody runs, as they are taken in turn: queued, or running with an expired lease.
 
     Trainings whose account is stopped are not among them: they wait.
     """
-    waiting = select(Job.id).where(_claimable(now)).order_by(Job.created_at, Job.id)
+    waiting = quotas.in_turn(select(Job.id).where(_claimable(now)), now)
     if kind is not None:
         waiting = waiting.where(Job.kind == kind)
     return session.scalars(waiting.limit(LISTED_MAX)).all()
@@ -80,7 +80,7 @@ def claim(
     job_id: str | None = None,
     attempts_max: int = 3,
 ) -> Claim | None:
-    """Take the oldest job that nobody runs: queued, or running with an expired lease.
+    """Take the job whose turn it is, of those that nobody runs: queued, or running with an expired lease.
 
     A job that lost its worker too often, or whose cancellation its lost worker never saw, is ended instead: captured
     when armed, released when held. A training that has paid for something is claimed again before that, as often, only
@@ -96,11 +96,9 @@ def claim(
     """
     # A row that somebody else has locked is somebody else's: it is skipped, so claimers never wait for each other.
     waiting = (
-        select(Job)
-        .where(_claimable(now))
-        .order_by(Job.created_at, Job.id)
+        quotas.in_turn(select(Job).where(_claimable(now)), now)
         .limit(CANDIDATES)
-        .with_for_update(skip_locked=True)
+        .with_for_update(skip_locked=True, of=Job)
         .execution_options(populate_existing=True)
     )
     if job_id is not None:
@@ -254,6 +252,7 @@ def _take(
     session.refresh(job)
     for hold_id in holds_of(session, job):
         ledger.fence(session, hold_id=hold_id, attempt=job.attempt, now=now)
+    quotas.take_turn(session, job.account_id, now=now)
     return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
 
 

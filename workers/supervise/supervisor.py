@@ -274,6 +274,7 @@ def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict
 def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listener: Listener) -> subprocess.Popen[bytes]:
     path = settings.logs_path / f"{attempt.job_id}.{attempt.number}.log"
     make_private_folder(path.parent)
+    _forget_logs(settings)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     given = {"--job": attempt.job_id, "--attempt": attempt.number}
     given |= {"--supervisor": os.getpid(), "--signs": listener.theirs}
@@ -290,6 +291,17 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
     finally:
         os.close(log)
         listener.hand_over()
+
+
+def _forget_logs(settings: Settings) -> None:
+    """Remove what attempts have said on this machine, where that is older than it is kept."""
+    if not settings.logs_days:
+        return
+    oldest = time.time() - settings.logs_days * 86_400
+    for path in settings.logs_path.glob("job_*.log"):
+        with suppress(FileNotFoundError):  # another supervisor may be at it
+            if path.lstat().st_mtime < oldest:
+                path.unlink()
 
 
 def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:

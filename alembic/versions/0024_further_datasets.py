@@ -1,6 +1,6 @@
 """Trainings on several datasets: a job may have a hold on each of several accounts. Subjects may be known again.
 
-Revision: 0021, after 0020.
+Revision: 0024, after 0023.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from service.db.revisions import FLAG, INTEGER, JSON, create, needed, optional, reference, replace_unique
 
-revision = "0021"
-down_revision = "0020"
+revision = "0024"
+down_revision = "0023"
 branch_labels = None
 depends_on = None
 
