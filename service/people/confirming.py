@@ -36,12 +36,13 @@ class Confirming(Background):
     ) -> None:
         super().__init__("obscura-people")
         self._settings, self._factory, self._provider, self._clock = settings, factory, provider, clock
+        self._interval = timedelta(seconds=settings.oidc_confirm_seconds)
 
     def round(self) -> int:
         """Ask about everybody whose turn it is; return for how many the provider answered."""
         now, answered = self._clock(), 0
         with transaction(self._factory, read_only=True) as session:
-            waiting = due(session, now, timedelta(seconds=self._settings.oidc_confirm_seconds))
+            waiting = due(session, now, self._interval)
             gone = long_lapsed(session, now=now)
         for person_id in waiting:
             try:
@@ -74,7 +75,8 @@ class Confirming(Background):
     def _ask(self, person_id: str) -> bool:
         now = self._clock()
         free = Person.asked_until.is_(None) | (Person.asked_until <= now)
-        this = select(Person).where(Person.id == person_id, free, Person.refresh_token.is_not(None))
+        old = Person.confirmed_at <= now - self._interval  # still: another process may have asked since
+        this = select(Person).where(Person.id == person_id, free, old, Person.refresh_token.is_not(None))
         with transaction(self._factory) as session:
             person = session.scalar(this.with_for_update(skip_locked=True))
             if person is None:
