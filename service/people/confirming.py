@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -19,6 +21,7 @@ from service.settings import Settings
 ROUND_SECONDS = 5.0
 ASKING = timedelta(seconds=45)  # for which a process has a person to itself; longer than the provider may take
 PEOPLE_PER_ROUND_MAX = 1000
+ASKED_AT_ONCE_MAX = 8
 
 
 class Confirming(Background):
@@ -40,15 +43,20 @@ class Confirming(Background):
 
     def round(self) -> int:
         """Ask about everybody whose turn it is; return for how many the provider answered."""
-        now, answered = self._clock(), 0
+        now, away = self._clock(), threading.Event()
         with transaction(self._factory, read_only=True) as session:
             waiting = due(session, now, self._interval)
             gone = long_lapsed(session, now=now)
-        for person_id in waiting:
+
+        def ask(person_id: str) -> bool:
             try:
-                answered += self._ask(person_id)
+                return not away.is_set() and self._ask(person_id)
             except ProviderUnavailable:  # nobody waits for as many time-outs as there are people
-                break
+                away.set()
+                return False
+
+        with ThreadPoolExecutor(ASKED_AT_ONCE_MAX) as pool:
+            answered = sum(pool.map(ask, waiting))
         if gone:
             with transaction(self._factory) as session:
                 end_lapsed(session, now=now)

@@ -18,7 +18,7 @@ from service.dashboard.people import PENDING_COOKIE
 from service.db.access_tables import ApiKey, Person, SignIn
 from service.db.audit_tables import AuditEvent
 from service.db.session import transaction
-from tests.service.sign_on.conftest import ANA, SITE, House, form_token_of, opened
+from tests.service.sign_on.conftest import ANA, CLIENT, SITE, House, form_token_of, opened
 
 
 def test_whoever_signs_in_is_a_person_with_the_roles_of_their_groups(house: House) -> None:
@@ -147,7 +147,10 @@ def test_an_identity_that_the_provider_has_not_signed_for_us_now_is_refused(
         header, body, signature = token.split(".")
         claims = json.loads(base64.urlsafe_b64decode(body + "=="))
         claims.pop("at_hash", None)
-        changes = {"another client": {"aud": "other"}, "another issuer": {"iss": "https://other.example"}}
+        changes = {
+            "another client": {"aud": "other", "azp": CLIENT["client_id"]},
+            "another issuer": {"iss": "https://other.example"},
+        }
         changes |= {"expired": {"exp": claims["iat"] - 3600}, "changed": {"sub": "ben"}}
         claims |= changes.get(forgery, {})
         plain = coded(claims)
