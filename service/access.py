@@ -24,6 +24,7 @@ from service.db.job_tables import Job, Made, Release, Sweep
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.session import LAST, Last, SessionFactory, with_info
+from service.db.webhook_tables import Webhook
 from service.errors import Forbidden, NotFound
 
 Row = TypeVar("Row", bound=Base)
@@ -108,14 +109,14 @@ class Principal:
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
     """Return the condition on a table's rows that a caller may see; None where these are all.
 
-    Whoever has a key of a project sees its rows. An admin of the installation sees the accounts, requests, keys and
-    audit events of every project, but datasets, jobs and what these made only as long as there is one project, and so
-    does a reader without a key see anything. A dataset that was erased is seen by nobody.
+    Whoever has a key of a project sees its rows. An admin of the installation sees the accounts, requests, keys,
+    webhooks and audit events of every project, but datasets, jobs and what these made only as long as there is one
+    project, and so does a reader without a key see anything. A dataset that was erased is seen by nobody.
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
-        table: one that belongs to an account, the accounts themselves, projects, people, requests, keys or audit
-            events.
+        table: one that belongs to an account, the accounts themselves, projects, people, requests, keys, webhooks
+            or audit events.
     """
     rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if caller is None or (caller.project_id is None and table in CONTENT):
@@ -131,7 +132,7 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision):
+    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision, Webhook):
         condition = table.project_id == project_id
     elif table not in get_args(Made):
         condition = table.account_id.in_(accounts)

@@ -247,6 +247,16 @@ def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | Non
     return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
 
 
+def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
+    """Let what was begun with a key be done, if the key opens something still.
+
+    Raises:
+        Unauthorized: it was revoked, or has expired.
+    """
+    if find_usable(session, key_id, now=now) is None:
+        raise Unauthorized("The key that this was begun with was revoked or has expired. Nothing was changed.")
+
+
 def revoke_key(
     session: Session, *, key_id: str, admin_id: str | None, now: datetime, with_made: bool = True
 ) -> tuple[ApiKey, int]:

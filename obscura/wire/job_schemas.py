@@ -420,5 +420,8 @@ class SampleRecord(ApiRecord):
     format: str = Field(description="Kind of file.")
     sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")
     bytes: int | None = Field(description="Size of the file.")
+    removed_at: Minute | None = Field(
+        default=None, description="When the file was removed, as the operator's retention says; null while it is there."
+    )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     created_at: Minute = Field(description="When it was made.")

@@ -100,7 +100,7 @@ class EventWriter(Background):
         try:
             with transaction(self._factory) as session:
                 append(session, [event for event, _ in some])
-        except SQLAlchemyError as error:
+        except Exception as error:  # whatever it is, nobody may wait for ever
             not_written(len(some), error)
             if self.required:
                 for _, written in some:

@@ -32,6 +32,7 @@ PARAMETERS = {
     "request_id": "The request.",
     "sample_id": "The drawing; null for other jobs.",
     "sweep_id": "The sweep.",
+    "webhook_id": "The webhook.",
 }
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 # By the name of a field or parameter; those of one schema alone begin with its name.
@@ -79,6 +80,8 @@ EXAMPLES: dict[str, Any] = {
     "created_by_name": "first admin",
     "cursor": "WyIyMDI2Il0",
     "dataset_id": _id("ds"),
+    "disk_bytes_declared": 23_500_000_000,
+    "disk_bytes_max": 100_000_000_000,
     "decided_by": _id("adm"),
     "decided_by_admin": _id("adm"),
     "delta": 1e-5,
@@ -103,6 +106,8 @@ EXAMPLES: dict[str, Any] = {
     "instance": "/v1/jobs",
     "introduction": f"key_abcdefghijklmnopqrst:{_DIGEST}",
     "job_id": _id("job"),
+    "jobs_max": 4,
+    "jobs_unfinished": 2,
     "joined": False,
     "key_id": _id("key"),
     "Idempotency-Key": "3f0c7c1e-5a0b-4a55-9d43-6e4f6a1c2b7d",
@@ -209,6 +214,19 @@ EXAMPLES: dict[str, Any] = {
     "visibility": "private",
     "width": 28,
     "with_made": True,
+    "delivered": True,
+    "events": ["job.ended", "trainings.stopped"],
+    "failing_since": None,
+    "overlap_until": None,
+    "WebhookTestRecord.status": 200,
+    "WebhookTestRecord.reason": None,
+    "WebhookRecord.state": "active",
+    "NewWebhookRecord.state": "active",
+    "secret": "whsec_...",
+    "url": "https://hooks.example.org/obscura",
+    "webhook_id": _id("whk"),
+    "worker_hours_max": 200,
+    "worker_hours_used": 31,
 }
 for _kind in KINDS.values():
     if _kind.reading is not None:

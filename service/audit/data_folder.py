@@ -90,12 +90,16 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
     """
     unknown = unknown_to(session, folder)
     missing = not_counted(session, storage, folder, unknown)
+    since = published_since(session, folder, missing)
     together: Counter[str | None] = Counter()
     for missing_nano, journal in missing.values():
         together[journal.account_id] += missing_nano
     accounts = _accounts(session, together)
     for job_id, (missing_nano, journal) in missing.items():
-        yield _forgotten(job_id, missing_nano, journal, together, accounts, known=job_id not in unknown.journals)
+        finding = _forgotten(job_id, missing_nano, journal, together, accounts, known=job_id not in unknown.journals)
+        if job_id in since:
+            finding = replace(finding, message=f"{finding.message} It has published release {since[job_id]}.")
+        yield finding
     for code, names, noun in (
         (FindingCode.RELEASE_UNKNOWN, unknown.releases, "release"),
         (FindingCode.SAMPLE_UNKNOWN, unknown.samples, "sample"),
@@ -126,6 +130,16 @@ def not_counted(
             if read.price_nano > charged_nano:
                 missing[job_id] = (read.price_nano - charged_nano, replace(read, account_id=account_id))
     return missing
+
+
+def published_since(session: Session, folder: DataFolder, job_ids: Collection[str]) -> dict[str, str]:
+    """Return, by job, the releases that lie there and that the database does not know as published.
+
+    They were paid for, and go to the trash when their jobs, which it may know, are discarded and nobody moves them.
+    """
+    names = {job_id: release_id_of(job_id) for job_id in job_ids if release_id_of(job_id) in folder.releases}
+    known = among(session, select(Release.id), Release.id, sorted(names.values()))
+    return {job_id: name for job_id, name in names.items() if name not in known}
 
 
 _WHY = "it is older than the data folder, or that of another installation."

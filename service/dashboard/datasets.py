@@ -163,7 +163,14 @@ def post(request: Request, dashboard: Running, viewer: Reader, dataset_id: str) 
         uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
         with dashboard.service.uploads.taken(uploader.id):
             sent = Sent(form.file(), form.fields.get("format", ""))
-            receiving.receive(dashboard.service.settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock)
+            receiving.receive(
+                dashboard.service.settings,
+                dashboard.factory,
+                dataset_id,
+                sent,
+                clock=dashboard.clock,
+                by=uploader.id,
+            )
     except UploadRefused as error:
         body.drain()
         return _refused_upload(request, dashboard, dataset_id, error)

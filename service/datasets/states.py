@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
-from service import ledger, projects
+from service import ledger, projects, quotas
 from service.access import find, require_project
 from service.datasets import fingerprints, vault
 from service.datasets.fingerprints import Known
@@ -75,6 +75,7 @@ def declare(
         InvalidInput: The declaration contradicts itself or a limit, or a public dataset could be of several projects.
         NotFound: There is no such account.
         Forbidden: As `require_project`.
+        QuotaExceeded: The project has declared as much as its quota of disk allows.
     """
     kind = Visibility(visibility)
     if (kind is Visibility.PRIVATE) != (account_id is not None):
@@ -111,6 +112,7 @@ def declare(
     )
     session.add(dataset)
     session.flush()
+    quotas.require_disk(session, project_id)
     return dataset
 
 

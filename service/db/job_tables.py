@@ -161,7 +161,10 @@ class Release(Base):
 
 
 class Sample(Base):
-    """One drawing from a release; its state is its job's. `path`, `sha256` and `bytes` come when the job succeeds."""
+    """One drawing from a release; its state is its job's. `path`, `sha256` and `bytes` come when the job succeeds.
+
+    At `removed_at` its files went, because it was older than samples are kept; drawn again they are the same.
+    """
 
     __tablename__ = "samples"
     __table_args__ = (
@@ -180,6 +183,7 @@ class Sample(Base):
     path: Mapped[str | None]
     sha256: Mapped[Sha256 | None]
     bytes: Mapped[int | None] = mapped_column(BigInteger)
+    removed_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(index=True)
 
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)

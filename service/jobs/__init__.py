@@ -7,7 +7,7 @@ job, and StaleAttempt that another attempt has taken over or the job has ended.
 
 from obscura.wire.words import EarlyEnd, JobState
 from service.db.job_tables import FailureCode
-from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish
+from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish, tries_left
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.train import publish
 from service.jobs.lifecycle import (
@@ -62,5 +62,6 @@ __all__ = [
     "submit",
     "submit_sweep",
     "tell_silence",
+    "tries_left",
     "wish_for",
 ]

@@ -17,6 +17,7 @@ from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.jobs.lookup import MadeByJob, lock_job, made_by, secret_of, stale_attempt
+from service.notices import tell_of_job
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which what was paid for is published all the same. The others would fail again, or lack the data.
@@ -106,6 +107,15 @@ def may_publish(session: Session, job: Job) -> bool:
     return ledger.get_hold(session, job.hold_id).charged_nano > 0
 
 
+def tries_left(job: Job, attempts_max: int) -> bool:
+    """Tell whether a job whose worker is lost now is tried again.
+
+    An attempt that only publishes what was paid for charges nothing, and is tried as often again: machines that go down
+    once more must not cost a release.
+    """
+    return job.attempts_lost + 1 < attempts_max * (2 if job.salvage_attempt == job.attempt else 1)
+
+
 def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datetime) -> None:
     """End a job that publishes nothing; why it ended early, if it did, counts more than how its last attempt ended.
 
@@ -155,6 +165,7 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
     for column, value in facts.items():
         setattr(job, column, value)
     session.flush()
+    tell_of_job(session, job.account_id, now=now, job_id=job.id, kind=job.kind, state=state.value)
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:

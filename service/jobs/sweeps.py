@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import ENDED, TRAIN
 from privacy.plans.plan import Plan
-from service import ledger
+from service import ledger, quotas
 from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import Job, Sweep
@@ -65,6 +65,7 @@ def submit_sweep(
         SweepTooExpensive: the trials together cost more than the account has left; carries every number.
         AccountFrozen: the account takes no new jobs.
         RateChanged: the account's limit was raised again and again while this was priced.
+        QuotaExceeded: the project may have fewer jobs at a time than there would be.
     """
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
         raise InvalidInput(f"A sweep has {TRIALS_MIN} to {TRIALS_MAX} trials; {len(trials)} were given.")
@@ -106,6 +107,7 @@ def submit_sweep(
             ask = Ask(new_id("job"), now + timedelta(microseconds=position))
             named = {"evaluation_dataset_id": evaluation_dataset_id, "sweep_id": sweep_id}
             hold_price(session, ask, trained, plan, epsilon=trial.epsilon, options=trial.options, **named)
+        quotas.require_jobs(session, account.id, now=now)
         return sweep
 
     return at_the_present_rate(session, dataset_id, held_on)

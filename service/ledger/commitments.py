@@ -41,7 +41,7 @@ CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     "datasets": frozenset({"state", "failure_code", "upload_lease_until", "erased_at", "project_id"}),
     "evaluations": frozenset(),
     "releases": frozenset({"receipt"}),
-    "samples": frozenset(),
+    "samples": frozenset({"removed_at"}),
     "sweeps": frozenset(),
 }
 # What of a dataset on which nothing was ever trained is erased when it is deleted.

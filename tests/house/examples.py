@@ -44,6 +44,7 @@ NOT_RUN = {
     "obscura up": "the test itself runs it, on a free port",
     "curl -s $URL/v1/previews": "trains classifiers for minutes; tests/workers/train/test_previewing.py runs it",
     'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",
+    "obscura webhooks test": "asks a server elsewhere; tests/service/api/routes/test_webhooks.py runs it",
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
     "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
     "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
@@ -83,6 +84,7 @@ SHOWN = {
         "$ obscura quickstart",
     ): "tests/service/cli/test_quickstart.py compares it with a run",
     ("docs/quickstart.md", "text", "1,400 pictures"): "tests/service/cli/test_quickstart.py compares it with a run",
+    ("docs/webhooks.md", "json", "{"): "a request; tests/service/webhooks/test_delivering.py compares one",
     ("docs/classifiers.md", "json", "{"): "the description of a network; test_examples.py reads it",
 }
 

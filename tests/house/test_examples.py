@@ -33,7 +33,7 @@ from tests.house.examples import (
 from tests.obscura.small import LONG
 
 CLASSES = ("benign", "malignant")
-IDS = re.compile(r"\b(acc|ds|job|rel|smp|prv|swp|lim|adr|adm)_[a-z2-7]{20}\b")
+IDS = re.compile(r"\b(acc|ds|job|rel|smp|prv|swp|lim|adr|adm|whk)_[a-z2-7]{20}\b")
 INTRODUCTION = re.compile(r"\bkey_\w+:[0-9a-f]{64}\b")
 
 

@@ -31,7 +31,7 @@ READS = {"owner", "steward", "analyst", "auditor", "admin"}  # who may open page
 ADMINS = {"admin", "owner"}
 OF_INSTALLATION = {"/v1/ledger"}  # for admins of no project
 OF_AUDITORS = {"/v1/audit-events", "/audit"}
-OF_ADMINS = {"/v1/admins", "/v1/admin-requests", "/v1/keys", "/admins"}
+OF_ADMINS = {"/v1/admins", "/v1/admin-requests", "/v1/keys", "/v1/webhooks", "/admins"}
 OF_VIEWERS = re.compile("/v1/(releases|samples)")
 PLAN = {"dataset_id": "{dataset_id}", "recipe": "datalens", "epsilon": 0.1, "options": {}}
 SHAPE = {"height": 8, "width": 8, "channels": 1, "records_declared": 5, "subjects_declared": None}
@@ -59,6 +59,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/releases/{release_id}/samples": {"count": 1, "seed": 1, "format": "npz"},
     "POST /v1/releases/{release_id}/evaluations": {"dataset_id": "{dataset_id}"},
     "POST /v1/projects/{project_id}/rename": {"name": "another name"},
+    "POST /v1/projects/{project_id}/quota": {"jobs_max": 1000},
+    "POST /v1/webhooks": {"url": "https://hooks.example.org/"},
+    "POST /v1/webhooks/{webhook_id}/rotate": {"overlap_seconds": 60},
     "POST /v1/keys/{key_id}/revoke": {},
     "POST /v1/keys/{key_id}/rotate": {"overlap_seconds": 0},
     "POST /v1/keys/{key_id}/ask-revocation": {"reason": "a test"},
@@ -126,6 +129,8 @@ def department(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
             "project_id": DEFAULT_PROJECT,
         }
         ids |= {"key_id": admin.get("/v1/keys?limit=20").json()["items"][-1]["id"]}
+        hook = clients["owner", "ours"].post("/v1/webhooks", json={"url": "https://localhost:1/"})
+        ids |= {"webhook_id": hook.raise_for_status().json()["id"]}
         missing = {
             name: re.sub(r"(?<=_)\w+$", "a" * 20, id) if name.endswith("_id") else id for name, id in ids.items()
         }
@@ -233,7 +238,7 @@ def test_what_is_ours_is_there_and_asks_for_its_scope(department: Department) ->
 def test_a_role_does_what_its_scopes_allow_and_nothing_else(department: Department) -> None:
     allowed = {"train": {"owner", "analyst"}, "data": {"owner", "steward"}, "admin": {"owner"}, "read": READS}
     allowed["releases"] = {*READS, "viewer"}
-    of_installation = {"POST /v1/accounts", "POST /v1/projects"}
+    of_installation = {"POST /v1/accounts", "POST /v1/projects", "POST /v1/projects/{project_id}/quota"}
     asked = 0
     for path, operations in department.clients["admin", "nobody"].get("/v1/openapi.json").json()["paths"].items():
         for method, operation in operations.items():

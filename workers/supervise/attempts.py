@@ -73,6 +73,8 @@ def claim_job(
     with transaction(factory, read_only=True) as session:  # a storage elsewhere may take its time
         if not belongs(session, settings) or not has_keys(session, settings, job_id):
             return None
+        if not has_extractor(session, settings, job_id):
+            return None
     with transaction(factory) as session:
         ledger.require_clock(session, now)  # another clock finds leases over that are not, or none
         claim = jobs.claim(
@@ -90,8 +92,9 @@ def claim_job(
 
 def has_keys(session: Session, settings: Settings, job_id: str) -> bool:
     """Tell whether this machine has the keys that a job needs. Where machines share no folder, they may be on their
-    way, and another machine may have them: the job waits, where it would fail."""
-    if not is_elsewhere(settings):
+    way, and another machine may have them; and the disk of the keys may not be mounted. The job waits, where it would
+    fail."""
+    if not is_elsewhere(settings) and (settings.keys_path / "datasets").is_dir():
         return True
     job = session.get(Job, job_id)
     config = {} if job is None or job.plan is None else job.plan.get("config", {})
@@ -106,6 +109,18 @@ def has_keys(session: Session, settings: Settings, job_id: str) -> bool:
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         get_logger(__name__).warning("keys_missing", job_id=job_id, files=missing, folder=str(settings.keys_path))
+    return not missing
+
+
+def has_extractor(session: Session, settings: Settings, job_id: str) -> bool:
+    """Tell whether this machine has the network that a job needs which was begun with it: it waits, and others do not
+    wait for it. One that was not begun fails, and says so."""
+    job = session.get(Job, job_id)
+    name = "" if job is None or job.attempt == 0 else job.plan.get("config", {}).get("extractor", "")
+    paths = [settings.extractors_path / f"{name}{suffix}" for suffix in (".json", ".safetensors") if name]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        get_logger(__name__).warning("extractor_missing", job_id=job_id, files=missing)
     return not missing
 
 

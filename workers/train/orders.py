@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from sqlalchemy.orm import Session
@@ -43,6 +43,12 @@ from workers.train.checkpoints import SealedFolder
 
 _PAGE_ROWS = 1000
 Ended = TypeVar("Ended")
+
+
+class NotHere(Conflict):
+    """This machine lacks what a training needs before anything is opened. Nothing is wrong with the training."""
+
+    code: ClassVar[str] = "not_here"
 
 
 @dataclass(frozen=True)
@@ -272,14 +278,14 @@ def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> Pub
     """Read what a plan names and nobody pays for. Without it nothing is armed, opened or paid.
 
     Raises:
-        Conflict: the plan's extractor is missing or unusable.
+        NotHere: the plan's extractor is missing or unusable.
         NotFound: the public dataset that the plan names has no content.
     """
     name = plan.config.needed_extractor
     try:
         extractor = read_extractor(settings.extractors_path, name) if name else None
     except ExtractorUnusable as error:
-        raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None
+        raise NotHere(f"The training cannot begin: {error}.", extractor=name) from None
     if anchors is None:
         return PublicParts(extractor)
     return PublicParts(extractor, *open_dataset(settings, anchors.id), tuple(anchors.classes))

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.api.routes import accounts, admins, audit, datasets, health, jobs, ledger, orders, recipes, releases
+from service.api.routes import (
+    accounts,
+    admins,
+    audit,
+    datasets,
+    health,
+    jobs,
+    ledger,
+    orders,
+    recipes,
+    releases,
+    webhooks,
+)
 
 
 def routers() -> tuple[APIRouter, ...]:
@@ -24,6 +36,7 @@ def routers() -> tuple[APIRouter, ...]:
         releases.sample_router,
         admins.project_router,
         admins.key_router,
+        webhooks.router,
         ledger.router,
         audit.router,
     )

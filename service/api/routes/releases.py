@@ -23,7 +23,7 @@ from service.access import find
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, VIEW, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest, narrowed
-from service.api.problems import JobNotSucceeded, Pending
+from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
 from service.errors import NotFound
@@ -175,6 +175,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
     206: {"description": "The range asked for."},
     304: {"description": "The client has it."},
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
+    410: {"description": "Removed: samples are kept for a time. It can be drawn again."},
     416: {"description": "The range lies outside the content."},
 }
 
@@ -194,6 +195,14 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
         raise Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
         raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
+    if sample.removed_at is not None:
+        raise SampleRemoved(
+            f"The files of sample {sample_id} were removed, as samples are kept for a time. Draw from release "
+            f"{sample.release_id} again with the same count, classes, seed and format: the images are the same, and "
+            "it costs nothing.",
+            release_id=sample.release_id,
+            seed=sample.seed,
+        )
     packing = formats.PACKINGS[sample.format.value]
     path = service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
     return send_file(

@@ -46,6 +46,8 @@ BELIEVED_BY_NOBODY = {
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
     "projects": "names for people; who belongs to which says who may look, and no budget depends on it",
+    "webhooks": "whom people have told of what happens; who can write here can make keys as well",
+    "deliveries": "what they are told: ids and states, which readers of the service see",
     "installation": "compared with the data folder: tested in tests/service/test_installation.py",
     "entries": "tested byte by byte in test_verify",
     "checkpoints": "tested in test_forgery",
@@ -54,6 +56,7 @@ BELIEVED_BY_NOBODY = {
 UNSEEN = {
     ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
     ("datasets", "project_id"): "likewise",
+    ("samples", "removed_at"): "whether its files are still kept; drawn again they are the same",
     ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
     ("jobs", "lease_owner"): "a name for operators",
     ("jobs", "lease_until"): "when the job may be claimed again; claims are fenced by the hold's attempt",
