@@ -229,6 +229,10 @@ class AccountClient:
         """All accounts."""
         return Account.listed(self.transport)
 
+    def cohorts(self, account_id: str) -> Iterator[Account]:
+        """The cohorts of an account's population, oldest first: itself, and all that was read together with it."""
+        return Account.listed(self.transport, f"/v1/accounts/{account_id}/cohorts")
+
     def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
         """The ledger of an account, oldest first."""
         return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
@@ -289,6 +293,7 @@ class AccountClient:
         channels: int,
         records_declared: int,
         subjects_declared: int | None = None,
+        subjects_recognised: bool = False,
         account_id: str | None = None,
     ) -> Dataset:
         """Declare a dataset; every argument becomes public. Then `push` its content. `datasets.push` does both."""
@@ -303,6 +308,7 @@ class AccountClient:
             records_declared=records_declared,
             subjects_declared=subjects_declared,
             account_id=account_id,
+            **({"subjects_recognised": True} if subjects_recognised else {}),
         )
 
     def dataset(self, dataset_id: str) -> Dataset:

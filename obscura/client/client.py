@@ -9,7 +9,7 @@ async with obscura.connect_async("https://obscura.example.org", token) as servic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -103,15 +103,21 @@ class Client(PlanClient):
         epsilon: float,
         options: dict[str, Any] | None = None,
         evaluation_dataset_id: str | None = None,
+        further_dataset_ids: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Job:
         """Ask for a training and do not wait for it; its price is held on the account at once.
 
+        Args:
+            further_dataset_ids: Datasets that are read together with it as one, of this account or of others. The
+                price is held on every account, or on none.
+
         Raises:
-            BudgetError: The account cannot pay. `numbers` says what it could pay.
+            BudgetError: An account cannot pay. `numbers` says what it could pay.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["evaluation_dataset_id"] = evaluation_dataset_id
+        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Job.bound(self.transport, self.transport.create(Job.PATH, body, idempotency_key))
 
     def job(self, job_id: str) -> Job:
@@ -253,6 +259,7 @@ class AsyncClient(AsyncPlanClient):
     find_account = verb(Client.find_account, AsyncAccount.of)
     account = verb(Client.account, AsyncAccount.of)
     accounts = listed(Client.accounts, AsyncAccount.of)
+    cohorts = listed(Client.cohorts, AsyncAccount.of)
     entries = listed(Client.entries)
     pay_for_count = verb(Client.pay_for_count)
     lower_limit = verb(Client.lower_limit, AsyncAccount.of)

@@ -4,6 +4,7 @@ see `obscura.wire.schemas`.
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -14,11 +15,12 @@ from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Min
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
+_is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class PlanRequest(ApiRequest):
-    """Ask what a training would do and cost. No data is touched."""
+class TrainingRequest(ApiRequest):
+    """What a training is planned from. No data is touched."""
 
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
@@ -29,7 +31,19 @@ class PlanRequest(ApiRequest):
     )
 
 
-class PreviewRequest(PlanRequest):
+class PlanRequest(TrainingRequest):
+    """Ask what a training would do and cost. No data is touched."""
+
+    further_dataset_ids: list[Identifier] = Field(
+        default_factory=list,
+        max_length=15,
+        exclude_if=_is_empty,
+        description="Private datasets that are read together with it as one, of the same or of other accounts. Every "
+        "account pays the price at its own rate, all of them or none.",
+    )
+
+
+class PreviewRequest(TrainingRequest):
     """Ask what a plan would make, tried on public images. Nothing is held, and no data is touched."""
 
     stand_in_dataset_id: Identifier | None = Field(
@@ -102,6 +116,16 @@ class BudgetFacts(ApiRecord):
     affordable: bool = Field(description="Whether the account could hold the price now.")
 
 
+class PlannedCohort(ApiRecord):
+    """An account that would pay for a training on several datasets."""
+
+    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
+    price_nano: int = Field(description="The price at its rate, in nano-units of mu^2.")
+    price_epsilon: float = Field(description="The same, as an epsilon at its delta.")
+    delta: float = Field(description="Of the account.")
+    budget: BudgetFacts = Field(description="The account before and after.")
+
+
 class PlanRecord(ApiRecord):
     """What a job would do and cost, computed from public parameters only."""
 
@@ -120,6 +144,11 @@ class PlanRecord(ApiRecord):
     notes: list[str] = Field(description="Remarks for people.")
     config: dict[str, Any] = Field(description="Every option of the recipe as it would run.")
     budget: BudgetFacts = Field(description="The account before and after.")
+    cohorts: list[PlannedCohort] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Every account that would pay, where several datasets are read together; absent for one.",
+    )
 
 
 class ProgressFacts(ApiRecord):
@@ -186,6 +215,16 @@ class PreviewRecord(ApiRecord):
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
 
+class JobCohort(ApiRecord):
+    """An account that pays for a training on several datasets."""
+
+    account_id: str = Field(description="The population whose budget pays.")
+    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
+    price_nano: int = Field(description="The price at its rate, in nano-units of mu^2.")
+    price_epsilon: float = Field(description="The same, as an epsilon at its delta.")
+    charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
+
+
 class JobRecord(ApiRecord):
     """A requested training, sampling or evaluation."""
 
@@ -222,6 +261,11 @@ class JobRecord(ApiRecord):
     created_at: Minute = Field(description="When it was made.")
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
+    cohorts: list[JobCohort] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Every account that pays, where several datasets are read together; absent for one.",
+    )
 
 
 class TrialFacts(ApiRecord):

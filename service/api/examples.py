@@ -200,6 +200,7 @@ EXAMPLES: dict[str, Any] = {
     "step": 612,
     "steps": 1450,
     "subjects_declared": 3500,
+    "subjects_recognised": False,
     "DatasetRequest.subjects_declared": None,
     "summary": {"accuracy": {"cnn": 0.78}},
     "sure_at_most": 0.973,

@@ -22,7 +22,7 @@ from service.jobs.lifecycle import (
     request_cancel,
     wish_for,
 )
-from service.jobs.lookup import get_job, get_release, get_sweep, made_by, secret_of
+from service.jobs.lookup import get_job, get_release, get_sweep, made_by, paid_by, reads, receipt_of, secret_of
 from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.silence import minutes_told, tell_silence
 from service.jobs.submission import pay_for_count, submit
@@ -53,9 +53,12 @@ __all__ = [
     "made_by",
     "may_publish",
     "minutes_told",
+    "paid_by",
     "pay_for_count",
     "plan_job",
     "publish",
+    "reads",
+    "receipt_of",
     "report_progress",
     "request_cancel",
     "secret_of",

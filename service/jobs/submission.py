@@ -20,7 +20,7 @@ from service.db.job_tables import Job, Made
 from service.errors import IdempotencyMismatch, InvalidInput
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
 from service.jobs.lookup import get_job
-from service.jobs.planning import TrainingSet
+from service.jobs.training_sets import TrainingSet
 from service.ledger import Entry
 from service.ledger.chain import body_hash
 

@@ -30,8 +30,9 @@ from service.jobs.kind import Ask
 from service.jobs.kinds.train import at_the_present_rate, hold_price, newest_release
 from service.jobs.lifecycle import request_cancel
 from service.jobs.lookup import get_sweep
-from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
+from service.jobs.planning import plan_on, require_anchors_ready, require_content
 from service.jobs.submission import remember
+from service.jobs.training_sets import TrainingSet
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
 

@@ -20,6 +20,7 @@ TOGETHER = tuple(
         "api",
         "api_more",
         "formats",
+        "cohorts",
         "uneven",
         "ledger",
         "operations",
@@ -51,6 +52,8 @@ NOT_RUN = {
     "obscura quickstart digits": "tests/service/cli/test_quickstart.py runs it and compares what it says",
     "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "
     "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
+    "openssl rand": "needs another program",
+    "obscura datasets push people-2026/": "needs pictures of people; tests/service/cli/test_cohorts.py pushes some",
     "obscura datasets push volumes/ --account patients --slices axial": "needs NIfTI files; "
     "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",

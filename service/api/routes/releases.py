@@ -22,7 +22,7 @@ from service import jobs, reports, weights
 from service.access import find
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, VIEW, OfAccount, Paging, Running, Service
-from service.api.pages import answer_newest, narrowed
+from service.api.pages import answer_newest
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
@@ -50,7 +50,7 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 @router.get("", dependencies=[VIEW], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the releases, newest first, all or those of an account."""
-    asked = narrowed(Release, account_id=account_id)
+    asked = [] if account_id is None else [jobs.paid_by(Release, account_id)]
     return answer_newest(service, request, page, Release, views.records, *asked, columns=views.RELEASES)
 
 
@@ -70,11 +70,14 @@ def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
 
 
 @router.get("/{release_id}/receipt", dependencies=[VIEW], summary="Read the receipt")
-def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
+def read_receipt(service: Running, release_id: ReleaseId, account_id: OfAccount = None) -> JSONResponse:
     """Read the signed statement that this release was paid for: the whole ledger entry, the account's public terms,
-    the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served."""
+    the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served.
+
+    A release of several accounts' datasets has a receipt for each: name the account; without it, that of the first.
+    """
     with transaction(service.factory, read_only=True) as session:
-        return JSONResponse(jobs.get_release(session, release_id).receipt)
+        return JSONResponse(jobs.receipt_of(session, jobs.get_release(session, release_id), account_id))
 
 
 @router.get(

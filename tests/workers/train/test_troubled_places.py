@@ -2,7 +2,7 @@
 
 import dataclasses
 import io
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -131,3 +131,14 @@ def test_killing_an_attempt_to_publish_again_and_again_does_not_lose_the_release
         assert workshop.job(job_id).finished_at is None
     assert workshop.work(job_id, TINY) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
+
+
+def test_what_waits_can_be_discarded(workshop):
+    """A job that is only to be ended needs nothing of its machine."""
+    job_id = begun(workshop)
+    workshop.claim(job_id)  # by a worker that dies
+    workshop.settings.keys_path.rename(workshop.settings.data_dir / "unmounted")
+    workshop.cancel(job_id, discard=True)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert claim_job(workshop.settings, workshop.factory, job_id=job_id, worker="test", now=later) is None
+    workshop.assert_settled(job_id, JobState.CANCELLED)
