@@ -1,9 +1,9 @@
 """Requests that two people decide: one admin asks for something, and it is done when another one approves it.
 
 The module of each noun says what may be asked for and carries it out: `service.ledger.limits` raises limits,
-`service.admins` admits and removes admins and revokes their keys. What holds for every request stands here: all keys of
-one person count as that person, and a request lapses after seven days. About a project its owners decide, two of them
-or one and an admin of the installation. Takes a session, never commits.
+`service.admins` admits and removes admins and revokes their keys, `service.jobs.sharing` shares releases. What holds
+for every request stands here: all keys of one person count as that person, and a request lapses after seven days. About
+a project its owners decide, two of them or one and an admin of the installation. Takes a session, never commits.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from service.access import visible
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
+from service.db.project_tables import Project
 from service.errors import Conflict, Forbidden, NotFound, short_reason
 from service.recording import Act, record
 
@@ -30,12 +31,13 @@ EXPIRED = "expired"
 # Carries out what was asked for, with the key of the admin who approves it.
 Effect = Callable[[Session, Decision, ApiKey, datetime], None]
 
-# Of each action: the prefix of its ids, and the column that no two requests that wait may share.
+# Of each action: the prefix of its ids, and the columns that no two requests that wait may share.
 _KINDS = {
-    DecisionAction.RAISE: ("lim", Decision.account_id),
-    DecisionAction.ADMIT: ("adr", Decision.name),
-    DecisionAction.REMOVE: ("adr", Decision.admin_id),
-    DecisionAction.REVOKE: ("adr", Decision.key_id),
+    DecisionAction.RAISE: ("lim", [Decision.account_id]),
+    DecisionAction.ADMIT: ("adr", [Decision.name]),
+    DecisionAction.REMOVE: ("adr", [Decision.admin_id]),
+    DecisionAction.REVOKE: ("adr", [Decision.key_id]),
+    DecisionAction.SHARE: ("shq", [Decision.release_id, Decision.shared_with]),
 }
 
 
@@ -75,7 +77,8 @@ def ask(
     """
     reason = short_reason(reason)
     prefix, subject = _KINDS[action]
-    same = (Decision.action == action, subject == terms[subject.key], Decision.state == DecisionState.PENDING)
+    same = [Decision.action == action, Decision.state == DecisionState.PENDING]
+    same += [column == terms[column.key] for column in subject]
     recent = Decision.asked_at > now - REQUEST_LIFETIME
     waiting = session.scalar(select(Decision.id).where(*same, recent).limit(1))
     if waiting is not None:
@@ -159,6 +162,7 @@ class DecisionView:
     decision: Decision
     state: str
     account_name: str | None
+    shared_with: str | None
     asked_by: str
     decided_by: str | None
 
@@ -172,8 +176,9 @@ def list_decisions(session: Session, now: datetime, *conditions: Any, limit: int
     """Return requests that fulfil conditions: those that nobody has decided first, and the newest first among these."""
     asking, deciding = aliased(Admin), aliased(Admin)
     query = (
-        visible(session, Decision, select(Decision, AccountRow.name, asking.name, deciding.name))
+        visible(session, Decision, select(Decision, AccountRow.name, Project.name, asking.name, deciding.name))
         .outerjoin(AccountRow, AccountRow.id == Decision.account_id)
+        .outerjoin(Project, Project.id == Decision.shared_with)
         .join(asking, asking.id == Decision.asked_by)
         .outerjoin(deciding, deciding.id == Decision.decided_by)
         .where(*conditions)

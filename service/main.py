@@ -105,6 +105,7 @@ def create_app(
         ring=workers.doorbell.ring,
         key_uses=key_uses,
         disks=DiskProbe(settings),
+        audit_trouble=events.trouble if events else lambda: "",
         wrong_keys=WrongKeys(counts),
         rates=Rates(settings.requests_per_minute, counts),
     )

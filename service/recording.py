@@ -45,6 +45,8 @@ class Act(enum.StrEnum):
     ADMIN_REMOVED = "admin removed"
     PROJECT_MADE = "project made"
     PROJECT_RENAMED = "project renamed"
+    RELEASE_SHARED = "release shared"
+    RELEASE_UNSHARED = "release unshared"
     ASKED = "decision asked for"
     APPROVED = "decision approved"
     DECLINED = "decision declined"
@@ -139,7 +141,7 @@ def record(session: Session, act: Act, object_id: str, *, project_id: str | None
     """Have an act written at the end of its transaction, where there is an audit log.
 
     Args:
-        object_id: of the key, admin, project or request.
+        object_id: of the key, admin, project, release or request.
         project_id: that the act concerns; None for the installation.
     """
     if LAST in session.info:

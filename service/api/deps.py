@@ -52,6 +52,7 @@ class Service:
     ring: Callable[[], None]
     disks: DiskProbe
     key_uses: KeyUses
+    audit_trouble: Callable[[], str] = lambda: ""
     wrong_keys: WrongKeys = field(default_factory=WrongKeys)
     rates: Rates = field(default_factory=lambda: Rates(0))
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -31,6 +31,7 @@ PARAMETERS = {
     "release_id": "The release.",
     "request_id": "The request.",
     "sample_id": "The drawing; null for other jobs.",
+    "share_id": "That it is shared with one project, or with all.",
     "sweep_id": "The sweep.",
 }
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
@@ -136,6 +137,7 @@ EXAMPLES: dict[str, Any] = {
     "RecipeRecord.releases": _RECIPE.releases,
     "overlap_seconds": 3600,
     "project_id": _id("prj"),
+    "project_name": "cardiology",
     "KeyRequest.role": None,
     "role": "analyst",
     "publishes": _RECIPE.publishes,
@@ -175,6 +177,8 @@ EXAMPLES: dict[str, Any] = {
     "samples": 30_000,
     "scopes": ["train", "read"],
     "seed": 7,
+    "share_id": _id("shr"),
+    "shared_with": _id("prj"),
     "sequence": 12,
     "sha256": _DIGEST,
     "share": 0.421,
@@ -189,6 +193,7 @@ EXAMPLES: dict[str, Any] = {
     "DatasetRecord.state": "ready",
     "AdminRequestRecord.state": "pending",
     "LimitRequestRecord.state": "pending",
+    "ShareRequestRecord.state": "pending",
     "SweepRecord.state": "open",
     "status": "ok",
     "Problem.status": 409,

@@ -76,7 +76,8 @@ class Filters:
         if self.recipe:
             found.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
         if self.account:
-            found.append(table.account_id == self.account)
+            own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == self.account)
+            found.append(table.account_id.in_(own))
         if self.q:
             newest = visible(session, table, select(table.id)).order_by(table.created_at.desc()).limit(SEARCHED_MAX)
             named = table.id.in_(newest) & table.name.icontains(self.q, autoescape=True)

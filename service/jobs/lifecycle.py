@@ -170,8 +170,13 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     job = lock_job(session, job_id)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):
         raise Conflict(f"This job has {job.state.value} already; there is nothing to cancel.", job_id=job_id)
-    if job.state is JobState.CANCELLED:
-        return job
+    if job.state is not JobState.CANCELLED:
+        cancel(session, job, now=now, discard=discard)
+    return job
+
+
+def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) -> None:
+    """As `request_cancel`, of an unfinished job whose row is locked."""
     early = None
     if job.kind == TRAIN:
         early = EarlyEnd.DISCARDED if discard else job.ended_early or EarlyEnd.CANCELLED
@@ -182,7 +187,6 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     if job.state is JobState.QUEUED and not may_publish(session, job):
         settle(session, job, reason="cancelled before it started", now=now)
         end_job(session, job, JobState.CANCELLED, now=now)
-    return job
 
 
 def wish_for(session: Session, *, job_id: str, attempt: int) -> Wish | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
     *("AccountRow", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "EntryRow", "Evaluation"),
-    *("HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Sweep"),
+    *("HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep"),
 }
 LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
 READERS = {"select", "get", "get_one"}
@@ -33,6 +33,8 @@ WHOLE = {
     "metrics.py": "counts everybody's jobs, for whoever is on call",
     "recording.py": "links each event to the one before, whoever's that is",
     "jobs/lifecycle.py": "workers take any job",
+    "jobs/lookup.py": "what is known with a release that was found: its classes, recipe and options",
+    "jobs/sharing.py": "names projects on both sides of a share, and ends what others draw when it ends",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",
 }
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.api.routes import accounts, admins, audit, datasets, health, jobs, ledger, orders, recipes, releases
+from service.api.routes import (
+    accounts,
+    admins,
+    audit,
+    datasets,
+    health,
+    jobs,
+    ledger,
+    orders,
+    recipes,
+    releases,
+    shares,
+)
 
 
 def routers() -> tuple[APIRouter, ...]:
@@ -22,6 +34,8 @@ def routers() -> tuple[APIRouter, ...]:
         jobs.sweep_router,
         releases.router,
         releases.sample_router,
+        shares.router,
+        shares.request_router,
         admins.project_router,
         admins.key_router,
         ledger.router,
