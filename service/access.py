@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, overload
 
 from sqlalchemy import ColumnElement, Select, and_, exists, not_, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 from sqlalchemy.orm.interfaces import ORMOption
 
 from obscura.wire.words import JobState
@@ -123,6 +123,7 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
     shared with it.
     """
     accounts = select(AccountRow.id).where(AccountRow.project_id == project_id)
+    maker = aliased(Job)
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
@@ -131,15 +132,15 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
     elif table is Share:
         condition = Share.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))
     elif table in get_args(Made):
-        condition = table.job_id.in_(select(Job.id).where(Job.project_id == project_id))
+        condition = exists().where(maker.id == table.job_id, maker.project_id == project_id)
     else:
         condition = table.account_id.in_(accounts)
     if table is Release:
         condition = or_(condition, Release.id.in_(_shared_with(project_id)))
     elif hasattr(table, "release_id") and table in get_args(Made):
         # What its own project has made of a shared release, once it is there: a job that names an account is that's.
-        theirs = select(Job.id).where(Job.account_id.is_not(None), Job.state == JobState.SUCCEEDED)
-        condition = or_(condition, table.release_id.in_(_shared_with(project_id)) & table.job_id.in_(theirs))
+        there = maker.id == table.job_id, maker.account_id.is_not(None), maker.state == JobState.SUCCEEDED
+        condition = or_(condition, table.release_id.in_(_shared_with(project_id)) & exists().where(*there))
     return condition
 
 

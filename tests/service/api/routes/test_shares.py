@@ -16,6 +16,8 @@ from obscura.wire.ids import introduce
 from service.audit.events import verify_events
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
+from service.dashboard.access import COOKIE
+from service.dashboard.sessions import form_token
 from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.settings import Settings
@@ -184,6 +186,41 @@ def test_one_owner_ends_it_and_what_is_being_drawn_is_cancelled(two: Two) -> Non
         two.owner.release(two.release_id).unshare(two.other)
     two.share(two.other)
     assert two.sees(two.their_analyst)
+
+
+def test_pages_tell_each_side_what_it_may_know(two: Two) -> None:
+    def page(who: str, path: str) -> str:
+        browser = two.served.stranger()
+        browser.post("/login", data={"key": two.served.tokens[who]})
+        answer = browser.get(path, follow_redirects=False)
+        assert answer.status_code == 200, (path, answer.status_code)
+        browser.close()
+        return answer.text
+
+    place = f"/releases/{two.release_id}"
+    assert "No other project" in page("anna", place)
+    two.share(two.other)
+    drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
+    shown = [
+        page("their analyst", path) for path in (place, "/releases", f"/compare?release={two.release_id}", "/jobs")
+    ]
+    shown.append(page("their analyst", f"/jobs/{drawn.job_id}"))
+    for text in shown:
+        assert two.account["name"] not in text
+        assert ">pictures<" not in text  # the dataset
+    assert "Trained by default, which shares it with you" in shown[0]
+    assert two.account["name"] in page("anna", place)
+    assert "heart" in page("anna", place)
+    assert "Share release with heart" in " ".join(page("second", "/admins").split())
+    browser = two.served.stranger()
+    browser.post("/login", data={"key": two.served.tokens["anna"]})
+    (share,) = two.owner.release(two.release_id).shares()
+    form = {"token": form_token(browser.cookies[COOKIE]), "everybody": "yes", "reason": "for teaching"}
+    assert browser.post(f"{place}/shares", data=form).headers["location"] == "/admins"
+    assert [each.state for each in two.owner.share_requests()] == ["pending", "approved"]
+    assert browser.post(f"{place}/shares/{share.id}/end", data=form).headers["location"] == place
+    assert not two.sees(two.their_analyst)
+    browser.close()
 
 
 def test_published_it_is_seen_by_every_department_later_ones_too(two: Two) -> None:
