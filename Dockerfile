@@ -38,6 +38,9 @@ RUN pip install --no-deps --editable ./obscura --editable .
 
 
 FROM build AS build-api
+# People may sign in with a provider.
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['oidc'], sep='\n')" \
+    | xargs pip install --constraint constraints.txt
 COPY . .
 RUN pip install --no-deps --editable ./obscura --editable .
 

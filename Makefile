@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml obscura/pyproject.toml constraints.txt
 	@echo "setup: installing the packages of constraints.txt (the first time takes a few minutes and about 6 GB)"
 	@started=$$SECONDS; \
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --progress-bar off --no-compile \
-		--constraint constraints.txt --editable ./obscura --editable '.[worker,s3,metrics,dev]' || { \
+		--constraint constraints.txt --editable ./obscura --editable '.[worker,s3,metrics,oidc,dev]' || { \
 		echo "setup: the installation did not go through. It needs the network (or a local package index) once;" >&2; \
 		echo "setup: after that, everything but 'make setup' works without. Mend that and run 'make setup' again." >&2; \
 		exit 1; }; \

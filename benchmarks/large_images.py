@@ -25,11 +25,12 @@ import torch
 from benchmarks.generator_runs import train
 from benchmarks.small_data import Folder
 from models.portable.drawing import batches, to_pixels
-from workers.evaluation.utility import TRAINING, train_and_test
+from workers.evaluation.likeness import IMAGES_MAX
+from workers.evaluation.utility import TRAINING, seen_size, train_and_test
 
 CLASSES, EPSILON, PATCH, SEED = 10, 10.0, 8, 0
 SAMPLES = 30_000  # that an evaluation draws where nothing is said
-_DRAWN, _LEARNED = 256, 260  # images that are drawn, and that the CNN sees, to find what one takes
+_DRAWN, _LEARNED = 256, 1010  # images that are drawn, and that the CNN sees, to find what one takes
 
 
 def pictures(file: Path, records: int, side: int) -> npt.NDArray[np.uint8]:
@@ -73,7 +74,9 @@ def measured(side: int) -> dict[str, Any]:
     train_and_test("cnn", *learned, *asked, classes=CLASSES, seed=SEED, epochs=1)
     seconds = (time.process_time() - began) / _LEARNED
     whole = {"evaluation_hours_extrapolated": TRAINING["cnn"].images_seen * seconds / 3600}
-    samples = {"samples_gib": SAMPLES * side * side * 3 / 2**30}  # in memory for an evaluation, whatever the records
+    height, width = seen_size(side, side)
+    held = SAMPLES * height * width + IMAGES_MAX * side * side  # as classifiers see them, and whole to be compared
+    samples = {"samples_gib": 3 * held / 2**30}  # in memory for an evaluation, whatever the records
     return {"side": side, "cnn_ms_per_image": 1e3 * seconds, "cnn_peak_gib": peak_gib()} | whole | samples
 
 

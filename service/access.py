@@ -62,19 +62,28 @@ ROLES = {
     Role.VIEWER: (Scope.RELEASES,),
 }
 _WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
+# In the info of sessions: whether those who decide must be people whom the sign-in provider knows.
+PEOPLE_DECIDE = "obscura_people_decide"
+
+
+def covers(held: frozenset[Scope], scope: Scope) -> bool:
+    """Tell whether whoever has some scopes may do what another one stands for."""
+    return bool(held & {scope, Scope.ADMIN}) or bool(held & _WIDER.get(scope, frozenset()))
 
 
 @dataclass(frozen=True)
 class Principal:
     """Who is asking: a key's id and scopes, the person behind it where it is an admin's, and its project.
 
-    Without a project it is the key of an admin of the installation.
+    Without a project it is the key of an admin of the installation. `person_id` is whom the sign-in provider vouches
+    for, where there is one.
     """
 
     id: str
     scopes: frozenset[Scope]
     admin_id: str | None = None
     project_id: str | None = None
+    person_id: str | None = None
 
     def require(self, scope: Scope) -> None:
         """Let the caller pass, or not.
@@ -82,7 +91,7 @@ class Principal:
         Raises:
             Forbidden: the key has neither this scope nor `admin`.
         """
-        if not self.scopes & {scope, Scope.ADMIN} and not self.scopes & _WIDER.get(scope, frozenset()):
+        if not covers(self.scopes, scope):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
 

@@ -12,7 +12,7 @@ count as one (`service.decisions.voice_of`), and the owner's keys are revoked wi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.access import Scope, find, visible
 from service.auth import is_usable, made_until, remember_key, revoke
-from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
 from service.db.project_tables import Project
 from service.decisions import acting_key, ask
@@ -65,7 +65,9 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
     Returns:
         True when one was made; False when somebody holds a valid key of an admin of the installation already.
     """
-    held = select(ApiKey.id).where(is_usable(now), ApiKey.admin_id.is_not(None), ApiKey.project_id.is_(None))
+    of_installation = ApiKey.admin_id.is_not(None), ApiKey.project_id.is_(None)
+    # Keys of people do not count: on the day on which their provider is gone, somebody must get in.
+    held = select(ApiKey.id).where(is_usable(now), *of_installation, ApiKey.person_id.is_(None))
     if session.scalar(held.limit(1)) is not None:
         return False
     known = session.scalar(select(func.count()).select_from(Admin)) or 0
@@ -189,6 +191,36 @@ def _revoke(session: Session, decision: Decision, _approving: ApiKey, now: datet
 EFFECTS = {DecisionAction.ADMIT: _admit, DecisionAction.REMOVE: _remove, DecisionAction.REVOKE: _revoke}
 
 
+def admit_person(session: Session, person: Person, project_id: str | None, *, now: datetime) -> Admin:
+    """Return a person as the owner of a project, or an admin of the installation, by a group of the sign-in provider.
+
+    Whoever was removed meanwhile is admitted anew, from now on.
+    """
+    this = Admin.person_id == person.id, Admin.project_id.is_not_distinct_from(project_id)
+    admin = session.scalar(select(Admin).where(*this))
+    if admin is None:
+        taken = session.scalar(select(Admin.id).where(Admin.name == person.name)) is not None
+        # Two people may have one name, and one person several projects; but names are never used again.
+        name = f"{person.name[:80]} ({new_id('per')[-8:]})" if taken else person.name
+        return _add(session, name, Admission.PROVIDER, now, project_id=project_id, person_id=person.id)
+    if admin.removed_at is not None:
+        admin.removed_at, admin.admitted_at = None, now
+        record(session, Act.ADMIN_ADMITTED, admin.id, project_id=project_id)
+    return admin
+
+
+def dismiss_person(session: Session, person: Person, *, still: Collection[str | None], now: datetime) -> None:
+    """Take note of what no group makes a person any more: whose keys there were revoked.
+
+    Args:
+        still: the projects that they own, and None for the installation.
+    """
+    for admin in session.scalars(select(Admin).where(Admin.person_id == person.id, Admin.removed_at.is_(None))):
+        if admin.project_id not in still:
+            admin.removed_at = now
+            record(session, Act.ADMIN_REMOVED, admin.id, project_id=admin.project_id)
+
+
 def admins(session: Session) -> Sequence[Admin]:
     """Return everybody who is or was an admin, in the order of their admission; to an owner, those of the project."""
     return session.scalars(visible(session, Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
@@ -235,9 +267,11 @@ def _require_new_name(session: Session, name: str) -> None:
 def _require_removable(session: Session, admin: Admin) -> None:
     if admin.removed_at is not None:
         raise Conflict(f"*{admin.name}* was removed already.", admin_id=admin.id)
+    if admin.person_id is not None:
+        raise Conflict(f"*{admin.name}* decides here by a group: take that away at the sign-in provider.")
     if admin.project_id is not None:
         return  # what owners decide, admins of the installation can
-    deciding = Admin.removed_at.is_(None), Admin.project_id.is_(None)
+    deciding = Admin.removed_at.is_(None), Admin.project_id.is_(None), Admin.person_id.is_(None)
     active = session.scalars(select(Admin.id).where(*deciding).with_for_update()).all()
     if len(active) <= ADMINS_MIN:
         raise Conflict(

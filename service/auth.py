@@ -18,6 +18,7 @@ from obscura.wire.ids import digest_token, make_token
 from obscura.wire.words import Admission
 from service import projects
 from service.access import ROLES, Principal, Role, Scope, find, require_visible
+from service.confirmations import is_confirmed, require_confirmed
 from service.db.access_tables import Admin, ApiKey
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 from service.recording import Act, record
@@ -59,6 +60,7 @@ def create_key(
             that would be nobody's, one of which it is not said to which of several projects it belongs, or an end that
             is over or is later than that of the key that asks.
         NotFound: there is no such project.
+        Forbidden: it could do more than the key that asks.
         Unauthorized: the key that asks was revoked meanwhile.
     """
     require_name(name, "A key's name")
@@ -71,9 +73,12 @@ def create_key(
         raise InvalidInput(
             f"A key has a role ({', '.join(Role)}) or else scopes ({', '.join(Scope)}): give one of these."
         )
+    asking = None if created_by is None else session.get_one(ApiKey, created_by)
+    if asking is not None:
+        for scope in chosen:
+            principal_of(asking).require(Scope(scope))
     if Scope.ADMIN in chosen and admin_id is None:
         raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
-    asking = None if created_by is None else session.get_one(ApiKey, created_by)
     of_installation = Scope.ADMIN in chosen and role is None and (asking is None or asking.project_id is None)
     if not of_installation or project_id is not None:
         project_id = projects.choose(session, project_id)
@@ -125,8 +130,11 @@ def remember_key(
     created_by: str | None = None,
     expires_at: datetime | None = None,
     project_id: str | None = None,
+    person_id: str | None = None,
 ) -> ApiKey:
-    """Let a token be used from now on, of which only its SHA-256 is known here."""
+    """Let a token be used from now on, of which only its SHA-256 is known here; of the person whose key has made it."""
+    if created_by is not None:
+        person_id = session.get_one(ApiKey, created_by).person_id
     key = ApiKey(
         id=key_id,
         name=name,
@@ -137,6 +145,7 @@ def remember_key(
         created_at=now,
         expires_at=expires_at,
         project_id=project_id,
+        person_id=person_id,
     )
     session.add(key)
     session.flush()
@@ -169,12 +178,14 @@ def rotate_key(
     Raises:
         NotFound: no such key.
         Forbidden: it is another admin's.
-        Conflict: it was revoked, or has expired: whoever has it has no use for another one.
+        Conflict: it was revoked, or has expired: whoever has it has no use for another one; or it stands for a role.
         InvalidInput: the new one would end too late, or in the past.
     """
     old = find(session, ApiKey, key_id, lock=True)
     if old.admin_id is not None and old.admin_id != admin_id:
         raise Forbidden("An admin's keys are rotated by that person.", key_id=key_id)
+    if old.person_id is not None and old.created_by is None:
+        raise Conflict("This key stands for a person's role, by their groups. Nobody has its token.", key_id=key_id)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict("This key was revoked or has expired. Create another one.", key_id=key_id)
     made = create_key(
@@ -198,7 +209,8 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
     """Find the caller behind a token. An unknown id costs the same comparison as a known one.
 
     Raises:
-        Unauthorized: the token is not one of ours, was revoked, or has expired, which is said to its holder alone.
+        Unauthorized: the token is not one of ours, was revoked, or has expired, which is said to its holder alone; or
+            it is of a person whom the sign-in provider has not confirmed for too long.
     """
     claimed = claimed_id(token)
     key = session.get(ApiKey, claimed) if claimed else None
@@ -207,6 +219,7 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
         raise Unauthorized(_UNKNOWN)
     if key.expires_at is not None and key.expires_at <= now:
         raise Unauthorized(f"This API key expired at {_moment(key.expires_at)}. An admin can make another one.")
+    require_confirmed(session, key.person_id, now)
     return principal_of(key)
 
 
@@ -219,12 +232,14 @@ def claimed_id(token: str) -> str:
 def principal_of(key: ApiKey) -> Principal:
     """Return the caller behind a key; whether it is valid was checked."""
     scopes = frozenset(Scope(scope) for scope in key.scopes)
-    return Principal(id=key.id, scopes=scopes, admin_id=key.admin_id, project_id=key.project_id)
+    of = {"admin_id": key.admin_id, "project_id": key.project_id, "person_id": key.person_id}
+    return Principal(id=key.id, scopes=scopes, **of)
 
 
 def is_usable(now: datetime) -> ColumnElement[bool]:
-    """The condition that a key was not revoked and has not expired."""
-    return ApiKey.revoked_at.is_(None) & (ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now))
+    """The condition that a key was not revoked, has not expired, and is of nobody who is no longer confirmed."""
+    in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
+    return ApiKey.revoked_at.is_(None) & in_time & is_confirmed(now)
 
 
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:

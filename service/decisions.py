@@ -2,8 +2,9 @@
 
 The module of each noun says what may be asked for and carries it out: `service.ledger.limits` raises limits,
 `service.admins` admits and removes admins and revokes their keys, `service.jobs.sharing` shares releases. What holds
-for every request stands here: all keys of one person count as that person, and a request lapses after seven days. About
-a project its owners decide, two of them or one and an admin of the installation. Takes a session, never commits.
+for every request stands here: all keys of one person count as that person, a request lapses after seven days, and where
+a sign-in provider knows who is who, its people decide and nobody else. About a project its owners decide, two of them
+or one and an admin of the installation. Takes a session, never commits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.access import visible
+from service.access import PEOPLE_DECIDE, visible
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
@@ -45,21 +46,29 @@ def acting_key(session: Session, key_id: str) -> ApiKey:
     """Return the valid key of an admin, who asks or decides with it.
 
     Raises:
-        Forbidden: it was revoked, or is no admin's.
+        Forbidden: it was revoked, or is no admin's, or of nobody whom the sign-in provider knows, where there is one.
     """
     key = session.get(ApiKey, key_id)
     if key is None or key.revoked_at is not None or key.admin_id is None:
         raise Forbidden("Only an admin may ask for this or decide it, with a valid API key.")
+    if session.info.get(PEOPLE_DECIDE) and session.get_one(Admin, key.admin_id).person_id is None:
+        raise Forbidden(
+            "Here two people decide as the sign-in provider knows them, and nobody knows whose this key is. Sign in "
+            "with the provider, and ask or decide there, or with a key that you make there."
+        )
     return key
 
 
-def voice_of(person: Admin) -> str:
-    """Return the id of whom a person counts as where two must agree: that of who named an owner alone, or their own.
+def voice_of(session: Session, person: Admin) -> str:
+    """Return the id of whom a person counts as where two must agree: that of who named an owner alone, or of whom the
+    sign-in provider knows, or their own.
 
-    Whoever may name owners alone could otherwise be as many people as they like.
+    Whoever may name owners alone, or owns several projects, could otherwise be as many people as they like.
     """
+    if person.person_id is not None:
+        return person.person_id
     alone = person.project_id is not None and person.admission is Admission.ALONE
-    return str(person.asked_by) if alone else person.id
+    return voice_of(session, session.get_one(Admin, person.asked_by)) if alone else person.id
 
 
 def ask(
@@ -200,10 +209,10 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
     if deciding.admin_id == decision.asked_by:
         raise Forbidden("It takes two people: you asked for this, so another admin must approve it.")
     asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.asked_by, deciding.admin_id))
-    if voice_of(asks) == voice_of(decides):
+    if voice_of(session, asks) == voice_of(session, decides):
         raise Forbidden(
-            f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: an owner whom one admin "
-            "has named alone speaks with that admin's voice. Another owner or admin must approve it."
+            f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: one "
+            "has named the other alone, or both are one person with several roles. Somebody else must approve it."
         )
     if decision.asked_at < decides.admitted_at:
         raise Forbidden(
@@ -211,5 +220,9 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
         )
     if asks.removed_at is not None:
         raise Conflict("The admin who asked for this was removed since. Make a new request.")
+    if session.info.get(PEOPLE_DECIDE) and asks.person_id is None:
+        raise Conflict(
+            "The sign-in provider does not know who asked for this. Decline it, and ask anew, signed in there."
+        )
     if decision.asked_with is not None and session.get_one(ApiKey, decision.asked_with).revoked_at is not None:
         raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=decision.asked_with)

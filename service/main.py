@@ -14,6 +14,7 @@ from fastapi import Depends, FastAPI
 from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
 from service import admins, dashboard, installation, queue
+from service.access import PEOPLE_DECIDE
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter
 from service.api.counts import counts_of
@@ -29,7 +30,7 @@ from service.api.wrong_keys import WrongKeys
 from service.audit.signing import open_signing_key
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
 from service.disk import DiskProbe
 from service.errors import InvalidInput
 from service.inspection import inspect_at_start, require_clock
@@ -44,6 +45,8 @@ from workers.supervise.reconcile import Reconciler
 
 if TYPE_CHECKING:
     from service.metrics import Metrics, MetricsServer
+    from service.people.confirming import Confirming
+    from service.people.provider import Provider
 
 POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
 
@@ -88,6 +91,9 @@ def create_app(
     factory = make_session_factory(engine)
     events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock)
     factory = recorded(factory, settings.audit_log, clock)  # what it does by itself, such as making the first admin
+    people = _people(settings, factory, clock)
+    if people:
+        factory = with_info(factory, **{PEOPLE_DECIDE: True})
     if settings.mode == "embedded":
         workers = _embedded(settings, factory, clock)
     else:
@@ -108,9 +114,11 @@ def create_app(
         audit_trouble=events.trouble if events else lambda: "",
         wrong_keys=WrongKeys(counts),
         rates=Rates(settings.requests_per_minute, counts),
+        provider=people[0] if people else None,
     )
     metrics = _metrics(settings, factory, clock)
-    app.state.parts = (*([events] if events else []), key_uses, *workers.parts, *([metrics[1]] if metrics else []))
+    beside = [part[1] for part in (metrics, people) if part]
+    app.state.parts = (*([events] if events else []), key_uses, *workers.parts, *beside)
     app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
     for router in routers():
@@ -240,6 +248,26 @@ def _metrics(
         raise InvalidInput(str(error)) from None
     metrics = Metrics(settings, factory, clock=clock, version=VERSION)
     return metrics, MetricsServer(metrics, settings.metrics_address)
+
+
+def _people(
+    settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]
+) -> tuple[Provider, Confirming] | None:
+    """Return the provider with which people sign in, and what asks it about them, where the settings name one.
+
+    Raises:
+        InvalidInput: Authlib is not installed.
+    """
+    if not settings.oidc_issuer:
+        return None
+    try:
+        with extras("Signing in with a provider (OBSCURA_OIDC_ISSUER)"):
+            from service.people.confirming import Confirming
+            from service.people.provider import Provider
+    except MissingExtra as error:
+        raise InvalidInput(str(error)) from None
+    provider = Provider(settings, clock)
+    return provider, Confirming(settings, factory, provider, clock)
 
 
 def _broker(settings: Settings) -> queue.Send:

@@ -43,6 +43,11 @@ class Act(enum.StrEnum):
     KEY_REVOKED = "key revoked"
     ADMIN_ADMITTED = "admin admitted"
     ADMIN_REMOVED = "admin removed"
+    PERSON_MADE = "person made"
+    PERSON_LAPSED = "person no longer confirmed"
+    ROLE_GIVEN = "role given"
+    ROLE_WIDENED = "role widened"
+    ROLE_ENDED = "role ended"
     PROJECT_MADE = "project made"
     PROJECT_RENAMED = "project renamed"
     RELEASE_SHARED = "release shared"
@@ -141,7 +146,7 @@ def record(session: Session, act: Act, object_id: str, *, project_id: str | None
     """Have an act written at the end of its transaction, where there is an audit log.
 
     Args:
-        object_id: of the key, admin, project, release or request.
+        object_id: of the key, admin, person, project, release or request.
         project_id: that the act concerns; None for the installation.
     """
     if LAST in session.info:

@@ -7,12 +7,14 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from obscura import occupant
+from obscura.wire.schemas import Role
 
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_SAFE_ISSUER = re.compile(r"https://|http://(?:127\.0\.0\.1|localhost|\[::1\])(?::|/|$)")
 _ADDRESS = re.compile(r"[A-Za-z0-9._-]{1,253}:[0-9]{1,5}")
 
 
@@ -55,6 +57,22 @@ class Settings(BaseSettings):
         default="",
         description="host:port at which this API process tells its metrics, to whoever can connect; no default",
     )
+
+    # People who sign in with an OpenID Connect provider; without an issuer there is none, and keys are all there is
+    oidc_issuer: str = Field(default="", description="the provider's own name for itself, an address")
+    oidc_client_id: str = Field(default="", description="of this service, at the provider")
+    oidc_client_secret: SecretStr = Field(default=SecretStr(""), description="of this service, at the provider")
+    oidc_scope: str = Field(default="openid profile email offline_access", description="what the provider is asked for")
+    oidc_groups_claim: str = Field(default="groups", description="the claim that lists a person's groups")
+    oidc_groups: dict[str, dict[str, Role]] = Field(
+        default={}, description="by the name of a group: by the id of a project, its members' role there; JSON"
+    )
+    oidc_admin_group: str = Field(default="", description="the group whose members are admins of the installation")
+    oidc_confirm_seconds: int = Field(default=20, ge=1, le=40, description="between two questions about a person")
+    oidc_key_grace_seconds: int = Field(
+        default=900, ge=60, le=86_400, description="for which a person's keys go on while the provider does not answer"
+    )
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     # Jobs
@@ -101,6 +119,7 @@ class Settings(BaseSettings):
         _networks(self.trusted_proxies)
         if self.metrics_address and _ADDRESS.fullmatch(self.metrics_address) is None:
             raise ValueError(f"metrics_address is like 127.0.0.1:9464; it is {self.metrics_address!r}")
+        _sign_on(self)
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError(
                 "heartbeat_seconds must be at most half of lease_seconds, or one late beat loses the lease"
@@ -167,6 +186,26 @@ def _origin(url: str) -> str:
     if plain and _ORIGIN.fullmatch(plain) is None:
         raise ValueError(f"public_url is like https://obscura.example.org, without a path; it is {url!r}")
     return plain.removesuffix(":443" if plain.startswith("https:") else ":80")
+
+
+def _sign_on(settings: Settings) -> None:
+    """Require what signing in with a provider takes, where one is named.
+
+    Raises:
+        ValueError: something of it is missing, or would go over the network for everybody to read.
+    """
+    if not settings.oidc_issuer:
+        return
+    needed = ("oidc_client_id", "oidc_client_secret", "public_url")
+    missing = [f"OBSCURA_{name.upper()}" for name in needed if not getattr(settings, name)]
+    if missing:
+        raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set, too")
+    if not settings.oidc_groups and not settings.oidc_admin_group:
+        raise ValueError(
+            "set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them nobody who signs in has a role"
+        )
+    if _SAFE_ISSUER.match(settings.oidc_issuer) is None:
+        raise ValueError("oidc_issuer is an https address; http is for a provider on this machine alone")
 
 
 def _networks(listed: str) -> list[IPv4Network | IPv6Network]:

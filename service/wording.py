@@ -55,6 +55,7 @@ ADMISSIONS = {
     Admission.MACHINE: "by the operator of the machine",
     Admission.ALONE: "as the second admin",
     Admission.APPROVED: "by two admins",
+    Admission.PROVIDER: "by the groups of the sign-in provider",
 }
 DECISIONS = {
     DecisionAction.RAISE: "Raise the limit of",

@@ -27,7 +27,9 @@ class AdminRecord(ApiRecord):
 
     id: str = Field(description="Its identifier, which never changes.")
     name: str = Field(description="For people.")
-    admission: str = Field(description="By `machine` (its operator), `alone` (the second admin), or `approved`.")
+    admission: str = Field(
+        description="By `machine` (its operator), `alone` (the second admin), `approved`, or `provider` (a group)."
+    )
     asked_by: str | None = Field(description="The admin who asked for the admission.")
     approved_by: str | None = Field(description="The other admin, who approved it.")
     admitted_at: Minute = Field(description="When the person became an admin.")
@@ -138,7 +140,7 @@ class KeyRecord(ApiRecord):
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
     created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
     created_by_admin: str | None = Field(description="The person who made it; null for one made on the machine.")
-    created_by_name: str | None = Field(description="That person's name.")
+    created_by_name: str | None = Field(description="That person's name, or of whom the sign-in provider knows.")
     created_at: Minute = Field(description="When it was made.")
     last_used_at: Minute | None = Field(description="The hour in which it was last used; null: never, so far.")
     expires_at: Minute | None = Field(description="From when on it opens nothing; null: it does not expire.")

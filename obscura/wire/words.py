@@ -118,11 +118,13 @@ class ReleaseKind(enum.StrEnum):
 
 
 class Admission(enum.StrEnum):
-    """Who let an admin in: the operator on the machine itself, the first admin alone, or two admins."""
+    """Who let an admin in: the operator on the machine itself, the first admin alone, two admins, or the sign-in
+    provider, by a group."""
 
     MACHINE = "machine"
     ALONE = "alone"
     APPROVED = "approved"
+    PROVIDER = "provider"
 
 
 class DecisionAction(enum.StrEnum):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
@@ -28,6 +28,9 @@ from service.key_uses import KeyUses
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage
+
+if TYPE_CHECKING:
+    from service.people.provider import Provider
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -53,6 +56,7 @@ class Service:
     disks: DiskProbe
     key_uses: KeyUses
     audit_trouble: Callable[[], str] = lambda: ""
+    provider: Provider | None = None
     wrong_keys: WrongKeys = field(default_factory=WrongKeys)
     rates: Rates = field(default_factory=lambda: Rates(0))
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -53,6 +53,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),
     "audit_log_unavailable": (503, "The audit log needs an operator"),
+    "provider_unavailable": (503, "The sign-in provider does not answer"),
     "pending": (409, "Not ready yet"),
     "job_failed": (409, "The job did not succeed"),
     "range_not_satisfiable": (416, "Range outside the content"),

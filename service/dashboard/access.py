@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 from service.access import Principal, Scope
 from service.api.deps import Service, running_service
 from service.dashboard.pages import SignInNeeded
-from service.dashboard.sessions import SignInLinks, find_session, form_token, name_of
+from service.dashboard.sessions import SignInLinks, find_session, form_token, may_read, name_of
 from service.db.session import SessionFactory, transaction
-from service.errors import Forbidden, InvalidInput, TooLarge
+from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
 
 COOKIE = "obscura_session"
 Facts = ParamSpec("Facts")
@@ -99,10 +99,29 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
     else:
         dashboard.service.rates.pass_key(request, viewer.principal.id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
+    if viewer.principal is not None and not may_read(viewer.principal):
+        raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     return viewer
 
 
 Reader = Annotated[Viewer, Depends(find_viewer)]
+
+
+def find_member(request: Request, dashboard: Running) -> Viewer:
+    """Find who is signed in, whatever they may do.
+
+    Raises:
+        SignInNeeded: Nobody is.
+    """
+    viewer = _signed_in(request, dashboard)
+    if viewer is None or viewer.principal is None:
+        raise SignInNeeded("Sign in to see this page.")
+    dashboard.service.rates.pass_key(request, viewer.principal.id)
+    request.state.viewer, request.state.caller = viewer, viewer.principal
+    return viewer
+
+
+Member = Annotated[Viewer, Depends(find_member)]
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -156,11 +175,22 @@ def require_acting(viewer: Viewer, token: str, scope: Scope) -> Principal:
         Forbidden: The key lacks the scope, or the form is another session's.
         SignInNeeded: Nobody is signed in.
     """
+    principal = require_form_of(viewer, token)
+    principal.require(scope)
+    return principal
+
+
+def require_form_of(viewer: Viewer, token: str) -> Principal:
+    """Return whoever sends a form that carries this session's token.
+
+    Raises:
+        Forbidden: The form is another session's.
+        SignInNeeded: Nobody is signed in.
+    """
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an API key to do this.")
     if not hmac.compare_digest(token.encode(), viewer.form_token.encode()):
         raise Forbidden("This form is from an earlier session. Reload the page and try again.")
-    viewer.principal.require(scope)
     return viewer.principal
 
 
@@ -209,4 +239,7 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
 
 def still_signed_in(request: Request, dashboard: Dashboard) -> bool:
     """Tell whether the session of a request that stays open has not ended: what it asks again and again."""
-    return _signed_in(request, dashboard) is not None
+    try:
+        return _signed_in(request, dashboard) is not None
+    except Unauthorized:  # the provider no longer vouches for whoever it is of, or does not answer
+        return False

@@ -64,6 +64,7 @@ _STATUSES = {
     "uploads_stopped": (503, "No images are taken"),
     "ledger_corruption": (503, "The ledger needs an operator"),
     "audit_log_unavailable": (503, "The audit log needs an operator"),
+    "provider_unavailable": (503, "The sign-in provider does not answer"),
 }
 
 

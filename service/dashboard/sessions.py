@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 
 from service.access import Principal, Scope
 from service.auth import find_usable, principal_of
-from service.db.access_tables import Admin, ApiKey, SignIn
+from service.confirmations import require_confirmed
+from service.db.access_tables import Admin, ApiKey, Person, SignIn
 from service.recording import Act, record
 
 SESSION_SECONDS = 8 * 3600
@@ -43,15 +44,19 @@ def open_session(session: Session, key_id: str, *, now: datetime) -> str:
 
 
 def find_session(session: Session, cookie: str, *, now: datetime) -> Principal | None:
-    """Return the caller behind a cookie whose session is open and whose key is valid and may read."""
+    """Return the caller behind a cookie whose session is open and whose key is valid.
+
+    Raises:
+        Unauthorized: it is of a person whom the sign-in provider has not confirmed within the last minute.
+    """
     row = session.get(SignIn, _digest(cookie))
     if row is None or row.expires_at <= now:
         return None
+    key = session.get(ApiKey, row.key_id)
+    if key is not None and key.revoked_at is None:
+        require_confirmed(session, key.person_id, now, in_browser=True)
     key = find_usable(session, row.key_id, now=now)
-    if key is None:
-        return None
-    principal = principal_of(key)
-    return principal if may_read(principal) else None
+    return None if key is None else principal_of(key)
 
 
 def close_session(session: Session, cookie: str) -> None:
@@ -101,7 +106,9 @@ class SignInLinks:
 
 
 def name_of(session: Session, principal: Principal) -> str:
-    """Return what people call a caller: the admin whose key it is, or else the key's own name."""
+    """Return what people call a caller: the person or the admin whose key it is, or else the key's own name."""
+    if principal.person_id is not None:
+        return session.get_one(Person, principal.person_id).name
     if principal.admin_id is not None:
         return session.get_one(Admin, principal.admin_id).name
     return session.get_one(ApiKey, principal.id).name

@@ -34,26 +34,33 @@ FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the addre
 @router.get("/login")
 def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CHARACTERS_MAX)] = "/") -> HTMLResponse:
     """Show the form."""
-    return page(request, "login.html", next=_local_path(next), message=None)
+    return login_page(request, local_path(next))
 
 
 @router.post("/login")
 def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
     """Check a key and begin a session."""
-    target = _local_path(form.get("next", "/"))
+    target = local_path(form.get("next", "/"))
     try:
         principal = identify(dashboard.service, request, form.get("key", "").strip())
     except Unauthorized as error:
         structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=client_address(request))
-        return page(request, "login.html", status_code=401, next=target, message=error.message)
+        return login_page(request, target, error.message, 401)
     except TooManyWrongKeys as error:
-        refused = page(request, "login.html", status_code=429, next=target, message=error.message)
+        refused = login_page(request, target, error.message, 429)
         refused.headers["Retry-After"] = str(error.seconds)
         return refused
     if not may_read(principal):
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
-        return page(request, "login.html", status_code=403, next=target, message=message)
+        return login_page(request, target, message, 403)
     return _begin(request, dashboard, principal, target)
+
+
+def login_page(request: Request, target: str, message: str | None = None, status_code: int = 200) -> HTMLResponse:
+    """Show the form, with what was wrong, and a link to the sign-in provider where there is one."""
+    provider = request.app.state.service.provider is not None
+    facts = {"next": target, "message": message, "provider": provider}
+    return page(request, "login.html", status_code=status_code, **facts)
 
 
 @router.get("/sign-in/{secret}")
@@ -90,6 +97,12 @@ def _begin(request: Request, dashboard: Dashboard, principal: Principal, target:
     with transaction(dashboard.factory) as session:
         cookie = open_session(session, principal.id, now=dashboard.clock())
     response = RedirectResponse(target, status_code=303)
+    set_session(request, response, cookie)
+    return response
+
+
+def set_session(request: Request, response: Response, cookie: str) -> None:
+    """Let the browser bring a session's cookie from now on."""
     response.set_cookie(
         COOKIE,
         cookie,
@@ -98,7 +111,6 @@ def _begin(request: Request, dashboard: Dashboard, principal: Principal, target:
         samesite="strict",
         secure=is_secure(request),
     )
-    return response
 
 
 @router.post("/logout", dependencies=[Depends(read_form)])
@@ -139,7 +151,7 @@ def reference_file(name: str) -> Response:
     return Response((swagger_ui_path / name).read_bytes(), media_type=mimetypes.guess_type(name)[0], headers=FOR_EVER)
 
 
-def _local_path(target: str) -> str:
+def local_path(target: str) -> str:
     """Return a path of this site; anything else becomes the overview."""
     plain = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if plain and len(target) <= NEXT_CHARACTERS_MAX else "/"

@@ -8,11 +8,39 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, text
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
+
+
+class Person(Base):
+    """Somebody whom the sign-in provider knows, since they first signed in; its issuer and subject say who that is.
+
+    `confirmed_at` is when the provider last said who this is and in which groups, and `keys_until` how long their keys
+    go on without its word. `lapsed_at` is since when it no longer vouches for them; signing in ends that.
+    `refresh_token` is sealed (`service.people.provider`), and asks for its word; `asked_until` is how long the process
+    may take that asks now.
+    """
+
+    __tablename__ = "people"
+    __table_args__ = (UniqueConstraint("issuer", "subject"),)
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    issuer: Mapped[str] = mapped_column(String(500))
+    subject: Mapped[str] = mapped_column(String(255))
+    name: Mapped[Name]
+    email: Mapped[str | None] = mapped_column(String(320))
+    created_at: Mapped[datetime]
+    confirmed_at: Mapped[datetime]
+    keys_until: Mapped[datetime]
+    lapsed_at: Mapped[datetime | None]
+    refresh_token: Mapped[str | None] = mapped_column(Text)
+    asked_until: Mapped[datetime | None]
+
+    def __repr__(self) -> str:
+        return f"Person(id={self.id!r})"
 
 
 class Admin(Base):
@@ -21,11 +49,13 @@ class Admin(Base):
     `project_id` is the one project in which an owner decides; None for an admin of the installation. One of these at
     most was ever admitted by another one alone: the second. An owner whom one admin has named alone speaks with that
     admin's voice (`service.decisions`).
+    `person_id` is who that is for the sign-in provider, whose groups then say so; None for everybody else. Somebody has
+    one row for each project that they own, and all of them are one voice.
     """
 
     __tablename__ = "admins"
     __table_args__ = (
-        check("(admission = 'machine') = (asked_by IS NULL)", "asked_by_somebody"),
+        check("(admission IN ('machine', 'provider')) = (asked_by IS NULL)", "asked_by_somebody"),
         check("(admission = 'approved') = (approved_by IS NOT NULL)", "approved_by_somebody"),
         check("approved_by IS NULL OR approved_by != asked_by", "two_people"),
         Index(
@@ -45,6 +75,7 @@ class Admin(Base):
     admitted_at: Mapped[datetime]
     removed_at: Mapped[datetime | None]
     project_id: Mapped[Id | None]
+    person_id: Mapped[Id | None] = mapped_column(index=True)
 
 
 class Decision(Base):
@@ -121,6 +152,8 @@ class ApiKey(Base):
     `created_by` is the key that asked for it, whose holder has seen its token; None for one made on the machine. Only
     admins' keys make keys, so the person behind any key is its own admin, or that of the key that made it.
     `project_id` is the one whose rows it opens; None for an installation admin's, which opens those of all.
+    `person_id` is whom the sign-in provider must go on to vouch for: who made it, directly or not. A key of a person
+    that no other has made stands for a role of theirs (`service.people.roles`), and nobody has its token.
     `last_used_at` is kept to the hour, see `service.key_uses`.
     """
 
@@ -141,6 +174,7 @@ class ApiKey(Base):
     last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     project_id: Mapped[Id | None]
+    person_id: Mapped[Id | None] = mapped_column(index=True)
 
     def __repr__(self) -> str:
         return f"ApiKey(id={self.id!r}, scopes={self.scopes!r})"

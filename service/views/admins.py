@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord
 from obscura.wire.schemas import record_of
 from service import admins, decisions
-from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.project_tables import Project
 
 
@@ -39,7 +40,14 @@ def lifetime(row: Decision, now: datetime) -> dict[str, Any]:
 def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
     """Keys without their hashes, each with the person who made it."""
     makers = admins.makers(session, rows)
+    people = select(Person.id, Person.name).where(Person.id.in_({row.person_id for row in rows if row.person_id}))
+    names = {person.id: person.name for person in session.execute(people)} if any(row.person_id for row in rows) else {}
     return [
-        record_of(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
+        record_of(
+            KeyRecord,
+            row,
+            created_by_admin=maker and maker.id,
+            created_by_name=names.get(row.person_id or "", maker and maker.name),
+        )
         for row, maker in ((row, makers.get(row.id)) for row in rows)
     ]

@@ -31,6 +31,7 @@ WHOLE = {
     "installation.py": "compares database and data folder",
     "ledger/limits.py": "writes down who asked for a raise and who approved it",
     "metrics.py": "counts everybody's jobs, for whoever is on call",
+    "people": "finds who signs in and is asked about, whom no project owns, and their own roles",
     "recording.py": "links each event to the one before, whoever's that is",
     "jobs/lifecycle.py": "workers take any job",
     "jobs/lookup.py": "what is known with a release that was found: its classes, recipe and options",

@@ -36,7 +36,7 @@ def projects() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def declared(*parts: str) -> list[Requirement]:
-    """What the parts need (client, hf, torch, svhn, server, s3, metrics, worker, dev); without any, all of them."""
+    """What parts (client, hf, torch, svhn, server, s3, metrics, oidc, worker, dev) need; without any, all of them."""
     library, server = projects()
     groups = {
         "client": library["dependencies"],
@@ -67,8 +67,8 @@ def imported(packages: tuple[str, ...]) -> set[str]:
     ("packages", "parts"),
     [
         (("obscura",), ("client", *OPTIONAL)),
-        (("service",), ("server", "s3", "metrics")),
-        (SERVER, ("server", "s3", "metrics", "worker")),
+        (("service",), ("server", "s3", "metrics", "oidc")),
+        (SERVER, ("server", "s3", "metrics", "oidc", "worker")),
     ],
     ids=["library", "web", "server"],
 )

@@ -16,6 +16,7 @@ from service.settings import Settings
 from tests.service.reading_routes import TestClient, address, reading_routes, stocked
 
 NOBODYS = {"/v1/recipes", "/v1/health/live", "/v1/health/ready", "/v1/ledger", "/v1/admins", "/login", "/reference"}
+NOBODYS |= {"/login/provider", "/login/callback"}
 ACTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/accounts/{account_id}/freeze", {"reason": "a test"}),
     ("post", "/v1/accounts/{account_id}/lower-limit", {"reason": "a test", "epsilon": 0.5}),

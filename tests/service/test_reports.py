@@ -77,6 +77,12 @@ def test_where_classes_are_uneven_the_balanced_accuracy_comes_first():
         assert ("rare ones count as much" in page) == uneven
 
 
+def test_what_classifiers_saw_of_larger_images_is_told():
+    assert "averaged to" not in _page(OLD, [EVALUATION], ["a", "b"]).decode()
+    seen = {**EVALUATION, "evaluation": {**FACTS, "train_images": 100, "classifiers_see": [64, 48]}}
+    assert "They saw all images averaged to 64 × 48 pixels" in _page(OLD, [seen], ["a", "b"]).decode()
+
+
 def test_a_distance_is_told_with_its_extractor():
     alike = {"extractor": "<named>", "frechet_distance": 12.3456, "precision": 0.7, "recall": 0.25, "images": 5000}
     page = _page(OLD, [{**EVALUATION, "likeness": alike}], ["a", "b"]).decode()

@@ -1,10 +1,14 @@
 """Settings: what is filled in, what is refused, and that they come from the environment."""
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from service.errors import InvalidInput
+from service.main import create_app
 from service.settings import Settings
 
 
@@ -71,6 +75,51 @@ def test_the_public_url_is_an_origin_and_proxies_are_networks(monkeypatch):
 def test_what_cannot_work_is_refused(wrong):
     with pytest.raises(ValidationError):
         Settings(**wrong)  # type: ignore[arg-type]
+
+
+OIDC = {
+    "oidc_issuer": "https://provider.example.org/realm",
+    "oidc_client_id": "obscura",
+    "oidc_client_secret": "a secret",
+    "oidc_groups": {"lab": {"prj_default": "analyst"}},
+    "public_url": "https://obscura.example.org",
+}
+
+
+def test_a_sign_in_provider_comes_from_the_environment_and_its_secret_is_not_shown(monkeypatch):
+    for name, value in OIDC.items():
+        monkeypatch.setenv(f"OBSCURA_{name.upper()}", json.dumps(value) if isinstance(value, dict) else value)
+    settings = Settings()
+    assert settings.oidc_groups == {"lab": {"prj_default": "analyst"}}
+    assert settings.oidc_client_secret.get_secret_value() == "a secret"
+    assert "a secret" not in repr(settings)
+    assert Settings(oidc_issuer="http://127.0.0.1:4000").oidc_issuer  # for trying it out on one machine
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"oidc_client_secret": ""}, "OBSCURA_OIDC_CLIENT_SECRET must be set"),
+        ({"oidc_client_id": "", "public_url": ""}, "OBSCURA_OIDC_CLIENT_ID and OBSCURA_PUBLIC_URL must be set"),
+        ({"oidc_groups": {}}, "nobody who signs in has a role"),
+        ({"oidc_groups": {"lab": {"prj_default": "king"}}}, "oidc_groups"),
+        ({"oidc_issuer": "http://provider.example.org"}, "https"),
+        ({"oidc_issuer": "http://localhost.example.org"}, "https"),
+        ({"oidc_confirm_seconds": 41}, "oidc_confirm_seconds"),
+    ],
+)
+def test_half_a_sign_in_provider_is_refused(wrong, said):
+    with pytest.raises(ValidationError, match=said):
+        Settings(**OIDC | wrong)  # type: ignore[arg-type]
+
+
+def test_where_authlib_is_missing_the_start_says_what_brings_it(monkeypatch, tmp_path):
+    for module in [name for name in sys.modules if name.startswith("service.people")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "authlib", None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'obscura-server\[oidc\]'"):
+        create_app(Settings(data_dir=tmp_path, **OIDC))  # type: ignore[arg-type]
 
 
 def test_settings_do_not_change():

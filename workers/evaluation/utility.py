@@ -37,7 +37,9 @@ class ClassifierTraining:
         return steps if epochs is not None else min(steps, self.images_seen // min(self.batch, n))
 
 
+SIDE_MAX = 64  # pixels: what classifiers see of larger images
 UNEVEN_FROM = 1.5  # classes of the test images; beyond, accuracy is mostly that of the large ones
+_AVERAGED = 64  # images at a time, which bounds memory
 _TOGETHER, _PIXELS_TOGETHER = 2000, 2**22  # images in a network at once, and pixels of all of them
 _SEEDING = Lock()  # torch's own stream of random numbers is one for all threads
 EPOCHS_MAX = 20  # a small synthetic set is not seen more often than this
@@ -88,6 +90,28 @@ def are_uneven(confusion: Sequence[Sequence[int]]) -> bool:
     return max(counts) > UNEVEN_FROM * min(counts)
 
 
+def seen_size(height: int, width: int) -> tuple[int, int]:
+    """Return the height and width that classifiers see of such images: at most SIDE_MAX, in their proportion."""
+    shrunk = min(1.0, SIDE_MAX / max(height, width))
+    return max(1, round(height * shrunk)), max(1, round(width * shrunk))
+
+
+def as_seen(images: torch.Tensor) -> torch.Tensor:
+    """Return images (n, c, h, w), uint8 or float, as classifiers see them: large ones averaged over areas of pixels.
+
+    A classifier that learned every pixel of 256 x 256 would take hours.
+    """
+    size = seen_size(images.shape[2], images.shape[3])
+    if size == (images.shape[2], images.shape[3]):
+        return images
+    seen = images.new_empty(*images.shape[:2], *size)
+    for start in range(0, len(images), _AVERAGED):
+        block = images[start : start + _AVERAGED]
+        averaged = nn.functional.adaptive_avg_pool2d(block.float(), size)
+        seen[start : start + _AVERAGED] = averaged.round() if images.dtype == torch.uint8 else averaged
+    return seen
+
+
 def train_and_test(
     kind: ClassifierKind,
     train_images: torch.Tensor,
@@ -101,7 +125,7 @@ def train_and_test(
     epochs: int | None = None,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
 ) -> Utility:
-    """Train a fresh classifier on synthetic images to the last step and test it once.
+    """Train a fresh classifier on synthetic images to the last step and test it once; it sees images by `as_seen`.
 
     Args:
         kind: logistic_regression, mlp or cnn.
@@ -121,6 +145,7 @@ def train_and_test(
     """
     if len(train_images) == 0 or len(test_images) == 0:
         raise ValueError("a classifier needs at least one training image and one test image")
+    train_images, test_images = as_seen(train_images), as_seen(test_images)
     _, channels, height, width = train_images.shape
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -22,7 +22,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Progress
 
 DRAWING = "draw_images"  # a stage of reports: for evaluations, and what a release shows
-_NUMBERS_TOGETHER = 2**27  # in images that are drawn at once: of large ones, few batches
+_NUMBERS_TOGETHER = 2**26  # in images that are drawn at once: of large ones, few batches
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,8 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     document = json.loads(served.client().get("/v1/openapi.json").text)["paths"]
     known = {(method.upper(), path) for path, methods in document.items() for method in methods if method != "get"}
     known |= {(method, route.path) for route in routes(pages) for method in route.methods - {"GET", "HEAD"}}
+    # The page of people makes and ends keys alone, by what the routes of keys call; tests/service/sign_on does so.
+    known -= {(method, path) for method, path in known if path.startswith("/you/")}
     assert ask.sent == known, "every request that may change something was looked at"
     balance = ask.balance()
     assert (balance.spent_nano, balance.held_nano) == (SPENT_NANO + counted_nano, 0)

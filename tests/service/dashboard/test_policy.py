@@ -241,6 +241,9 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     elsewhere = {"/login", "/logout", "/sign-in/{}", "/datasets/{}/content"}  # test_access.py, test_creating.py
     posted = {route.path for route in routes(site.app.router) if "POST" in getattr(route, "methods", ())}
     looked_at = {re.sub(r"/[a-z]+_[a-z0-9]{20}/", "/{}/", action) for action in allowed}
+    elsewhere |= {
+        f"/you/{act}" for act in ("project", "keys", "keys/{}/rotate", "keys/{}/revoke")
+    }  # tests/service/sign_on
     assert {re.sub(r"{\w+}", "{}", path) for path in posted} - elsewhere == looked_at
 
     def state() -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind, Dropout
 from workers.evaluation import utility
-from workers.evaluation.utility import TRAINING, Utility, accuracy_by_class, are_uneven, train_and_test
+from workers.evaluation.utility import TRAINING, Utility, accuracy_by_class, are_uneven, as_seen, train_and_test
 
 CLASSES = 3
 
@@ -187,3 +187,24 @@ def test_a_classifier_that_knows_only_the_large_class_is_not_balanced():
     assert accuracy_by_class(large.confusion) == [1.0, 0.0, None]
     assert are_uneven(large.confusion)
     assert not are_uneven(((7, 3), (9, 6)))
+
+
+@pytest.mark.parametrize(
+    ("size", "seen"),
+    [((28, 28), (28, 28)), ((64, 64), (64, 64)), ((128, 128), (64, 64)), ((200, 100), (64, 32)), ((1, 1000), (1, 64))],
+)
+def test_classifiers_see_at_most_64_pixels_a_side(size, seen):
+    images = torch.randint(0, 256, (70, 3, *size), dtype=torch.uint8)
+    found = as_seen(images)
+    assert found.shape == (70, 3, *seen)
+    assert found is images if size == seen else found.dtype == torch.uint8
+    assert (found.double().mean((1, 2, 3)) - images.double().mean((1, 2, 3))).abs().max() < 4
+
+
+def test_large_images_are_averaged_over_areas_and_teach_as_much(monkeypatch):
+    large = [images.repeat_interleave(20, 2).repeat_interleave(20, 3) for images in (TRAIN[0], TEST[0])]  # 240 x 160
+    assert torch.equal(as_seen(large[0][:, :, :, :120]), as_seen(as_seen(large[0][:, :, :, :120])))
+    monkeypatch.setattr(utility, "SIDE_MAX", 12)
+    assert (as_seen(large[0]) - TRAIN[0]).abs().max() < 1e-4
+    small = judged("cnn", epochs=2)
+    assert judged("cnn", (as_seen(large[0]), TRAIN[1]), epochs=2, test=(large[1], TEST[1])) == small

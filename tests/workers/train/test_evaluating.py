@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import torch
 
+from models.portable.generator import Generator, GeneratorConfig
+from models.released import save_released
 from obscura.wire.words import DatasetState, JobState
 from service import jobs
 from service.datasets import deletion
@@ -25,9 +28,11 @@ from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import evaluated, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
+from workers.evaluation.likeness import find_extractor
 from workers.recipes.interface import Trainer
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
+from workers.train.drawing import SampleRequest
 from workers.train.kinds import evaluate
 from workers.train.kinds.evaluate import EVALUATION
 from workers.train.progress import ReportedProgress
@@ -93,6 +98,26 @@ def test_a_start_that_no_vote_changed_is_measured_once(workshop, texture):
     results = evaluated(workshop, release)
     assert set(results["accuracy"]) == KINDS
     assert results["accuracy_warm_start_only"] is None
+
+
+def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "IMAGES_MAX", 300)
+    drawn, request = {}, SampleRequest(count=600, seed=0, names=("a", "b"))
+    for side in (60, 80):
+        generator = Generator(GeneratorConfig(classes=2, channels=1, height=side, width=side, components=2, features=0))
+        generator.mean.copy_(torch.linspace(0.1, 0.9, side * side).expand(2, -1))
+        save_released(generator, tmp_path)
+        drawn[side] = evaluate.drawn_images(generator, request, lambda **_: False)
+    assert drawn[60].whole is drawn[60].images
+    assert drawn[80].images.shape == (600, 1, 64, 64)
+    assert drawn[80].whole.shape == (300, 1, 80, 80)
+    assert torch.equal(utility.as_seen(drawn[80].whole), drawn[80].images[:300])
+    test = evaluate.Images(drawn[80].whole[:40], drawn[80].labels[:40])
+    by = evaluate.Yardsticks(test, find_extractor(tmp_path), torch.device("cpu"), reference=0.5)
+    measured = evaluate.measure_generator(tmp_path, by, request, warm_start=False, progress=lambda **_: False)
+    assert measured.seen == (64, 64)
+    assert measured.likeness is not None
+    assert measured.likeness.images == 40
 
 
 def test_it_can_be_asked_for_again_with_other_numbers(workshop):

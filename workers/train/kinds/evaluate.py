@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -40,7 +40,9 @@ from workers.evaluation.utility import (
     Utility,
     accuracy_by_class,
     are_uneven,
+    as_seen,
     balanced_accuracy,
+    seen_size,
     train_and_test,
 )
 from workers.recipes.interface import Piece, Progress
@@ -112,6 +114,7 @@ def run(context: Context) -> None:
             "test_images": len(test.labels),
             "uneven_classes": are_uneven(measured.confusion),
             "seeds": [evaluation.seed],
+            **({} if measured.seen is None else {"classifiers_see": measured.seen}),
             "seconds": round(time.monotonic() - began, 1),
         },
     }
@@ -133,9 +136,15 @@ def evaluation_work(
     compared = min(count, test_images, IMAGES_MAX)
     return (
         *[drawing_work(plan, facts, count)] * generators,
-        Piece(EVALUATION, 100, learning * facts.size),
+        Piece(EVALUATION, 100, learning * as_classifiers_see(facts).size),
         Piece(LIKENESS, 100, _LIKENESS_SECONDS * compared * facts.size),
     )
+
+
+def as_classifiers_see(facts: PublicFacts) -> PublicFacts:
+    """Return what was declared, with the size of images that classifiers see."""
+    height, width = seen_size(facts.height, facts.width)
+    return replace(facts, height=height, width=width)
 
 
 def _learning_seconds(kind: ClassifierKind, count: int) -> float:
@@ -164,6 +173,7 @@ class Measured:
         real: of the CNN where it learns one half of the public images and is tested on the other: what real images, as
             few as these, teach. None of a released classifier.
         likeness: of synthetic and public images. None of a released classifier, and where there are too few.
+        seen: height and width of what classifiers saw of larger images; None where they saw them as they are.
     """
 
     accuracy: dict[str, float]
@@ -172,6 +182,18 @@ class Measured:
     confusion: tuple[tuple[int, ...], ...]
     real: float | None = None
     likeness: Likeness | None = None
+    seen: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Drawn(Images):
+    """Synthetic images as classifiers see them.
+
+    Attributes:
+        whole: the first of them as they were drawn, (m, c, h, w) uint8: as many as are compared or shown.
+    """
+
+    whole: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -203,7 +225,7 @@ def measure_generator(
     Raises:
         FileNotFoundError: the release's files are gone (ValueError: damaged).
     """
-    test, device = by.test, by.device
+    test, device = Images(as_seen(by.test.images), by.test.labels), by.device
     generators: dict[str, ReleasedGenerator] = {}
     if warm_start:
         generators["warm_start"] = load_released(directory, which="warm_start")
@@ -233,10 +255,11 @@ def measure_generator(
     def compared(done: int, steps: int) -> None:
         progress(stage=LIKENESS, step=100 * done // max(steps, 1), steps=100)
 
-    likeness = measure_likeness(synthetic.images, test.images, by.extractor, seed=request.seed, look=compared)
+    likeness = measure_likeness(synthetic.whole, by.test.images, by.extractor, seed=request.seed, look=compared)
     real = found[REFERENCE, "cnn"].accuracy if reference else by.reference
     confusion = utilities["final"]["cnn"].confusion
-    return Measured(accuracy["final"], balanced, accuracy.get("warm_start"), confusion, real, likeness)
+    seen = None if test.images.shape == by.test.images.shape else (test.images.shape[2], test.images.shape[3])
+    return Measured(accuracy["final"], balanced, accuracy.get("warm_start"), confusion, real, likeness, seen)
 
 
 def _halves(test: Images, seed: int) -> tuple[Images, Images]:
@@ -304,16 +327,21 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
     return Measured({"classifier": accuracy}, {"classifier": balanced_accuracy(confusion)}, None, confusion)
 
 
-def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Images:
-    """Draw what is asked for, all of it in memory, once."""
-    images, drawn = torch.empty(0), 0
+def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Drawn:
+    """Draw what is asked for, all of it in memory, once: of images that are larger than classifiers see, IMAGES_MAX."""
+    images, whole, drawn = torch.empty(0), torch.empty(0), 0
     for pixels, _ in draw_with_progress(generator, request, progress):
         part = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        seen = as_seen(part)
         if not drawn:
-            images = torch.empty(request.count, *part.shape[1:], dtype=torch.uint8)
-        images[drawn : drawn + len(part)] = part
+            images = torch.empty(request.count, *seen.shape[1:], dtype=torch.uint8)
+            large = seen.shape != part.shape
+            whole = torch.empty(min(request.count, IMAGES_MAX), *part.shape[1:], dtype=torch.uint8) if large else images
+        images[drawn : drawn + len(part)] = seen
+        if whole is not images:
+            whole[drawn : drawn + len(part)] = part[: max(len(whole) - drawn, 0)]
         drawn += len(part)
-    return Images(images, torch.from_numpy(request.labels))
+    return Drawn(images, torch.from_numpy(request.labels), whole)
 
 
 def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:

@@ -34,7 +34,7 @@ from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of,
 from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
-from workers.train.kinds.evaluate import Images, drawn_images, public_images
+from workers.train.kinds.evaluate import Drawn, as_classifiers_see, drawn_images, public_images
 from workers.train.orders import Context, PublicParts, anchors_of, public_dataset, public_parts
 from workers.train.progress import ReportedProgress
 
@@ -130,11 +130,11 @@ def find_stand_in(
 
 def preview_work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     """Return the pieces of a preview that come after the training."""
-    samples = samples_for(facts)
+    samples, seconds = samples_for(facts), _CNN_SECONDS * as_classifiers_see(facts).size
     return (
         drawing_work(plan, facts, samples),
-        Piece(MEASURED, EPOCHS * samples, _CNN_SECONDS * facts.size),
-        Piece(REFERENCE, EPOCHS * samples, _CNN_SECONDS * facts.size),
+        Piece(MEASURED, EPOCHS * samples, seconds),
+        Piece(REFERENCE, EPOCHS * samples, seconds),
     )
 
 
@@ -255,7 +255,7 @@ def cut(
     )
 
 
-def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress) -> Images:
+def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress) -> Drawn:
     """Return images as a release of this would draw them."""
     with tempfile.TemporaryDirectory() as folder:
         save_trained(trained, Path(folder))
@@ -269,8 +269,9 @@ def _look(progress: Progress, stage: str, done: int, steps: int) -> None:
     progress(stage=stage, step=done, steps=steps)
 
 
-def _grid(drawn: Images, classes: tuple[str, ...]) -> bytes:
+def _grid(drawn: Drawn, classes: tuple[str, ...]) -> bytes:
     shown = range(min(len(classes), GRID_CLASSES_MAX))
-    rows = torch.cat([drawn.images[drawn.labels == label][:GRID_COLUMNS] for label in shown])
+    labels = drawn.labels[: len(drawn.whole)]
+    rows = torch.cat([drawn.whole[labels == label][:GRID_COLUMNS] for label in shown])
     with tempfile.TemporaryDirectory() as folder:
         return write_grid(rows.float() / 255, classes[: len(shown)], Path(folder) / "grid.png").read_bytes()

@@ -1,0 +1,173 @@
+"""What the sign-in provider says of a person, and what follows for their roles, keys and sessions. Takes a session,
+never commits.
+
+A role is a key that no other key has made and whose token nobody has: sessions are opened with it, what the person
+makes is made by it, and with it all of that is revoked. There is one for each project in which a person has a role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from obscura.wire.ids import make_token
+from obscura.wire.names import is_name
+from service.access import ROLES, Role, Scope, covers
+from service.admins import admit_person, dismiss_person
+from service.auth import remember_key, revoke
+from service.db.access_tables import ApiKey, Person, SignIn
+from service.db.base import new_id
+from service.db.project_tables import Project
+from service.recording import Act, record
+from service.settings import Settings
+
+# After so long without a new sign-in, what somebody has made is revoked whom the provider no longer vouches for.
+LAPSED_KEPT = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What the provider says of a person.
+
+    Attributes:
+        subject: names the person among all of the provider, for ever.
+        names: what people may call them, the best first.
+        email: None where the provider does not say.
+        groups: that they are in now.
+    """
+
+    subject: str
+    names: Sequence[str]
+    email: str | None
+    groups: frozenset[str]
+
+
+def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, frozenset[Scope]]:
+    """Return what members of groups may do: scopes by the project's id, where None is the installation."""
+    found: dict[str | None, frozenset[Scope]] = {}
+    for group in groups:
+        for project_id, role in settings.oidc_groups.get(group, {}).items():
+            found[project_id] = found.get(project_id, frozenset()) | frozenset(ROLES[Role(role)])
+    if settings.oidc_admin_group and settings.oidc_admin_group in groups:
+        found[None] = frozenset({Scope.ADMIN})
+    return found
+
+
+def unknown_projects(session: Session, settings: Settings) -> list[str]:
+    """Return the projects that the settings name and that do not exist: nobody has a role in them."""
+    named = {project_id for roles in settings.oidc_groups.values() for project_id in roles}
+    return sorted(project_id for project_id in named if not _is_there(session, project_id))
+
+
+def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token: str, *, now: datetime) -> Person:
+    """Note that the provider has just vouched for somebody who signs in; makes the person where there is none yet."""
+    person = _find(session, settings.oidc_issuer, claims.subject)
+    if person is None:
+        person = Person(id=new_id("per"), issuer=settings.oidc_issuer, subject=claims.subject, name="", created_at=now)
+        person.confirmed_at = person.keys_until = now
+        try:
+            with session.begin_nested():
+                session.add(person)
+        except IntegrityError:  # they sign in twice at the same moment
+            person = _find(session, settings.oidc_issuer, claims.subject)
+            assert person is not None
+        else:
+            record(session, Act.PERSON_MADE, person.id, project_id=None)
+    person.lapsed_at = None
+    confirm(session, settings, person, claims, refresh_token, now=now)
+    return person
+
+
+def confirm(
+    session: Session, settings: Settings, person: Person, claims: Claims, refresh_token: str, *, now: datetime
+) -> None:
+    """Note what the provider says of a person now, and give, widen and end roles by it."""
+    names = [name.strip() for name in claims.names]
+    person.name = next((name for name in names if is_name(name)), person.id)
+    person.email, person.refresh_token, person.asked_until = claims.email, refresh_token, None
+    person.confirmed_at, person.keys_until = now, now + timedelta(seconds=settings.oidc_key_grace_seconds)
+    _apply(session, person, roles_of(settings, claims.groups), now)
+
+
+def roles(session: Session, person: Person) -> Sequence[ApiKey]:
+    """Return the roles that a person has now, that of the installation last."""
+    mine = ApiKey.person_id == person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
+    found = session.scalars(select(ApiKey).where(*mine).execution_options(populate_existing=True)).all()
+    return sorted(found, key=lambda key: (key.project_id is None, key.project_id))
+
+
+def project_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
+    """Return the names of projects in which somebody has a role, by their ids."""
+    named = select(Project.id, Project.name).where(Project.id.in_(ids))
+    return {row.id: row.name for row in session.execute(named)}
+
+
+def lapse(session: Session, person: Person, *, now: datetime) -> None:
+    """Note that the provider no longer vouches for a person. Keys open nothing until they sign in again."""
+    person.lapsed_at, person.refresh_token, person.asked_until = now, None, None
+    theirs = select(ApiKey.id).where(ApiKey.person_id == person.id)
+    session.execute(delete(SignIn).where(SignIn.key_id.in_(theirs)))
+    record(session, Act.PERSON_LAPSED, person.id, project_id=None)
+
+
+def long_lapsed(session: Session, *, now: datetime, lock: bool = False) -> Sequence[Person]:
+    """Return who lapsed long ago, has not signed in since, and has roles."""
+    role = select(ApiKey.id).where(
+        ApiKey.person_id == Person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
+    )
+    gone = select(Person).where(Person.lapsed_at <= now - LAPSED_KEPT, role.exists())
+    return session.scalars(gone.with_for_update() if lock else gone).all()
+
+
+def end_lapsed(session: Session, *, now: datetime) -> None:
+    """End the roles of whoever lapsed long ago, and revoke what they have made."""
+    for person in long_lapsed(session, now=now, lock=True):
+        _apply(session, person, {}, now)
+
+
+def _find(session: Session, issuer: str, subject: str) -> Person | None:
+    this = select(Person).where(Person.issuer == issuer, Person.subject == subject)
+    return session.scalar(this.with_for_update().execution_options(populate_existing=True))
+
+
+def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[Scope]], now: datetime) -> None:
+    """Give a person just these roles. Whoever may do less in a project than before loses what they made there."""
+    wished = {project_id: scopes for project_id, scopes in wished.items() if _is_there(session, project_id)}
+    owned = {project_id for project_id, scopes in wished.items() if Scope.ADMIN in scopes}
+    admins = {project_id: admit_person(session, person, project_id, now=now).id for project_id in owned}
+    for key in roles(session, person):
+        held, scopes = frozenset(map(Scope, key.scopes)), wished.get(key.project_id, frozenset())
+        if not all(covers(scopes, scope) for scope in held):
+            revoke(session, ApiKey.id == key.id, now=now)
+            record(session, Act.ROLE_ENDED, person.id, project_id=key.project_id)
+            continue
+        del wished[key.project_id]
+        if scopes != held:
+            key.scopes, key.admin_id = sorted(scopes), admins.get(key.project_id)
+            record(session, Act.ROLE_WIDENED, person.id, project_id=key.project_id)
+    for project_id, scopes in wished.items():
+        key_id, _token, digest = make_token()
+        remember_key(
+            session,
+            key_id,
+            digest,
+            name=person.name,
+            scopes=sorted(scopes),
+            admin_id=admins.get(project_id),
+            project_id=project_id,
+            person_id=person.id,
+            now=now,
+        )
+        record(session, Act.ROLE_GIVEN, person.id, project_id=project_id)
+    dismiss_person(session, person, still=owned, now=now)
+    session.flush()
+
+
+def _is_there(session: Session, project_id: str | None) -> bool:
+    """Tell whether a project exists that the settings name."""
+    return project_id is None or session.get(Project, project_id) is not None

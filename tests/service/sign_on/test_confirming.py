@@ -1,0 +1,338 @@
+"""What the provider says of people while they work here: other groups, that they have left, and nothing at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from service import decisions
+from service.access import PEOPLE_DECIDE
+from service.dashboard.access import COOKIE
+from service.dashboard.sessions import form_token
+from service.db.access_tables import Admin, ApiKey, Person
+from service.db.session import transaction
+from service.errors import Forbidden
+from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
+from tests.together import wait_until
+
+MINUTE = 60
+
+
+def opens(program: Any) -> bool:
+    """Whether a program's key is good for anything: what it may not do is refused otherwise."""
+    status = program.get("/v1/recipes").status_code
+    assert status in (200, 401, 403)
+    return status != 401
+
+
+def test_another_group_ends_sessions_and_keys_within_a_minute(house: House) -> None:
+    browser = house.sign_in("ana")
+    program = house.program(house.key_of(browser, "train"))
+    others = house.program(program_key(house, house.program(house.key_of(browser))))
+    assert [opens(each) for each in (program, others)] == [True, True]
+    house.provider.people(ana=ANA | {"groups": ["heart-lab"]}, ben=BEN)
+    assert house.confirm(MINUTE / 2) == 1
+    assert browser.get("/you").status_code == 303
+    assert [opens(each) for each in (program, others)] == [False, False]
+    browser = house.sign_in("ana")  # as an analyst now
+    refused = browser.post(
+        "/you/keys", data={"token": form_token_of(browser), "name": "k", "scope": "data", "days": "7"}
+    )
+    assert (refused.status_code, "data" in refused.text) == (403, True)
+    assert opens(house.program(house.key_of(browser)))
+
+
+def program_key(house: House, owner: Any) -> str:
+    """A key that an owner's key makes by the API."""
+    made = owner.post("/v1/keys", json={"name": "handed on", "role": "analyst"})
+    assert made.status_code == 201, made.text
+    token: str = made.json()["token"]
+    return token
+
+
+def test_more_groups_widen_a_role_and_end_nothing(house: House) -> None:
+    browser = house.sign_in("eve")
+    program = house.program(house.key_of(browser))
+    house.provider.people(eve=EVE | {"groups": ["heart-lab", "heart-data"]})
+    assert house.confirm(MINUTE / 2) == 1
+    assert browser.get("/you").status_code == 200
+    assert opens(program)
+    assert opens(house.program(house.key_of(browser, "data")))
+    house.provider.people(eve=EVE | {"groups": ["heart-owners"]})
+    assert house.confirm(MINUTE / 2) == 1
+    assert "admin" in browser.get("/you").text
+
+
+def test_whoever_leaves_loses_sessions_and_keys_within_a_minute_and_for_good_after_a_week(house: House) -> None:
+    browser = house.sign_in("ana")
+    mine = house.program(house.key_of(browser))
+    handed_on = house.program(program_key(house, mine))
+    house.provider.people(ben=BEN)
+    assert house.confirm(MINUTE / 2) == 1
+    assert browser.get("/you").status_code == 303
+    for program in (mine, handed_on):
+        refused = program.get("/v1/accounts")
+        assert refused.status_code == 401
+        assert "no longer vouches for Ana Silva" in refused.json()["detail"]
+    house.confirm(6 * 24 * 60 * MINUTE)
+    with transaction(house.factory, read_only=True) as session:
+        person = session.scalars(select(Person)).one()
+        of_hers = select(ApiKey).where(ApiKey.person_id == person.id, ApiKey.revoked_at.is_(None))
+        assert len(session.scalars(of_hers).all()) == 3
+        assert person.refresh_token is None
+    house.confirm(2 * 24 * 60 * MINUTE)
+    with transaction(house.factory, read_only=True) as session:
+        assert session.scalars(of_hers).all() == []
+        assert session.scalars(select(Admin).where(Admin.person_id == person.id)).one().removed_at is not None
+
+
+def test_whoever_signs_in_again_finds_their_keys_as_they_were(house: House) -> None:
+    browser = house.sign_in("ana")
+    program = house.program(house.key_of(browser))
+    house.provider.people(ben=BEN)
+    house.confirm(MINUTE / 2)
+    assert not opens(program)
+    house.provider.people(ana=ANA, ben=BEN)
+    assert house.confirm(MINUTE) == 0  # nobody may ask for her, before she signs in
+    house.sign_in("ana")
+    assert opens(program)
+    assert browser.get("/you").status_code == 303  # sessions from before stay ended
+
+
+def test_without_an_answer_sessions_go_on_for_a_minute_and_keys_for_the_grace(house: House) -> None:
+    browser = house.sign_in("ana")
+    program = house.program(house.key_of(browser))
+    house.provider.stop()
+    try:
+        assert house.confirm(MINUTE - 10) == 0
+        assert browser.get("/you").status_code == 200
+        assert house.confirm(11) == 0
+        page = browser.get("/you")
+        assert page.status_code == 401
+        assert "The sign-in provider does not answer" in page.text
+        assert "last vouched for Ana Silva" in page.text
+        assert opens(program)
+        house.confirm(14 * MINUTE)
+        refused = program.get("/v1/accounts")
+        assert refused.status_code == 401
+        assert "a key goes on without its word until" in refused.json()["detail"]
+        assert house.admin.get("/v1/accounts").status_code == 200  # the installation's own admins get in
+        assert house.admin.get("/v1/admins").status_code == 200
+        house.app.state.service.provider._metadata = None
+        new = house.browser().get("/login/provider")
+        assert (new.status_code, "does not answer" in new.text) == (503, True)
+    finally:
+        house.provider.start()
+
+
+def test_sessions_and_keys_open_again_when_it_answers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = house.sign_in("ana")
+    program = house.program(house.key_of(browser))
+    provider = house.app.state.service.provider
+    with monkeypatch.context() as patch:
+        patch.setattr(provider, "_metadata", None)
+        patch.setattr("service.people.provider.TIMEOUT_SECONDS", 0.000001)
+        assert house.confirm(20 * MINUTE) == 0
+        assert [browser.get("/you").status_code, opens(program)] == [401, False]
+    assert house.confirm(MINUTE) == 1
+    assert [browser.get("/you").status_code, opens(program)] == [200, True]
+
+
+def test_the_service_asks_by_itself(
+    running: RunningProvider, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.people.confirming.ROUND_SECONDS", 0.05)
+    running.people(ana=ANA)
+    with opened(running, sqlite_url, tmp_path / "data", oidc_confirm_seconds=1) as house:
+        browser = house.sign_in("ana")
+        running.people()
+        wait_until(lambda: browser.get("/you").status_code == 303, "the session went on")
+
+
+def test_several_processes_ask_about_each_person_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.sign_in("ana")
+    asked: list[str] = []
+    provider = house.app.state.service.provider
+    confirm = provider.confirm
+
+    def within(subject: str, sealed: str) -> Any:
+        asked.append(subject)
+        if len(asked) == 1:
+            assert house.confirm() == 0  # another process, while the first one waits for its answer
+        return confirm(subject, sealed)
+
+    monkeypatch.setattr(provider, "confirm", within)
+    assert house.confirm(MINUTE / 2) == 1
+    assert asked == ["ana"]
+
+
+def test_nobody_without_session_and_keys_is_asked_about(house: House) -> None:
+    browser = house.sign_in("eve")
+    browser.post("/logout", headers={"Content-Type": "application/x-www-form-urlencoded"})
+    assert house.confirm(MINUTE) == 0
+    assert house.sign_in("eve").get("/you").status_code == 200
+
+
+def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -> None:
+    account = account_of(house)
+    ana, ben = (house.program(house.key_of(house.sign_in(login))) for login in ("ana", "ben"))
+    second = house.program(house.key_of(house.sign_in("ana"), name="second"))
+    body = {"epsilon": 4.0, "reason": "a second study"}
+    refused = house.admin.post(f"/v1/accounts/{account}/limit-requests", json=body)
+    assert (refused.status_code, "as the sign-in provider knows them" in refused.text) == (403, True)
+    asked = ana.post(f"/v1/accounts/{account}/limit-requests", json=body)
+    assert asked.status_code == 201, asked.text
+    approve = f"/v1/limit-requests/{asked.json()['id']}/approve"
+    for same in (ana, second):
+        answer = same.post(approve)
+        assert (answer.status_code, "It takes two people" in answer.text) == (403, True)
+    with transaction(
+        house.factory
+    ) as session:  # a key that nobody of the provider has made, of an admin before all that
+        admin = session.scalars(select(ApiKey).where(ApiKey.person_id.is_(None), ApiKey.admin_id.is_not(None))).first()
+        assert admin is not None
+    assert house.admin.post(approve).status_code == 403
+    done = ben.post(approve)
+    assert (done.status_code, done.json()["state"]) == (200, "approved")
+
+
+def test_somebody_with_two_roles_is_one_person(house: House) -> None:
+    account = account_of(house)
+    house.provider.people(kim={"name": "Kim", "groups": ["heart-owners", "platform"]}, ben=BEN)
+    house.sign_in("ben")
+    browser = house.sign_in("kim")
+    owner = house.program(house.key_of(browser))
+    asked = owner.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 4.0, "reason": "a study"}).json()
+    with transaction(house.factory, read_only=True) as session:
+        of_installation = ApiKey.person_id.is_not(None), ApiKey.project_id.is_(None)
+        role = session.scalars(select(ApiKey.id).where(*of_installation)).one()
+    assert browser.post("/you/project", data={"token": form_token_of(browser), "role": role}).status_code == 303
+    other = house.program(house.key_of(browser, name="of the installation"))
+    approve = f"/v1/limit-requests/{asked['id']}/approve"
+    answer = other.post(approve)
+    assert (answer.status_code, "one person with several roles" in answer.text) == (403, True)
+    ben = house.program(house.key_of(house.sign_in("ben")))
+    assert ben.post(approve).json()["state"] == "approved"
+
+
+def account_of(house: House) -> str:
+    """An account of the heart, with a limit of 2."""
+    terms = {"name": "hearts", "owner": "o", "epsilon": 2, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}
+    opened = house.admin.post("/v1/accounts", json=terms | {"project_id": house.heart})
+    assert opened.status_code == 201, opened.text
+    account_id: str = opened.json()["id"]
+    return account_id
+
+
+def test_what_somebody_asked_for_who_has_left_is_not_approved(house: House) -> None:
+    account = account_of(house)
+    house.sign_in("ben")  # who was an owner before it was asked for
+    ana = house.program(house.key_of(house.sign_in("ana")))
+    asked = ana.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 4.0, "reason": "a study"})
+    house.provider.people(ana=ANA | {"groups": []}, ben=BEN)
+    assert house.confirm(MINUTE / 2) >= 1
+    ben = house.program(house.key_of(house.sign_in("ben")))
+    answer = ben.post(f"/v1/limit-requests/{asked.json()['id']}/approve")
+    assert (answer.status_code, "removed since" in answer.text) == (409, True)
+
+
+def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_admin(house: House) -> None:
+    house.provider.people(ana=ANA | {"groups": ["platform"]}, ben=BEN | {"groups": ["platform"]})
+    ana = house.program(house.key_of(house.sign_in("ana")))
+    house.sign_in("ben")
+    people = {each["name"]: each for each in ana.get("/v1/admins").json()["items"]}
+    assert people["Ben Okafor"]["admission"] == "provider"
+    refused = ana.post(f"/v1/admins/{people['Ben Okafor']['id']}/remove", json={"reason": "left"})
+    assert (refused.status_code, "at the sign-in provider" in refused.text) == (409, True)
+    last = ana.post(f"/v1/admins/{people['first admin']['id']}/remove", json={"reason": "left"})
+    assert (last.status_code, "fewer than 2" in last.text) == (409, True)
+
+
+def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) -> None:
+    browser = house.sign_in("eve")
+    old = house.program(house.key_of(browser, "read"))
+    with transaction(house.factory, read_only=True) as session:
+        key = session.scalars(select(ApiKey).where(ApiKey.name == "nightly")).one()
+        assert key.expires_at is not None
+        assert key.project_id == house.heart
+    form = {"token": form_token_of(browser)}
+    rotated = browser.post(f"/you/keys/{key.id}/rotate", data=form | {"overlap": "1", "days": "7"})
+    assert (rotated.status_code, "obs_" in rotated.text) == (201, True)
+    assert opens(old)
+    house.confirm(50 * MINUTE)
+    browser.get("/you")
+    house.confirm(11 * MINUTE)
+    assert not opens(old)
+    strangers = house.sign_in("ana")
+    with transaction(house.factory, read_only=True) as session:
+        role = session.get_one(ApiKey, key.id).created_by
+    owner = house.program(house.key_of(strangers, name="the owner's"))
+    answer = owner.post(f"/v1/keys/{role}/rotate", json={"overlap_seconds": 0})
+    assert (answer.status_code, "stands for a person's role" in answer.text) == (409, True)
+    for act in ("rotate", "revoke"):
+        theirs = {"token": form_token_of(strangers), "overlap": "0", "days": "7"}
+        assert strangers.post(f"/you/keys/{key.id}/{act}", data=theirs).status_code == 404
+    with transaction(house.factory, read_only=True) as session:
+        new = session.scalars(select(ApiKey).where(ApiKey.name == "nightly", ApiKey.id != key.id)).one()
+        assert new.scopes == ["read"]
+    assert browser.post(f"/you/keys/{new.id}/revoke", data=form).status_code == 303
+    with transaction(house.factory, read_only=True) as session:
+        assert session.get_one(ApiKey, new.id).revoked_at is not None
+
+
+def test_forms_of_the_page_you_come_from_it_and_from_this_session_alone(house: House) -> None:
+    browser, other = house.sign_in("eve"), house.sign_in("eve")
+    house.key_of(browser)
+    with transaction(house.factory, read_only=True) as session:
+        key = session.scalars(select(ApiKey).where(ApiKey.name == "nightly")).one()
+    fields = {"role": str(key.created_by), "name": "k", "scope": "all", "days": "7", "overlap": "0"}
+
+    def keys() -> list[tuple[str, bool, object]]:
+        with transaction(house.factory, read_only=True) as session:
+            rows = session.scalars(select(ApiKey).order_by(ApiKey.id)).all()
+            return [(row.id, row.revoked_at is None, row.expires_at) for row in rows]
+
+    before, own, cookie = keys(), form_token_of(browser), browser.cookies[COOKIE]
+    for act in ("project", "keys", f"keys/{key.id}/rotate", f"keys/{key.id}/revoke"):
+        nobody = house.browser().post(f"/you/{act}", data=fields | {"token": own})
+        assert (nobody.status_code, nobody.headers["location"]) == (303, f"/login?next=/you/{act}")
+        for token in ("", "0" * 64, form_token_of(other)):
+            assert browser.post(f"/you/{act}", data=fields | {"token": token}).status_code == 403, act
+        foreign = {"Origin": "https://elsewhere.example"}
+        assert browser.post(f"/you/{act}", data=fields | {"token": own}, headers=foreign).status_code == 403, act
+        assert browser.post(f"/you/{act}", data={"token": own}).status_code in (303, 404, 422), act
+        if not act.endswith("revoke"):
+            assert keys() == before, act
+    assert keys() != before  # the control: the last one needs nothing else
+    assert browser.cookies[COOKIE] == cookie
+
+
+def test_a_key_that_an_admin_made_has_no_person_and_no_page_of_keys(house: House) -> None:
+    body = {"name": "plain", "role": "analyst", "project_id": house.heart}
+    made = house.admin.post("/v1/keys", json=body).json()
+    browser = house.browser()
+    assert browser.post("/login", data={"key": made["token"]}).status_code == 303
+    page = browser.get("/you")
+    assert (page.status_code, "heart" in page.text, "Make a key" in page.text) == (200, True, False)
+    refused = browser.post(
+        "/you/keys", data={"token": form_token_in(browser), "name": "k", "scope": "all", "days": "7"}
+    )
+    assert refused.status_code == 403
+    assert opens(house.program(made["token"]))
+
+
+def form_token_in(browser: Any) -> str:
+    return form_token(browser.cookies[COOKIE])
+
+
+def test_decisions_without_a_provider_are_as_ever(house: House) -> None:
+    """The rule is one of sessions that a service with a provider opens; all others know nothing of it."""
+    with transaction(house.factory) as session:
+        key = session.scalars(select(ApiKey).where(ApiKey.person_id.is_(None), ApiKey.admin_id.is_not(None))).one()
+        with pytest.raises(Forbidden, match="sign-in provider"):
+            decisions.acting_key(session, key.id)
+        session.info.pop(PEOPLE_DECIDE)
+        assert decisions.acting_key(session, key.id).id == key.id

@@ -1,0 +1,224 @@
+"""What groups give and take, without a provider: it is played by what it says. Both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from itertools import product
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service import auth, projects
+from service.access import ROLES, Principal, Role, Scope
+from service.confirmations import SESSION_CONFIRMED, require_confirmed
+from service.dashboard.sessions import find_session, open_session
+from service.db.access_tables import Admin, ApiKey, Person
+from service.db.project_tables import DEFAULT_PROJECT
+from service.db.session import SessionFactory, transaction
+from service.decisions import voice_of
+from service.errors import Forbidden, Unauthorized
+from service.people import roles
+from service.people.confirming import due
+from service.settings import Settings
+from tests.together import at_once
+
+INTERVAL = timedelta(seconds=20)
+
+
+def settings_for(folder: Path, heart: str = "prj_" + "a" * 20) -> Settings:
+    """Each role is a group of the first project; owners of the heart are another, and admins of the installation."""
+    groups = {role.value: {DEFAULT_PROJECT: role.value} for role in Role} | {"heart": {heart: "owner"}}
+    return Settings(
+        data_dir=folder,
+        public_url="https://obscura.example.org",
+        oidc_issuer="https://provider.example.org",
+        oidc_client_id="obscura",
+        oidc_client_secret="a secret",  # type: ignore[arg-type]  # pydantic makes one of a text
+        oidc_groups=groups,  # type: ignore[arg-type]  # words of roles
+        oidc_admin_group="platform",
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """The heart is a project that is not there."""
+    return settings_for(tmp_path)
+
+
+def signs_in(
+    session: Session, settings: Settings, now: datetime, groups: Iterable[str], subject: str = "ana", name: str = "Ana"
+) -> Person:
+    claims = roles.Claims(subject, [name], None, frozenset(groups))
+    return roles.sign_in(session, settings, claims, "sealed", now=now)
+
+
+def made_by(session: Session, key: ApiKey, scope: str, now: datetime) -> ApiKey:
+    """What a person makes with a role."""
+    asked = {"created_by": key.id, "admin_id": key.admin_id, "project_id": key.project_id}
+    return auth.create_key(session, name="made", scopes=[scope], now=now, **asked)[0]
+
+
+def test_from_the_first_sign_in_to_the_end(factory: SessionFactory, settings: Settings, now: datetime) -> None:
+    with transaction(factory) as session:
+        person = signs_in(session, settings, now, ["analyst", "owner"])
+        (role,) = roles.roles(session, person)
+        assert (role.project_id, set(role.scopes)) == (DEFAULT_PROJECT, {"admin", "read", "train"})
+        first = made_by(session, role, "read", now)
+        second = made_by(session, made_by(session, role, "admin", now), "train", now)
+        cookie = open_session(session, role.id, now=now)
+    assert {first.person_id, second.person_id} == {person.id}
+    later = now + INTERVAL
+    with transaction(factory, read_only=True) as session:
+        assert due(session, now + INTERVAL / 2, INTERVAL) == []
+        assert due(session, later, INTERVAL) == [person.id]
+        assert find_session(session, cookie, now=later) is not None
+        with pytest.raises(Unauthorized, match="a session goes on"):
+            find_session(session, cookie, now=now + SESSION_CONFIRMED)
+        assert auth.find_usable(session, second.id, now=now + SESSION_CONFIRMED) is not None
+        assert auth.find_usable(session, second.id, now=now + timedelta(seconds=900)) is None
+    with transaction(factory) as session:
+        roles.lapse(session, session.get_one(Person, person.id), now=later)
+    with transaction(factory, read_only=True) as session:
+        assert find_session(session, cookie, now=later) is None
+        assert auth.find_usable(session, second.id, now=later) is None
+        assert due(session, later + INTERVAL, INTERVAL) == []
+        assert roles.long_lapsed(session, now=later + timedelta(days=6)) == []
+    with transaction(factory) as session:
+        roles.end_lapsed(session, now=later + roles.LAPSED_KEPT)
+    with transaction(factory, read_only=True) as session:
+        valid = select(ApiKey).where(ApiKey.person_id == person.id, ApiKey.revoked_at.is_(None))
+        assert session.scalars(valid).all() == []
+        assert session.scalars(select(Admin.removed_at).where(Admin.person_id == person.id)).one() is not None
+        assert roles.long_lapsed(session, now=later + 2 * roles.LAPSED_KEPT) == []
+
+
+def test_whoever_signs_in_twice_at_the_same_moment_is_one_person(
+    factory: SessionFactory, settings: Settings, now: datetime
+) -> None:
+    def once() -> str:
+        with transaction(factory) as session:
+            return signs_in(session, settings, now, ["owner"]).id
+
+    assert len(set(at_once(*[once] * 4))) == 1
+    with transaction(factory, read_only=True) as session:
+        assert len(session.scalars(select(ApiKey).where(ApiKey.person_id.is_not(None))).all()) == 1
+        assert len(session.scalars(select(Admin)).all()) == 1
+
+
+GROUPS = ((), ("viewer",), ("analyst",), ("steward",), ("auditor",), ("steward", "analyst"), ("owner",))
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(GROUPS[1:], GROUPS)))
+def test_a_narrower_role_takes_everything_with_it_and_a_wider_one_nothing(
+    sqlite_factory: SessionFactory, settings: Settings, now: datetime, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    may = [{scope for group in groups for scope in ROLES[Role(group)]} for groups in (before, after)]
+    with transaction(sqlite_factory) as session:
+        (role,) = roles.roles(session, signs_in(session, settings, now, before))
+        made = made_by(session, role, sorted(role.scopes)[0], now)
+        person = signs_in(session, settings, now + INTERVAL, after)
+        session.refresh(made)
+        caller = Principal(id="key_x", scopes=frozenset(may[1]))
+        kept = all(allows(caller, scope) for scope in may[0])
+        assert (made.revoked_at is None) == kept
+        mine = roles.roles(session, person)
+        assert [set(key.scopes) for key in mine] == ([may[1]] if after else [])
+        assert [key.id == role.id for key in mine] == ([kept] if after else [])
+        admins = session.scalars(select(Admin.removed_at)).all()
+        assert admins == ([] if "owner" not in {*before, *after} else [None if "owner" in after else now + INTERVAL])
+
+
+def allows(caller: Principal, scope: Scope) -> bool:
+    try:
+        caller.require(scope)
+    except Forbidden:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("role", Role)
+def test_nobody_makes_a_key_that_may_more_than_their_role(
+    sqlite_factory: SessionFactory, settings: Settings, now: datetime, role: Role
+) -> None:
+    with transaction(sqlite_factory) as session:
+        (own,) = roles.roles(session, signs_in(session, settings, now, [role.value]))
+        for scope in Scope:
+            if allows(auth.principal_of(own), scope):
+                assert made_by(session, own, scope, now).scopes == [scope]
+            else:
+                with pytest.raises(Forbidden, match="needs a key with the scope"):
+                    made_by(session, own, scope, now)
+
+
+def test_the_role_that_ends_in_one_project_takes_nothing_in_another(
+    factory: SessionFactory, tmp_path: Path, now: datetime
+) -> None:
+    with transaction(factory) as session:
+        heart = projects.create(session, name="heart", now=now).id
+        settings = settings_for(tmp_path, heart)
+        person = signs_in(session, settings, now, ["heart", "owner", "platform"])
+        mine = roles.roles(session, person)
+        assert [key.project_id for key in mine] == [*sorted([heart, DEFAULT_PROJECT]), None]
+        keys = {key.project_id: made_by(session, key, "read" if key.project_id else "admin", now) for key in mine}
+        signs_in(session, settings, now, ["heart", "platform"])
+        for key in keys.values():
+            session.refresh(key)
+        assert {project_id: key.revoked_at is None for project_id, key in keys.items()} == {
+            heart: True,
+            DEFAULT_PROJECT: False,
+            None: True,
+        }
+        owns = {admin.project_id: admin.removed_at is None for admin in session.scalars(select(Admin))}
+        assert owns == {heart: True, DEFAULT_PROJECT: False, None: True}
+        voices = {voice_of(session, admin) for admin in session.scalars(select(Admin))}
+        assert voices == {person.id}
+
+
+def test_whoever_becomes_an_owner_again_was_not_one_meanwhile(
+    sqlite_factory: SessionFactory, settings: Settings, now: datetime
+) -> None:
+    with transaction(sqlite_factory) as session:
+        for groups, moment in ((["owner"], now), (["viewer"], now + INTERVAL), (["owner"], now + 2 * INTERVAL)):
+            signs_in(session, settings, moment, groups)
+        admin = session.scalars(select(Admin)).one()
+        assert (admin.admitted_at, admin.removed_at) == (now + 2 * INTERVAL, None)
+
+
+def test_a_project_that_is_not_there_gives_nobody_a_role(
+    sqlite_factory: SessionFactory, settings: Settings, now: datetime
+) -> None:
+    with transaction(sqlite_factory) as session:
+        person = signs_in(session, settings, now, ["heart"])
+        assert roles.roles(session, person) == []
+        assert session.scalars(select(Admin)).all() == []
+        assert roles.unknown_projects(session, settings) == ["prj_" + "a" * 20]  # which the operator is told
+
+
+def test_two_people_of_one_name_are_two_admins(
+    sqlite_factory: SessionFactory, settings: Settings, now: datetime
+) -> None:
+    with transaction(sqlite_factory) as session:
+        for subject in ("one", "two", "three"):
+            signs_in(session, settings, now, ["owner"], subject)
+        names = [admin.name for admin in session.scalars(select(Admin).order_by(Admin.name))]
+        assert len(set(names)) == 3
+        assert [name[:5] for name in names] == ["Ana", "Ana (", "Ana ("]
+        assert len({voice_of(session, admin) for admin in session.scalars(select(Admin))}) == 3
+
+
+@pytest.mark.parametrize("names", [["\u202eevil"], ["", " "], ["a" * 500], []])
+def test_a_name_that_could_deceive_is_not_shown(
+    sqlite_factory: SessionFactory, settings: Settings, now: datetime, names: list[str]
+) -> None:
+    with transaction(sqlite_factory) as session:
+        claims = roles.Claims("odd", names, None, frozenset({"viewer"}))
+        person = roles.sign_in(session, settings, claims, "sealed", now=now)
+        assert person.name == person.id
+
+
+def test_whoever_is_no_person_of_a_provider_needs_no_word_of_one(sqlite_factory: SessionFactory, now: datetime) -> None:
+    with transaction(sqlite_factory, read_only=True) as session:
+        require_confirmed(session, None, now)

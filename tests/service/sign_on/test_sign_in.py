@@ -1,0 +1,281 @@
+"""Signing in with the provider: what a session begins with, and everything that begins none."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import KeySet, OctKey, RSAKey
+from sqlalchemy import select
+
+from service.dashboard.access import COOKIE
+from service.dashboard.people import PENDING_COOKIE
+from service.db.access_tables import ApiKey, Person, SignIn
+from service.db.audit_tables import AuditEvent
+from service.db.session import transaction
+from tests.service.sign_on.conftest import ANA, SITE, House, form_token_of, opened
+
+
+def test_whoever_signs_in_is_a_person_with_the_roles_of_their_groups(house: House) -> None:
+    browser = house.sign_in("ana", next="/datasets")
+    page = browser.get("/you")
+    assert page.status_code == 200
+    assert ANA["name"] in page.text
+    assert ANA["email"] in page.text
+    assert "in the project heart" in page.text
+    owner = house.program(house.key_of(browser))
+    assert owner.get("/v1/ledger").status_code == 403  # an owner is no admin of the installation
+    with transaction(house.factory, read_only=True) as session:
+        person = session.scalars(select(Person)).one()
+        assert (person.issuer, person.subject, person.name) == (house.provider.issuer, "ana", ANA["name"])
+        role = session.scalars(select(ApiKey).where(ApiKey.person_id == person.id, ApiKey.created_by.is_(None))).one()
+        assert (role.project_id, role.scopes, role.created_by) == (house.heart, ["admin"], None)
+        assert str(person.refresh_token).startswith("gAAAA")  # sealed
+    house.sign_in("ana")
+    with transaction(house.factory, read_only=True) as session:
+        assert len(session.scalars(select(Person)).all()) == 1
+
+
+def test_the_page_that_ends_a_sign_in_leads_where_it_began_and_nowhere_else(house: House) -> None:
+    for wished, leads in (
+        ("/datasets?q=a", "/datasets?q=a"),
+        ("https://elsewhere.example/", "/"),
+        ("//elsewhere.example/", "/"),
+        ("/\\elsewhere.example/", "/"),
+        ("javascript:alert(1)", "/"),
+        ("/" + "a" * 600, "/"),
+    ):
+        browser = house.browser()
+        page = browser.get(house.answer_of("ana", browser, next=wished))
+        assert f'content="0;url={leads}"' in page.text, wished
+        assert "elsewhere" not in page.text
+
+
+def test_the_redirection_asks_with_pkce_state_and_nonce_and_names_this_service_alone(house: House) -> None:
+    browser = house.browser()
+    begun = browser.get("/login/provider", headers={"Host": "elsewhere.example"})
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(begun.headers["location"]).query).items()}
+    assert asked["redirect_uri"] == f"{SITE}/login/callback"  # whichever host was asked for
+    assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
+    assert len(asked["state"]) > 30
+    assert len(asked["nonce"]) > 30
+    assert asked["state"] != asked["nonce"]
+    again = parse_qs(urlsplit(browser.get("/login/provider").headers["location"]).query)
+    assert {again[name][0] for name in ("state", "nonce", "code_challenge")}.isdisjoint(asked.values())
+    cookie = begun.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert asked["state"] not in cookie  # which is sealed
+
+
+def refused(house: House, browser, address: str, said: str, status: int = 401) -> None:
+    answer = browser.get(address)
+    assert (answer.status_code, said in answer.text) == (status, True), (answer.status_code, answer.text[-900:])
+    assert f"{COOKIE}=" not in answer.headers.get("set-cookie", "")
+    assert browser.get("/you").status_code == 303
+
+
+def test_a_tampered_state_or_none_or_another_issuer_signs_nobody_in(house: House) -> None:
+    for name, value in (("state", "another"), ("state", ""), ("iss", "https://other.example"), ("code", "")):
+        browser = house.browser()
+        whole = urlsplit(house.answer_of("ana", browser))
+        parts = {key: values[0] for key, values in parse_qs(whole.query).items()} | {name: value}
+        answer = browser.get(whole.path, params=parts)
+        assert (answer.status_code, f"{COOKIE}=" in str(answer.headers)) == (401, False), name
+    said = "No sign-in was begun in this browser"
+    browser = house.browser()
+    refused(house, house.browser(), house.answer_of("ana", browser), said)  # the answer in another browser than began
+    browser = house.browser()
+    address = house.answer_of("ana", browser)
+    cookie = browser.cookies[PENDING_COOKIE]
+    browser.cookies.set(PENDING_COOKIE, cookie[:-2] + "AA", domain="127.0.0.1", path="/login")
+    refused(house, browser, address, said)
+    browser = house.browser()
+    address = house.answer_of("ana", browser)
+    house.clock.ahead += timedelta(minutes=11)
+    refused(house, browser, address, said)
+
+
+def test_an_answer_opens_one_session_and_no_second_one(house: House) -> None:
+    browser = house.browser()
+    address = house.answer_of("ana", browser)
+    pending = browser.cookies[PENDING_COOKIE]
+    assert browser.get(address).status_code == 200
+    assert PENDING_COOKIE not in browser.cookies
+    thief = house.browser()
+    thief.cookies.set(PENDING_COOKIE, pending, domain="127.0.0.1", path="/login")
+    refused(house, thief, address, "used before")
+
+
+def test_an_identity_for_another_sign_in_is_refused(house: House) -> None:
+    """The nonce: the code of one sign-in, behind the state and the verifier of another."""
+    browser = house.browser()
+    address = house.answer_of("ana", browser)
+    provider = house.app.state.service.provider
+    sealed = provider._cookies
+    pending = json.loads(sealed.decrypt(browser.cookies[PENDING_COOKIE].encode())) | {"nonce": "of another sign-in"}
+    cookie = sealed.encrypt(json.dumps(pending).encode()).decode()
+    browser.cookies.set(PENDING_COOKIE, cookie, domain="127.0.0.1", path="/login")
+    refused(house, browser, address, "not signed by the sign-in provider")
+
+
+def coded(part: dict[str, object]) -> str:
+    """A part of a token."""
+    return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+
+
+FORGERIES = ("another key", "no signature", "shared secret", "another client", "another issuer", "expired", "changed")
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_an_identity_that_the_provider_has_not_signed_for_us_now_is_refused(
+    house: House, forgery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = house.app.state.service.provider
+    browser = house.browser()
+    address = house.answer_of("ana", browser)
+    known = provider._known
+    own = RSAKey.generate_key(2048, {"kid": "own", "alg": "RS256", "use": "sig"})
+    trusted = forgery in ("another client", "another issuer", "expired")
+
+    def forge(token: str) -> str:
+        header, body, signature = token.split(".")
+        claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+        claims.pop("at_hash", None)
+        changes = {"another client": {"aud": "other"}, "another issuer": {"iss": "https://other.example"}}
+        changes |= {"expired": {"exp": claims["iat"] - 3600}, "changed": {"sub": "ben"}}
+        claims |= changes.get(forgery, {})
+        plain = coded(claims)
+        if forgery == "changed":
+            return f"{header}.{plain}.{signature}"
+        if forgery == "no signature":
+            return f"{coded({'alg': 'none'})}.{plain}."
+        if forgery == "shared secret":
+            key = OctKey.import_key(provider._settings.oidc_client_secret.get_secret_value())
+            return jwt.encode({"alg": "HS256"}, claims, key)
+        return jwt.encode({"alg": "RS256", "kid": "own"}, claims, own)
+
+    asked = provider._identity
+
+    def identity(client, token, **given):
+        return asked(client, dict(token) | {"id_token": forge(token["id_token"])}, **given)
+
+    monkeypatch.setattr(provider, "_identity", identity)
+    if trusted:  # signed by a key that counts, so that what it says is what is wrong
+        keys = KeySet([own])
+        monkeypatch.setattr(provider, "_known", lambda *a, **k: dataclasses.replace(known(*a, **k), keys=keys))
+    refused(house, browser, address, "not signed by the sign-in provider")
+    with transaction(house.factory, read_only=True) as session:
+        assert session.scalars(select(Person)).all() == []
+
+
+def test_the_same_forgery_with_nothing_wrong_signs_in(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the forgeries: a key that counts, and true claims."""
+    provider = house.app.state.service.provider
+    known, asked = provider._known, provider._identity
+    own = RSAKey.generate_key(2048, {"kid": "own", "alg": "RS256", "use": "sig"})
+
+    def identity(client, token, **given):
+        body = token["id_token"].split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+        forged = jwt.encode({"alg": "RS256", "kid": "own"}, claims, own)
+        return asked(client, dict(token) | {"id_token": forged}, **given)
+
+    monkeypatch.setattr(provider, "_identity", identity)
+    keys = KeySet([own])
+    monkeypatch.setattr(provider, "_known", lambda *a, **k: dataclasses.replace(known(*a, **k), keys=keys))
+    assert house.sign_in("ana").get("/you").status_code == 200
+
+
+def test_a_session_from_before_a_sign_in_ends_with_it(house: House) -> None:
+    """Whoever puts their own cookie into somebody's browser does not follow them into their session."""
+    thief = house.sign_in("eve")
+    fixed = thief.cookies[COOKIE]
+    victim = house.browser()
+    victim.cookies.set(COOKIE, fixed, domain="127.0.0.1", path="/")
+    house.sign_in("ana", victim)
+    values = [cookie.value for cookie in victim.cookies.jar if cookie.name == COOKIE]
+    assert fixed not in values[-1:]
+    assert thief.get("/you").status_code == 303
+    made_up = house.browser()
+    made_up.cookies.set(COOKIE, "f" * 64, domain="127.0.0.1", path="/")
+    house.sign_in("ana", made_up)
+    with transaction(house.factory, read_only=True) as session:
+        assert len(session.scalars(select(SignIn)).all()) == 2
+
+
+def test_whoever_has_no_group_with_a_role_is_told_so_and_has_no_session(house: House) -> None:
+    house.provider.people(dan={"name": "Dan", "groups": ["kitchen"]}, fay={"name": "Fay"})
+    for login, name in (("dan", "Dan"), ("fay", "Fay")):
+        browser = house.browser()
+        refused(house, browser, house.answer_of(login, browser), f"knows you as {name}", status=403)
+
+
+def test_somebody_who_declines_at_the_provider_is_not_signed_in(house: House) -> None:
+    browser = house.browser()
+    begun = browser.get("/login/provider")
+    state = parse_qs(urlsplit(begun.headers["location"]).query)["state"][0]
+    refused(house, browser, f"/login/callback?error=access_denied&state={state}", "did not sign you in")
+
+
+def test_a_viewer_signs_in_to_make_keys_and_opens_no_other_page(house: House) -> None:
+    house.provider.people(gil={"name": "Gil", "groups": ["guests"]})
+    browser = house.sign_in("gil")
+    page = browser.get("/releases")
+    assert (page.status_code, "/you" in page.text) == (403, True)
+    program = house.program(house.key_of(browser))
+    assert program.get("/v1/releases").status_code == 200
+    assert program.get("/v1/datasets").status_code == 403
+
+
+def test_somebody_with_several_roles_goes_from_one_to_the_other(house: House) -> None:
+    house.provider.people(kim={"name": "Kim", "groups": ["heart-lab", "heart-data", "guests", "platform"]})
+    browser = house.sign_in("kim")
+    with transaction(house.factory, read_only=True) as session:
+        roles = {key.project_id: key for key in session.scalars(select(ApiKey).where(ApiKey.person_id.is_not(None)))}
+    assert {id: key.scopes for id, key in roles.items()} == {
+        house.heart: ["data", "read", "train"],
+        "prj_default": ["releases"],
+        None: ["admin"],
+    }
+    before = browser.cookies[COOKIE]
+    fields = {"token": form_token_of(browser), "role": roles[None].id}
+    assert browser.post("/you/project", data=fields).status_code == 303
+    assert browser.get("/admins").status_code == 200
+    old = house.browser()
+    old.cookies.set(COOKIE, before, domain="127.0.0.1", path="/")
+    assert old.get("/you").status_code == 303
+    strangers = house.sign_in("kim")
+    foreign = {"token": form_token_of(strangers), "role": "key_" + "a" * 20}
+    assert strangers.post("/you/project", data=foreign).status_code == 404
+    assert strangers.post("/you/project", data={"token": "0" * 64, "role": roles[None].id}).status_code == 403
+
+
+def test_signing_in_and_what_is_refused_stand_in_the_audit_log(running, sqlite_url, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("service.people.confirming.ROUND_SECONDS", 3600.0)
+    running.people(ana=ANA)
+    with opened(running, sqlite_url, tmp_path / "data", audit_log="required") as house:
+        browser = house.sign_in("ana")
+        house.browser().get("/login/callback?state=made-up&code=made-up")
+        running.people(ana=ANA | {"groups": ["heart-lab"]})
+        assert house.confirm(30) == 1
+        assert browser.get("/you").status_code == 303
+        house.sign_in("ana")
+        running.people()
+        assert house.confirm(30) == 1
+        with transaction(house.factory, read_only=True) as session:
+            events = session.scalars(select(AuditEvent).order_by(AuditEvent.sequence)).all()
+            person = session.scalars(select(Person)).one()
+        said = [(event.action, event.outcome.value) for event in events]
+        for act in ("person made", "role given", "signed in", "role ended", "admin admitted", "admin removed"):
+            assert (act, "allowed") in said, act
+        assert said.count(("GET /login/callback", "refused")) == 1
+        assert said.count(("GET /login/callback", "allowed")) == 2
+        about = {event.action for event in events if event.object_id == person.id}
+        assert about == {"person made", "role given", "role ended", "person no longer confirmed"}
+        assert ANA["name"] not in str([vars(event) for event in events])
