@@ -21,16 +21,17 @@ from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.audit_tables import AuditEvent
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Made, Release, Share, Sweep
+from service.db.job_tables import FurtherDataset, Job, Made, Release, Share, Sweep
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT, EVERY_PROJECT, Project
 from service.db.session import LAST, Last, SessionFactory, with_info
+from service.db.webhook_tables import Webhook
 from service.errors import Forbidden, NotFound
 
 Row = TypeVar("Row", bound=Base)
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 _CALLER = "obscura_caller"
-CONTENT: tuple[type[Base], ...] = (Dataset, Job, Release, Share, Sweep, *get_args(Made))
+CONTENT: tuple[type[Base], ...] = (Dataset, FurtherDataset, Job, Release, Share, Sweep, *get_args(Made))
 
 
 class Scope(enum.StrEnum):
@@ -110,14 +111,14 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
     """Return the condition on a table's rows that a caller may see; None where these are all.
 
     Whoever has a key of a project sees its rows, and releases that are shared with it, with what their own project has
-    drawn from them and measured. An admin of the installation sees the accounts, requests, keys and
-    audit events of every project, but datasets, jobs and what these made only as long as there is one project, and so
-    does a reader without a key see anything. A dataset that was erased is seen by nobody.
+    drawn from them and measured. An admin of the installation sees the accounts, requests, keys, webhooks and audit
+    events of every project, but datasets, jobs and what these made only as long as there is one project, and so does a
+    reader without a key see anything. A dataset that was erased is seen by nobody.
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
-        table: one that belongs to an account, the accounts themselves, projects, people, requests, keys or audit
-            events.
+        table: one that belongs to an account, the accounts themselves, projects, people, requests, keys, webhooks
+            or audit events.
     """
     rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if caller is None or (caller.project_id is None and table in CONTENT):
@@ -136,7 +137,7 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision, Job):
+    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision, Job, Webhook):
         condition = table.project_id == project_id
     elif table is Share:
         condition = Share.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))

@@ -20,6 +20,7 @@ from service import projects
 from service.access import ROLES, Principal, Role, Scope, find, require_visible
 from service.confirmations import is_confirmed, require_confirmed
 from service.db.access_tables import Admin, ApiKey
+from service.db.webhook_tables import Webhook
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 from service.recording import Act, record
 
@@ -200,6 +201,7 @@ def rotate_key(
     )
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
+    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # which would end, too
     session.flush()
     record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made
@@ -245,6 +247,16 @@ def is_usable(now: datetime) -> ColumnElement[bool]:
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
     """Return a key that opens something now: what a session, or a connection that stays open, asks again and again."""
     return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
+
+
+def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
+    """Let what was begun with a key be done, if the key opens something still.
+
+    Raises:
+        Unauthorized: it was revoked, or has expired.
+    """
+    if find_usable(session, key_id, now=now) is None:
+        raise Unauthorized("The key that this was begun with was revoked or has expired. Nothing was changed.")
 
 
 def revoke_key(

@@ -24,6 +24,7 @@ from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import Project
 from service.errors import Conflict, Forbidden, NotFound, short_reason
+from service.notices import tell_of_decision
 from service.recording import Act, record
 
 REQUEST_LIFETIME = timedelta(days=7)
@@ -98,6 +99,8 @@ def ask(
     session.add(decision)
     session.flush()
     record(session, Act.ASKED, decision.id, project_id=decision.project_id)
+    facts = {"request_id": decision.id, "action": action.value, "state": decision.state.value}
+    tell_of_decision(session, decision.project_id, now=now, **facts)
     return decision
 
 

@@ -40,6 +40,8 @@ from service.recording import recorded
 from service.settings import Settings
 from service.storage import is_elsewhere
 from service.storage.interface import StorageUnavailable
+from service.webhooks.delivering import Deliveries
+from service.webhooks.sending import Sender
 from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler
 
@@ -117,8 +119,9 @@ def create_app(
         provider=people[0] if people else None,
     )
     metrics = _metrics(settings, factory, clock)
+    webhooks = Deliveries(factory, Sender(settings.webhooks_private), clock)
     beside = [part[1] for part in (metrics, people) if part]
-    app.state.parts = (*([events] if events else []), key_uses, *workers.parts, *beside)
+    app.state.parts = (*([events] if events else []), key_uses, webhooks, *workers.parts, *beside)
     app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
     for router in routers():

@@ -50,6 +50,7 @@ class Act(enum.StrEnum):
     ROLE_ENDED = "role ended"
     PROJECT_MADE = "project made"
     PROJECT_RENAMED = "project renamed"
+    QUOTA_SET = "quota set"
     RELEASE_SHARED = "release shared"
     RELEASE_UNSHARED = "release unshared"
     ASKED = "decision asked for"

@@ -48,11 +48,18 @@ class Settings(BaseSettings):
     )
     dashboard_public: bool = Field(default=False, description="whether whoever can connect may read without a key")
     trash_days: int = Field(default=30, ge=0, le=3650, description="in the trash, before a folder is removed for good")
+    samples_days: int = Field(default=0, ge=0, le=36_500, description="before a sample's files are removed; 0: never")
+    logs_days: int = Field(
+        default=0, ge=0, le=36_500, description="before what attempts at jobs have said is removed; 0: never"
+    )
     access_log: bool = Field(default=False, description="whether each answer is a line of the log")
     audit_log: Literal["off", "on", "required"] = Field(
         default="off", description="whether each request is an event of the audit log, and refused without one"
     )
     audit_log_days: int = Field(default=365, ge=1, le=36_500, description="before an event is removed from it")
+    webhooks_private: bool = Field(
+        default=False, description="whether webhooks may go to addresses that are not public, and without TLS"
+    )
     metrics_address: str = Field(
         default="",
         description="host:port at which this API process tells its metrics, to whoever can connect; no default",

@@ -22,6 +22,7 @@ from obscura.cli import (
     recipes,
     releases,
     sweeps,
+    webhooks,
 )
 from obscura.cli.connection import Target
 from obscura.cli.console import reporting
@@ -57,6 +58,7 @@ app.add_typer(accounts.budget, name="budget")
 app.add_typer(projects.projects, name="projects")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(admins.admins, name="admins")
+app.add_typer(webhooks.webhooks, name="webhooks")
 if (beside := server_side()) is not None:
     beside.add_commands(app, admins.admins)
 

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from obscura.cli.connection import Json, Key, add_decision, add_list, connected, resolve_dataset
+from obscura.cli.connection import (
+    Json,
+    Key,
+    add_decision,
+    add_list,
+    connected,
+    resolve_account,
+    resolve_dataset,
+)
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
 from obscura.client import Client, Release, Sample
@@ -73,15 +81,18 @@ def save_receipt(
     context: typer.Context,
     release_id: ReleaseId,
     out: Annotated[Path | None, typer.Option("--out", help="Where the file goes; stdout when left out.")] = None,
+    account: Annotated[
+        str | None, typer.Option(help="Account (name or id) whose receipt it is, where several have paid.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Save the signed receipt of a release: the proof that it was paid for, checkable by anybody who has the key."""
     with connected(context, as_json) as (client, output):
-        release = client.release(release_id)
+        release, payer = client.release(release_id), resolve_account(client, account) if account else None
         if out is None:
-            typer.echo(json.dumps(release.receipt(), indent=1, sort_keys=True))
+            typer.echo(json.dumps(release.receipt(payer), indent=1, sort_keys=True))
         else:
-            output.record({"path": str(release.save_receipt(out))}, "receipt")
+            output.record({"path": str(release.save_receipt(out, payer))}, "receipt")
 
 
 @releases.command("report")

@@ -42,6 +42,7 @@ from obscura.errors import (
 )
 from obscura.extras import MissingExtra
 from obscura.preparing import Arrays, BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
+from obscura.wire.signatures import SignatureMismatch, verify_webhook
 
 __all__ = [
     "ApiError",
@@ -60,7 +61,9 @@ __all__ = [
     "ObscuraClientError",
     "PackingError",
     "RequestError",
+    "SignatureMismatch",
     "WaitTimeout",
+    "verify_webhook",
 ]
 __all__ += async_resources.__all__
 __all__ += client.__all__

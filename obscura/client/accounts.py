@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -11,7 +11,7 @@ from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Account, Dataset
 from obscura.client.transport import Record, Transport
 from obscura.errors import ApiError, ConnectionFailed
-from obscura.wire import admin_schemas, schemas
+from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
 
 AUDIT_LINES = 1000  # of one answer, at most
@@ -103,6 +103,19 @@ class AccountClient:
         """Give a project another name."""
         return self._repeat(admin_schemas.ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name})
 
+    def project(self, project_id: str) -> admin_schemas.ProjectUseRecord:
+        """Return a project with its quota and what it takes."""
+        return self._get(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}")
+
+    def set_quota(self, project_id: str, limits: Mapping[str, int | None]) -> admin_schemas.ProjectUseRecord:
+        """Say how much a project may take, as an admin of the installation.
+
+        Args:
+            project_id: Whose quota it is.
+            limits: `disk_bytes_max`, `jobs_max` and `worker_hours_max`; None lifts one, and what is left out stays.
+        """
+        return self._repeat(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}/quota", dict(limits))
+
     def create_key(
         self,
         *,
@@ -173,6 +186,34 @@ class AccountClient:
 
     # --- accounts ---
 
+    def create_webhook(self, url: str, *, events: Sequence[str] | None = None) -> webhook_schemas.NewWebhookRecord:
+        """Have an address told of what happens in the key's project; the secret is shown this once.
+
+        Args:
+            url: https, of a public address.
+            events: Of `job.ended`, `decision.waiting` and `trainings.stopped`; None for all.
+        """
+        body = {"url": url} | ({} if events is None else {"events": list(events)})
+        return self._post(webhook_schemas.NewWebhookRecord, "/v1/webhooks", body)
+
+    def webhooks(self) -> Iterator[webhook_schemas.WebhookRecord]:
+        """The webhooks of the key's project, newest first; of all projects, for an admin's that belongs to none."""
+        return self.transport.pages(webhook_schemas.WebhookRecord, "/v1/webhooks")
+
+    def rotate_webhook(self, webhook_id: str, *, overlap_seconds: int) -> webhook_schemas.NewWebhookRecord:
+        """Give a webhook another secret; for a time requests are signed under both."""
+        body = {"overlap_seconds": overlap_seconds}
+        return self._post(webhook_schemas.NewWebhookRecord, f"/v1/webhooks/{webhook_id}/rotate", body)
+
+    def test_webhook(self, webhook_id: str) -> webhook_schemas.WebhookTestRecord:
+        """Send a request that says nothing but `test`; one that is answered enables a webhook again."""
+        return self._post(webhook_schemas.WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
+
+    def remove_webhook(self, webhook_id: str) -> webhook_schemas.WebhookRecord:
+        """Tell an address nothing more."""
+        answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
+        return webhook_schemas.WebhookRecord.model_validate_json(answer.content)
+
     def create_account(
         self,
         *,
@@ -204,6 +245,10 @@ class AccountClient:
     def accounts(self) -> Iterator[Account]:
         """All accounts."""
         return Account.listed(self.transport)
+
+    def cohorts(self, account_id: str) -> Iterator[Account]:
+        """The cohorts of an account's population, oldest first: itself, and all that was read together with it."""
+        return Account.listed(self.transport, f"/v1/accounts/{account_id}/cohorts")
 
     def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
         """The ledger of an account, oldest first."""
@@ -265,6 +310,7 @@ class AccountClient:
         channels: int,
         records_declared: int,
         subjects_declared: int | None = None,
+        subjects_recognised: bool = False,
         account_id: str | None = None,
     ) -> Dataset:
         """Declare a dataset; every argument becomes public. Then `push` its content. `datasets.push` does both."""
@@ -279,6 +325,7 @@ class AccountClient:
             records_declared=records_declared,
             subjects_declared=subjects_declared,
             account_id=account_id,
+            **({"subjects_recognised": True} if subjects_recognised else {}),
         )
 
     def dataset(self, dataset_id: str) -> Dataset:

@@ -9,7 +9,7 @@ async with obscura.connect_async("https://obscura.example.org", token) as servic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -103,15 +103,21 @@ class Client(PlanClient):
         epsilon: float,
         options: dict[str, Any] | None = None,
         evaluation_dataset_id: str | None = None,
+        further_dataset_ids: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Job:
         """Ask for a training and do not wait for it; its price is held on the account at once.
 
+        Args:
+            further_dataset_ids: Datasets that are read together with it as one, of this account or of others. The
+                price is held on every account, or on none.
+
         Raises:
-            BudgetError: The account cannot pay. `numbers` says what it could pay.
+            BudgetError: An account cannot pay. `numbers` says what it could pay.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["evaluation_dataset_id"] = evaluation_dataset_id
+        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Job.bound(self.transport, self.transport.create(Job.PATH, body, idempotency_key))
 
     def job(self, job_id: str) -> Job:
@@ -261,17 +267,25 @@ class AsyncClient(AsyncPlanClient):
     projects = listed(Client.projects)
     find_project = verb(Client.find_project)
     rename_project = verb(Client.rename_project)
+    project = verb(Client.project)
+    set_quota = verb(Client.set_quota)
     create_key = verb(Client.create_key)
     keys = listed(Client.keys)
     rotate_key = verb(Client.rotate_key)
     revoke_key = verb(Client.revoke_key)
     ask_revocation = verb(Client.ask_revocation)
     audit_log = listed(Client.audit_log)
+    create_webhook = verb(Client.create_webhook)
+    webhooks = listed(Client.webhooks)
+    rotate_webhook = verb(Client.rotate_webhook)
+    test_webhook = verb(Client.test_webhook)
+    remove_webhook = verb(Client.remove_webhook)
 
     create_account = verb(Client.create_account, AsyncAccount.of)
     find_account = verb(Client.find_account, AsyncAccount.of)
     account = verb(Client.account, AsyncAccount.of)
     accounts = listed(Client.accounts, AsyncAccount.of)
+    cohorts = listed(Client.cohorts, AsyncAccount.of)
     entries = listed(Client.entries)
     pay_for_count = verb(Client.pay_for_count)
     lower_limit = verb(Client.lower_limit, AsyncAccount.of)

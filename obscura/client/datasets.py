@@ -130,6 +130,7 @@ class Datasets:
             channels=package.channels,
             records_declared=declared,
             subjects_declared=subjects_at_most,
+            **({"subjects_recognised": True} if package.recognised else {}),
         )
 
     def send(self, dataset: Dataset, package: Package, on_bytes: OnBytes = lambda _done, _total: None) -> Dataset:

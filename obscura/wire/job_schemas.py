@@ -4,6 +4,7 @@ see `obscura.wire.schemas`.
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -24,11 +25,12 @@ from obscura.wire.schemas import (
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
+_is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class PlanRequest(ApiRequest):
-    """Ask what a training would do and cost. No data is touched."""
+class TrainingRequest(ApiRequest):
+    """What a training is planned from. No data is touched."""
 
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
@@ -39,7 +41,19 @@ class PlanRequest(ApiRequest):
     )
 
 
-class PreviewRequest(PlanRequest):
+class PlanRequest(TrainingRequest):
+    """Ask what a training would do and cost. No data is touched."""
+
+    further_dataset_ids: list[Identifier] = Field(
+        default_factory=list,
+        max_length=15,
+        exclude_if=_is_empty,
+        description="Private datasets that are read together with it as one, of the same or of other accounts. Every "
+        "account pays the price at its own rate, all of them or none.",
+    )
+
+
+class PreviewRequest(TrainingRequest):
     """Ask what a plan would make, tried on public images. Nothing is held, and no data is touched."""
 
     stand_in_dataset_id: Identifier | None = Field(
@@ -112,6 +126,16 @@ class BudgetFacts(ApiRecord):
     affordable: bool = Field(description="Whether the account could hold the price now.")
 
 
+class PlannedCohort(ApiRecord):
+    """An account that would pay for a training on several datasets."""
+
+    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
+    price_nano: int = Field(description="The price at its rate, in nano-units of mu^2.")
+    price_epsilon: float = Field(description="The same, as an epsilon at its delta.")
+    delta: float = Field(description="Of the account.")
+    budget: BudgetFacts = Field(description="The account before and after.")
+
+
 class PlanRecord(ApiRecord):
     """What a job would do and cost, computed from public parameters only."""
 
@@ -130,6 +154,11 @@ class PlanRecord(ApiRecord):
     notes: list[str] = Field(description="Remarks for people.")
     config: dict[str, Any] = Field(description="Every option of the recipe as it would run.")
     budget: BudgetFacts = Field(description="The account before and after.")
+    cohorts: list[PlannedCohort] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Every account that would pay, where several datasets are read together; absent for one.",
+    )
 
 
 class ProgressFacts(ApiRecord):
@@ -196,6 +225,16 @@ class PreviewRecord(ApiRecord):
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
 
+class JobCohort(ApiRecord):
+    """An account that pays for a training on several datasets."""
+
+    account_id: str = Field(description="The population whose budget pays.")
+    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
+    price_nano: int = Field(description="The price at its rate, in nano-units of mu^2.")
+    price_epsilon: float = Field(description="The same, as an epsilon at its delta.")
+    charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
+
+
 class JobRecord(ApiRecord):
     """A requested training, sampling or evaluation."""
 
@@ -232,6 +271,11 @@ class JobRecord(ApiRecord):
     created_at: Minute = Field(description="When it was made.")
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
+    cohorts: list[JobCohort] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Every account that pays, where several datasets are read together; absent for one.",
+    )
 
 
 class TrialFacts(ApiRecord):
@@ -469,5 +513,8 @@ class SampleRecord(ApiRecord):
     format: str = Field(description="Kind of file.")
     sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")
     bytes: int | None = Field(description="Size of the file.")
+    removed_at: Minute | None = Field(
+        default=None, description="When the file was removed, as the operator's retention says; null while it is there."
+    )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     created_at: Minute = Field(description="When it was made.")

@@ -153,3 +153,11 @@ class Outcome(enum.StrEnum):
     REFUSED = "refused"
     MISSING = "missing"
     FAILED = "failed"
+
+
+class NoticeKind(enum.StrEnum):
+    """What a webhook may be told."""
+
+    JOB_ENDED = "job.ended"
+    DECISION_WAITING = "decision.waiting"
+    TRAININGS_STOPPED = "trainings.stopped"

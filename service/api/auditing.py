@@ -118,7 +118,7 @@ class EventWriter(Background):
         try:
             with transaction(self._factory) as session:
                 append(session, [event for event, _ in some])
-        except SQLAlchemyError as error:
+        except Exception as error:  # whatever it is, nobody may wait for ever
             self._written = False
             not_written(len(some), error)
             if self.required:

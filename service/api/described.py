@@ -27,6 +27,7 @@ TAGS = {
     "releases": "What trainings have published: cards, receipts, reports, files, free drawing and measuring.",
     "samples": "Drawn images, to download.",
     "projects": "Departments that do not see each other.",
+    "webhooks": "Addresses that are told of stops, decisions that wait, and jobs that ended.",
     "keys": "API keys and their scopes.",
     "ledger": "Whether the ledger is sound.",
     "audit": "Who asked for what.",

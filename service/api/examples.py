@@ -33,6 +33,7 @@ PARAMETERS = {
     "sample_id": "The drawing; null for other jobs.",
     "share_id": "That it is shared with one project, or with all.",
     "sweep_id": "The sweep.",
+    "webhook_id": "The webhook.",
 }
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 # By the name of a field or parameter; those of one schema alone begin with its name.
@@ -80,6 +81,8 @@ EXAMPLES: dict[str, Any] = {
     "created_by_name": "first admin",
     "cursor": "WyIyMDI2Il0",
     "dataset_id": _id("ds"),
+    "disk_bytes_declared": 23_500_000_000,
+    "disk_bytes_max": 100_000_000_000,
     "decided_by": _id("adm"),
     "decided_by_admin": _id("adm"),
     "delta": 1e-5,
@@ -104,6 +107,8 @@ EXAMPLES: dict[str, Any] = {
     "instance": "/v1/jobs",
     "introduction": f"key_abcdefghijklmnopqrst:{_DIGEST}",
     "job_id": _id("job"),
+    "jobs_max": 4,
+    "jobs_unfinished": 2,
     "joined": False,
     "key_id": _id("key"),
     "Idempotency-Key": "3f0c7c1e-5a0b-4a55-9d43-6e4f6a1c2b7d",
@@ -200,6 +205,7 @@ EXAMPLES: dict[str, Any] = {
     "step": 612,
     "steps": 1450,
     "subjects_declared": 3500,
+    "subjects_recognised": False,
     "DatasetRequest.subjects_declared": None,
     "summary": {"accuracy": {"cnn": 0.78}},
     "sure_at_most": 0.973,
@@ -214,6 +220,19 @@ EXAMPLES: dict[str, Any] = {
     "visibility": "private",
     "width": 28,
     "with_made": True,
+    "delivered": True,
+    "events": ["job.ended", "trainings.stopped"],
+    "failing_since": None,
+    "overlap_until": None,
+    "WebhookTestRecord.status": 200,
+    "WebhookTestRecord.reason": None,
+    "WebhookRecord.state": "active",
+    "NewWebhookRecord.state": "active",
+    "secret": "whsec_...",
+    "url": "https://hooks.example.org/obscura",
+    "webhook_id": _id("whk"),
+    "worker_hours_max": 200,
+    "worker_hours_used": 31,
 }
 for _kind in KINDS.values():
     if _kind.reading is not None:

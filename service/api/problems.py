@@ -44,6 +44,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "idempotency_mismatch": (422, "Idempotency key used with another body"),
     "unauthorized": (401, "A valid key is needed"),
     "forbidden": (403, "The key lacks the scope"),
+    "address_refused": (422, "Not an address for webhooks"),
     "too_large": (413, "Too large"),
     "stale_attempt": (409, "Superseded attempt"),
     "hold_exhausted": (409, "The hold is used up"),
@@ -53,8 +54,10 @@ STATUSES: dict[str, tuple[int, str]] = {
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),
     "audit_log_unavailable": (503, "The audit log needs an operator"),
+    "quota_exceeded": (409, "The project's quota is used up"),
     "provider_unavailable": (503, "The sign-in provider does not answer"),
     "pending": (409, "Not ready yet"),
+    "sample_removed": (410, "The sample was removed"),
     "job_failed": (409, "The job did not succeed"),
     "range_not_satisfiable": (416, "Range outside the content"),
     "too_many_streams": (503, "Too many event streams"),
@@ -105,6 +108,12 @@ class JobNotSucceeded(ApiError):
     """A sample's job ended without content."""
 
     code: ClassVar[str] = "job_failed"
+
+
+class SampleRemoved(ApiError):
+    """A sample is older than the operator keeps them."""
+
+    code: ClassVar[str] = "sample_removed"
 
 
 class Busy(ApiError):

@@ -4,11 +4,14 @@ was restored or rewritten together with everything beside it.
 
 from __future__ import annotations
 
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from obscura.private_files import replace_file
@@ -16,8 +19,10 @@ from service.audit.checkpoints import CHECKPOINT_FILE, Signed, signed_checkpoint
 from service.audit.signing import DOCUMENT_BYTES_MAX, SignatureRefused, bytes_of, document_in
 from service.logs import get_logger
 
-SECONDS_MAX = 5.0  # of a request: nothing waits for an anchor for long
+SECONDS_MAX = 5.0  # without a byte of an answer
+WHOLE_SECONDS_MAX = 15.0  # of a request: nothing waits for an anchor for long
 _NOTHING_THERE = (404, 410)
+Done = TypeVar("Done")
 
 
 class _Away(Exception):
@@ -35,7 +40,7 @@ def read_anchor(anchor: str, trusted: Mapping[str, bytes]) -> Signed | None:
         SignatureRefused: it cannot be understood, or no trusted key has signed it.
     """
     try:
-        content = _fetch(anchor) if anchor else None
+        content = _in_time(lambda: _fetch(anchor)) if anchor else None
     except _Away as error:
         get_logger(__name__).warning("anchor_away", error=str(error))
         return None
@@ -49,14 +54,35 @@ def push_anchor(anchor: str, document: Mapping[str, Any]) -> bool:
         Whether it was brought. What could not be brought is logged; the next checkpoint is brought again.
     """
     try:
-        before = _fetch(anchor)
+        before = _in_time(lambda: _fetch(anchor))
         if before is not None and _sequence(before) >= int(document["statement"]["sequence"]):
             return False
-        _store(anchor, bytes_of(document))
+        _in_time(lambda: _store(anchor, bytes_of(document)))
     except (_Away, SignatureRefused) as error:
         get_logger(__name__).warning("anchor_not_pushed", error=str(error) or type(error).__name__)
         return False
     return True
+
+
+def _in_time(act: Callable[[], Done]) -> Done:
+    """Do what may never end: a folder on another machine's disk hangs when that is gone, and an answer may trickle.
+
+    Raises:
+        _Away: it has not ended in time, and is left to itself.
+    """
+    done: Future[Done] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(act())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="obscura-anchor", daemon=True).start()
+    try:
+        return done.result(WHOLE_SECONDS_MAX)
+    except TimeoutError:
+        raise _Away("it does not end") from None
 
 
 def _sequence(content: bytes) -> int:
@@ -72,7 +98,10 @@ def _fetch(anchor: str) -> bytes | None:
             with open(Path(anchor) / CHECKPOINT_FILE, "rb") as file:
                 return file.read(DOCUMENT_BYTES_MAX + 1)
         with urllib.request.urlopen(anchor, timeout=SECONDS_MAX) as answer:
-            return bytes(answer.read(DOCUMENT_BYTES_MAX + 1))
+            content = bytes(answer.read(DOCUMENT_BYTES_MAX + 1))
+            if answer.length and len(content) <= DOCUMENT_BYTES_MAX:
+                raise _Away("the answer was cut short")  # which says nothing of what is there
+            return content
     except FileNotFoundError:
         return None
     except urllib.error.HTTPError as error:
@@ -80,7 +109,7 @@ def _fetch(anchor: str) -> bytes | None:
         if error.code in _NOTHING_THERE:
             return None
         raise _Away(f"status {error.code}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise _Away(type(error).__name__) from None
 
 
@@ -96,5 +125,5 @@ def _store(anchor: str, content: bytes) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         raise _Away(f"status {error.code}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise _Away(type(error).__name__) from None

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import VerificationKind
 from service.audit.findings import Finding, Report
-from service.db.ledger_tables import ArmingStop, Verification
+from service.db.ledger_tables import EVERYWHERE, ArmingStop, Verification
+from service.notices import tell_of_stop
 
 
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:
@@ -22,6 +23,7 @@ def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime)
                 ArmingStop(scope=finding.scope, code=finding.code.value, sequence=finding.sequence, found_at=now)
             )
             session.flush()
+            tell_of_stop(session, None if finding.scope == EVERYWHERE else finding.scope, now=now)
             new += 1
     return new
 

@@ -33,7 +33,7 @@ from service.ledger.chain import canonical_json
 from service.storage.interface import Storage
 
 PUBLIC_SUFFIX = ".pub.pem"
-DOCUMENT_BYTES_MAX = 256 * 1024
+DOCUMENT_BYTES_MAX = 64 * 2**20  # a checkpoint has 121 bytes for each account: of more than half a million
 RECEIPTS = "receipts"  # where the newest receipt of every account lies, and the newest checkpoint
 
 

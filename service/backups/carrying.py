@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from obscura.wire.words import UNFINISHED
 from service import jobs, ledger
 from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
-from service.audit.data_folder import DataFolder, not_counted, read_data_folder, unknown_to
+from service.audit.data_folder import DataFolder, not_counted, published_since, read_data_folder, unknown_to
 from service.audit.findings import FindingCode, Report
 from service.audit.receipts import check_receipt, kept_receipts
 from service.audit.shortfalls import limit_without
@@ -85,10 +85,11 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
         missing = not_counted(session, storage, folder, unknown)
         newer = {account_id for account_id, entry in receipts.items() if not _knows(session, account_id, entry)}
         together = Counter[str]()
-        for job_id, (nano, journal) in missing.items():
-            if journal.account_id is None and nano:
-                raise BackupRefused(f"The journal of job {job_id} does not name its account: see docs/backups.md.")
-            together[str(journal.account_id)] += nano
+        for job_id, shares in missing.items():
+            for share in shares:
+                if share.account_id is None and share.missing_nano:
+                    raise BackupRefused(f"The journal of job {job_id} does not name its account: see docs/backups.md.")
+                together[str(share.account_id)] += share.missing_nano
         for account_id in newer:
             spent_nano = int(receipts[account_id]["spent_nano"])
             account = _account(session, account_id)
@@ -97,6 +98,8 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
         limits = {account_id: _lower(session, account_id, nano, now) for account_id, nano in taken.items()}
         for job_id in missing.keys() - unknown.journals:
             _discard(session, job_id, now)
+        since = published_since(session, folder, missing).values()
+        unknown = replace(unknown, releases=unknown.releases.union(since))
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
     aside = [_move(storage, key, stamp) for key in _to_move(storage, missing.keys(), unknown, newer, found)]
     report = inspect_ledger(settings, factory, thorough=True)

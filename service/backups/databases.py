@@ -25,7 +25,7 @@ from service.errors import ObscuraError
 _WITH_FILES = {
     "datasets": "state = 'ready'",
     "releases": "1 = 1",
-    "samples": "sha256 IS NOT NULL",
+    "samples": "sha256 IS NOT NULL AND removed_at IS NULL",
 }
 
 _MAY_CREATE = "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"

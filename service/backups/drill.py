@@ -14,8 +14,9 @@ from service.backups.databases import scratch
 from service.backups.making import back_up
 from service.backups.manifest import FILES, read_manifest
 from service.backups.restoring import mark, place
-from service.datasets.vault import key_path
+from service.datasets.vault import open_images
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.errors import NotFound
 from service.inspection import inspect_ledger
 from service.settings import Settings
 from service.storage import storage_of
@@ -96,18 +97,30 @@ def drill(settings: Settings, factory: SessionFactory, folder: Path | None, *, n
                 same, differing = _compare(restored, factory)
             finally:
                 engine.dispose()
-        datasets = {name.split("/")[2] for name in manifest.files if name.startswith(f"{FILES}/datasets/")}
+            datasets = {name.split("/")[2] for name in manifest.files if name.startswith(f"{FILES}/datasets/")}
+            opened = [_opens(there, dataset_id) for dataset_id in sorted(datasets)]
     return Drilled(
         findings=tuple(f"{finding.code.value}: {finding.message}" for finding in report.findings),
         accounts=same,
         accounts_differing=differing,
         files=len(manifest.files),
         files_missing=len(manifest.missing),
-        keys_missing=sum(not key_path(settings, dataset_id).is_file() for dataset_id in datasets),
+        keys_missing=opened.count(False),
         size_bytes=made.size_bytes,
         rpo_seconds=round(made.seconds_since, 3),
         rto_seconds=round(seconds, 3),
     )
+
+
+def _opens(settings: Settings, dataset_id: str) -> bool:
+    """Tell whether what was restored of a dataset opens with the key that this machine has of it: any file has a name
+    like that of a key.
+    """
+    try:
+        with open_images(settings, dataset_id):
+            return True
+    except (NotFound, OSError):
+        return False
 
 
 def _compare(restored: SessionFactory, running: SessionFactory) -> tuple[int, int]:

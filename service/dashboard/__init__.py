@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI
 
-from service.dashboard import accounts, admin, audit, datasets, jobs, people, releases, sign_in, training
+from service.dashboard import accounts, admin, audit, datasets, jobs, people, projects, releases, sign_in, training
 from service.dashboard.access import Dashboard
 from service.dashboard.pages import answer_unknown_with_pages
 
 __all__ = ["PARTS", "mount", "router"]
 
-PARTS = tuple(module.router for module in (training, accounts, jobs, datasets, releases, admin, audit, people, sign_in))
+_MODULES = (training, accounts, jobs, datasets, releases, admin, projects, audit, people, sign_in)
+PARTS = tuple(module.router for module in _MODULES)
 router = APIRouter(include_in_schema=False)
 for part in PARTS:
     router.include_router(part)

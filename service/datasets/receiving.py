@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from obscura.wire.words import DatasetState
 from service.access import find
+from service.auth import require_usable
 from service.datasets import fingerprints, reading, states, vault
 from service.datasets.reading import Content, Sent, Upload
 from service.db.dataset_tables import Dataset
@@ -33,7 +34,9 @@ _PAUSE_SECONDS = 1.0  # between two tries of a database that is away
 Clock = Callable[[], datetime]
 
 
-def receive(settings: Settings, factory: SessionFactory, dataset_id: str, sent: Sent, *, clock: Clock) -> Dataset:
+def receive(
+    settings: Settings, factory: SessionFactory, dataset_id: str, sent: Sent, *, clock: Clock, by: str | None = None
+) -> Dataset:
     """Receive the content of a declared dataset, or change nothing: a refused upload leaves it declared.
 
     Args:
@@ -41,6 +44,8 @@ def receive(settings: Settings, factory: SessionFactory, dataset_id: str, sent: 
         dataset_id: Whose content it is.
         sent: The body.
         clock: The time, aware.
+        by: Id of the key whose holder sends it, and which must open something still when all of it has come and was
+            read; None on the service's own machine.
 
     Returns:
         The dataset, ready, perhaps joined to another account.
@@ -48,9 +53,10 @@ def receive(settings: Settings, factory: SessionFactory, dataset_id: str, sent: 
     Raises:
         NotFound, Conflict: As `states.begin_upload`; also where somebody else took over meanwhile.
         InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `reading.staged`.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
         OutOfDisk: There is too little room; nothing was read.
+        Unauthorized: The key was revoked, or has expired, meanwhile.
     """
     require_room(settings)
     with transaction(factory) as session:
@@ -59,24 +65,27 @@ def receive(settings: Settings, factory: SessionFactory, dataset_id: str, sent: 
         with _kept(settings, factory, upload, clock) as lost:
             ours = replace(sent, blocks=_while_ours(sent.blocks, lost))
             with reading.staged(settings, upload, ours) as content:
-                return _patiently(settings, lambda: accept(factory, content, now=clock()))
+                return _patiently(settings, lambda: accept(factory, content, now=clock(), by=by))
     except BaseException:
         _refuse(settings, factory, upload)
         raise
 
 
-def accept(factory: SessionFactory, content: Content, *, now: datetime) -> Dataset:
+def accept(factory: SessionFactory, content: Content, *, now: datetime, by: str | None = None) -> Dataset:
     """Record content and its fingerprints, and publish it. May be done again after an error.
 
     Raises:
         Conflict: Somebody else took over.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
+        Unauthorized: The key that it came with opens nothing any more.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
     """
-    upload, digests = content.upload, content.private_fingerprints
+    upload, images, subjects = content.upload, content.private_fingerprints, content.private_subjects
     fingerprints.forget(factory, upload.dataset_id, upload.attempt - 1)  # one that was given up may have left some
-    known = fingerprints.look_up(factory, digests)
-    fingerprints.record(factory, upload.dataset_id, upload.attempt, digests)
+    known = fingerprints.look_up(factory, images, subjects)
+    fingerprints.record(factory, upload.dataset_id, upload.attempt, images | subjects)
     with transaction(factory) as session:
+        if by is not None:
+            require_usable(session, by, now=now)
         dataset = states.accept_upload(session, content, known, now=now)
         content.publish()
     return dataset

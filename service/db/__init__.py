@@ -1,5 +1,21 @@
 """Engine, tables and migrations. Whoever imports any of it has every table in `Base.metadata`."""
 
-from service.db import access_tables, audit_tables, dataset_tables, job_tables, ledger_tables, project_tables
+from service.db import (
+    access_tables,
+    audit_tables,
+    dataset_tables,
+    job_tables,
+    ledger_tables,
+    project_tables,
+    webhook_tables,
+)
 
-__all__ = ["access_tables", "audit_tables", "dataset_tables", "job_tables", "ledger_tables", "project_tables"]
+__all__ = [
+    "access_tables",
+    "audit_tables",
+    "dataset_tables",
+    "job_tables",
+    "ledger_tables",
+    "project_tables",
+    "webhook_tables",
+]

@@ -136,6 +136,23 @@ class Job(Base):
         return f"Job(id={self.id!r}, kind={self.kind!r}, state={self.state!r}, attempt={self.attempt!r})"
 
 
+class FurtherDataset(Base):
+    """A further dataset that a training reads together with the job's own, and the account that it belongs to.
+
+    The job's own is the first, so positions begin with 2. `receipt` is the signed statement that the account has paid
+    for the release: in its first row here, once there is one, and nowhere where it is the job's own account.
+    """
+
+    __tablename__ = "further_datasets"
+    __table_args__ = (check("position >= 2", "position_after_first"),)
+
+    job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), index=True)
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
+    receipt: Mapped[dict[str, Any] | None] = mapped_column(CanonicalJson())
+
+
 class Release(Base):
     """A published generator with its privacy card. A row exists only together with the capture that paid for it.
 
@@ -189,7 +206,10 @@ class Share(Base):
 
 
 class Sample(Base):
-    """One drawing from a release; its state is its job's. `path`, `sha256` and `bytes` come when the job succeeds."""
+    """One drawing from a release; its state is its job's. `path`, `sha256` and `bytes` come when the job succeeds.
+
+    At `removed_at` its files went, because it was older than samples are kept; drawn again they are the same.
+    """
 
     __tablename__ = "samples"
     __table_args__ = (
@@ -208,6 +228,7 @@ class Sample(Base):
     path: Mapped[str | None]
     sha256: Mapped[Sha256 | None]
     bytes: Mapped[int | None] = mapped_column(BigInteger)
+    removed_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(index=True)
 
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sqlalchemy import BigInteger
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, Id, Name
@@ -16,6 +17,7 @@ class Project(Base):
     """A department. Accounts, public datasets and keys name theirs, and nothing ever moves to another one.
 
     Those columns are no foreign keys: SQLite adds none to a table that has rows. A project is never removed.
+    Its quotas are those of `service.quotas`, none where they are None. `turn_at` is when a worker last took its job.
     """
 
     __tablename__ = "projects"
@@ -23,3 +25,7 @@ class Project(Base):
     id: Mapped[Id] = mapped_column(primary_key=True)
     name: Mapped[Name] = mapped_column(unique=True)
     created_at: Mapped[datetime]
+    disk_bytes_max: Mapped[int | None] = mapped_column(BigInteger)
+    jobs_max: Mapped[int | None] = mapped_column(BigInteger)
+    worker_hours_max: Mapped[int | None] = mapped_column(BigInteger)
+    turn_at: Mapped[datetime | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
@@ -178,11 +179,17 @@ def _keep_private(path: Path, *_: Any) -> None:
     """Let nobody but its owner read the database: the file that SQLite would make, and files that are there.
 
     SQLite gives its log and its shared memory the permissions of the database.
+
+    Raises:
+        sqlite3.OperationalError: there is no way to the file, as SQLite itself would say.
     """
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-    for suffix in ("", "-wal", "-shm"):
-        make_private(path.with_name(path.name + suffix))
+    try:
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        for suffix in ("", "-wal", "-shm"):
+            make_private(path.with_name(path.name + suffix))
+    except OSError as error:
+        raise sqlite3.OperationalError(f"unable to open database file ({type(error).__name__})") from error
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

@@ -7,7 +7,7 @@ job, and StaleAttempt that another attempt has taken over or the job has ended.
 
 from obscura.wire.words import EarlyEnd, JobState
 from service.db.job_tables import FailureCode
-from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish
+from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish, tries_left
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.train import publish
 from service.jobs.lifecycle import (
@@ -22,7 +22,18 @@ from service.jobs.lifecycle import (
     request_cancel,
     wish_for,
 )
-from service.jobs.lookup import get_job, get_own_release, get_release, get_sweep, made_by, secret_of, trained_on
+from service.jobs.lookup import (
+    get_job,
+    get_own_release,
+    get_release,
+    get_sweep,
+    made_by,
+    paid_by,
+    reads,
+    receipt_of,
+    secret_of,
+    trained_on,
+)
 from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, project_names, shares
 from service.jobs.silence import minutes_told, tell_silence
@@ -58,10 +69,13 @@ __all__ = [
     "made_by",
     "may_publish",
     "minutes_told",
+    "paid_by",
     "pay_for_count",
     "plan_job",
     "project_names",
     "publish",
+    "reads",
+    "receipt_of",
     "report_progress",
     "request_cancel",
     "secret_of",
@@ -70,5 +84,6 @@ __all__ = [
     "submit_sweep",
     "tell_silence",
     "trained_on",
+    "tries_left",
     "wish_for",
 ]

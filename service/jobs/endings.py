@@ -16,7 +16,9 @@ from obscura.wire.words import TRAIN, EarlyEnd, JobState
 from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
+from service.failpoints import failpoint
 from service.jobs.lookup import MadeByJob, lock_job, made_by, secret_of, stale_attempt
+from service.notices import tell_of_job
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which what was paid for is published all the same. The others would fail again, or lack the data.
@@ -106,6 +108,15 @@ def may_publish(session: Session, job: Job) -> bool:
     return ledger.get_hold(session, job.hold_id).charged_nano > 0
 
 
+def tries_left(job: Job, attempts_max: int) -> bool:
+    """Tell whether a job whose worker is lost now is tried again.
+
+    An attempt that only publishes what was paid for charges nothing, and is tried as often again: machines that go down
+    once more must not cost a release.
+    """
+    return job.attempts_lost + 1 < attempts_max * (2 if job.salvage_attempt == job.attempt else 1)
+
+
 def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datetime) -> None:
     """End a job that publishes nothing; why it ended early, if it did, counts more than how its last attempt ended.
 
@@ -138,9 +149,16 @@ def _salvage(session: Session, job: Job, code: FailureCode, *, now: datetime) ->
 
 
 def settle(session: Session, job: Job, *, reason: str, now: datetime) -> None:
-    """Close the hold, if there is one, of a job that publishes nothing."""
-    if job.hold_id is not None:
-        ledger.settle(session, hold_id=job.hold_id, attempt=job.attempt, reason=reason, now=now)
+    """Close the hold, if there is one, of a job that publishes nothing; or all of them."""
+    for position, hold_id in enumerate(holds_of(session, job)):
+        if position > 0:
+            failpoint("joint.settle")
+        ledger.settle(session, hold_id=hold_id, attempt=job.attempt, reason=reason, now=now)
+
+
+def holds_of(session: Session, job: Job) -> tuple[str, ...]:
+    """Return the ids of a job's holds, in the order in which they are locked; none for a job that costs nothing."""
+    return () if job.hold_id is None else ledger.holds_of(session, job.id)
 
 
 def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **facts: Any) -> None:
@@ -148,13 +166,14 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
 
     It ends no earlier than its hold, whose last entry another process may have dated, with a clock that is ahead.
     """
-    held_until = now if job.hold_id is None else ledger.get_hold(session, job.hold_id).updated_at
-    job.state, job.finished_at = state, max(now, held_until)
+    held_until = [ledger.get_hold(session, hold_id).updated_at for hold_id in holds_of(session, job)]
+    job.state, job.finished_at = state, max([now, *held_until])
     job.lease_owner = job.lease_until = None
     job.progress_version += 1
     for column, value in facts.items():
         setattr(job, column, value)
     session.flush()
+    tell_of_job(session, job.account_id, now=now, job_id=job.id, kind=job.kind, state=state.value)
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:

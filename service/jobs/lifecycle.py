@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, Update, and_, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
-from service import ledger, queue
-from service.db.job_tables import FailureCode, Job
+from service import ledger, queue, quotas
+from service.db.job_tables import FailureCode, FurtherDataset, Job
 from service.errors import Conflict, InvalidInput
-from service.jobs.endings import end_job, end_unpublished, may_publish, settle
+from service.jobs.endings import end_job, end_unpublished, holds_of, may_publish, settle, tries_left
 from service.jobs.lookup import get_job, lock_job, stale_attempt
 from service.jobs.silence import without_silence
 from service.ledger.stops import stopped
@@ -61,11 +61,11 @@ class Claim:
 
 
 def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
-    """Return the ids of jobs that nobody runs, oldest first: queued, or running with an expired lease.
+    """Return the ids of jobs that nobody runs, as they are taken in turn: queued, or running with an expired lease.
 
     Trainings whose account is stopped are not among them: they wait.
     """
-    waiting = select(Job.id).where(_claimable(now)).order_by(Job.created_at, Job.id)
+    waiting = quotas.in_turn(select(Job.id).where(_claimable(now)), now)
     if kind is not None:
         waiting = waiting.where(Job.kind == kind)
     return session.scalars(waiting.limit(LISTED_MAX)).all()
@@ -80,27 +80,25 @@ def claim(
     job_id: str | None = None,
     attempts_max: int = 3,
 ) -> Claim | None:
-    """Take the oldest job that nobody runs: queued, or running with an expired lease.
+    """Take the job whose turn it is, of those that nobody runs: queued, or running with an expired lease.
 
     A job that lost its worker too often, or whose cancellation its lost worker never saw, is ended instead: captured
-    when armed, released when held. A training that has paid for something is claimed once more before that, only to
-    publish it.
+    when armed, released when held. A training that has paid for something is claimed again before that, as often, only
+    to publish it.
 
     Args:
         lease_seconds: how long the lease lasts without a heartbeat.
         job_id: claim this job or none.
-        attempts_max: how many attempts may lose their worker; the job ends with the last of them.
+        attempts_max: how many attempts may lose their worker; the job ends with the last of them (`tries_left`).
 
     Returns:
         The claim, or None when there is nothing to run.
     """
     # A row that somebody else has locked is somebody else's: it is skipped, so claimers never wait for each other.
     waiting = (
-        select(Job)
-        .where(_claimable(now))
-        .order_by(Job.created_at, Job.id)
+        quotas.in_turn(select(Job).where(_claimable(now)), now)
         .limit(CANDIDATES)
-        .with_for_update(skip_locked=True)
+        .with_for_update(skip_locked=True, of=Job)
         .execution_options(populate_existing=True)
     )
     if job_id is not None:
@@ -114,7 +112,7 @@ def claim(
                     _end_lost(session, job, now)
                     ended = True
                 continue
-            if early is None and job.attempts_lost + 1 >= attempts_max:
+            if early is None and not tries_left(job, attempts_max):
                 early = EarlyEnd.WORKER_LOST
         lease_until = now + timedelta(seconds=lease_seconds)
         taken = _take(session, job, worker=worker, now=now, lease_until=lease_until, early=early)
@@ -228,7 +226,9 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
 def _claimable(now: datetime) -> ColumnElement[bool]:
     """Jobs that nobody runs; trainings whose account is stopped wait until an operator has mended the ledger."""
     expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
-    return and_(or_(Job.state == JobState.QUEUED, expired), or_(Job.hold_id.is_(None), ~stopped(Job.account_id)))
+    elsewhere = exists().where(FurtherDataset.job_id == Job.id, stopped(FurtherDataset.account_id))
+    armable = or_(Job.hold_id.is_(None), and_(~stopped(Job.account_id), ~elsewhere))
+    return and_(or_(Job.state == JobState.QUEUED, expired), armable)
 
 
 def _take(
@@ -254,15 +254,17 @@ def _take(
     if _changed(session, taken) != 1:
         return None
     session.refresh(job)
-    if job.hold_id is not None:
-        ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
+    for hold_id in holds_of(session, job):
+        ledger.fence(session, hold_id=hold_id, attempt=job.attempt, now=now)
+    quotas.take_turn(session, job.project_id, now=now)
     return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
 
 
 def _is_over(session: Session, job: Job, attempts_max: int) -> bool:
     """Tell whether a job whose worker was lost is not tried again."""
-    if job.cancel_requested or job.ended_early is not None or job.attempts_lost + 1 >= attempts_max:
-        return job.salvage_attempt == job.attempt or not may_publish(session, job)
+    again = tries_left(job, attempts_max)
+    if job.cancel_requested or job.ended_early is not None or not again:
+        return (job.salvage_attempt == job.attempt and not again) or not may_publish(session, job)
     return False
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
 from privacy.plans.plan import Plan
-from service import ledger, queue
+from service import ledger, queue, quotas
 from service.access import project_of, require_project
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
@@ -20,7 +20,7 @@ from service.db.job_tables import Job, Made
 from service.errors import IdempotencyMismatch, InvalidInput
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
 from service.jobs.lookup import get_job
-from service.jobs.planning import TrainingSet
+from service.jobs.training_sets import TrainingSet
 from service.ledger import Entry
 from service.ledger.chain import body_hash
 
@@ -47,12 +47,17 @@ def submit(
 
     Raises:
         IdempotencyMismatch: the key was used with another order.
+        QuotaExceeded: the project has as much as its quota allows.
         ObscuraError: the kind refuses the order.
     """
     ask = Ask(new_id("job"), now, samples_max)
     body = {"kind": kind.name, **order}
     first_id = remember(session, principal, idempotency_key, body, ask.job_id, now)
-    return kind.accept(session, ask, **order) if first_id is None else get_job(session, first_id)
+    if first_id is not None:
+        return get_job(session, first_id)
+    job = kind.accept(session, ask, **order)
+    quotas.require_jobs(session, job.project_id, now=now)
+    return job
 
 
 def require_drawable(what: str, count: int | None, count_max: int, seed: int | None) -> None:

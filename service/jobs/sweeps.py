@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import ENDED, TRAIN
 from privacy.plans.plan import Plan
-from service import ledger
+from service import ledger, quotas
 from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import Job, Sweep
@@ -30,8 +30,9 @@ from service.jobs.kind import Ask
 from service.jobs.kinds.train import at_the_present_rate, hold_price, newest_release
 from service.jobs.lifecycle import request_cancel
 from service.jobs.lookup import get_sweep
-from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
+from service.jobs.planning import plan_on, require_anchors_ready, require_content
 from service.jobs.submission import remember
+from service.jobs.training_sets import TrainingSet
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
 
@@ -65,6 +66,7 @@ def submit_sweep(
         SweepTooExpensive: the trials together cost more than the account has left; carries every number.
         AccountFrozen: the account takes no new jobs.
         RateChanged: the account's limit was raised again and again while this was priced.
+        QuotaExceeded: the project may have fewer jobs at a time than there would be.
     """
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
         raise InvalidInput(f"A sweep has {TRIALS_MIN} to {TRIALS_MAX} trials; {len(trials)} were given.")
@@ -106,6 +108,7 @@ def submit_sweep(
             ask = Ask(new_id("job"), now + timedelta(microseconds=position))
             named = {"evaluation_dataset_id": evaluation_dataset_id, "sweep_id": sweep_id}
             hold_price(session, ask, trained, plan, epsilon=trial.epsilon, options=trial.options, **named)
+        quotas.require_jobs(session, account.project_id, now=now)
         return sweep
 
     return at_the_present_rate(session, dataset_id, held_on)

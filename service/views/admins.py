@@ -1,4 +1,4 @@
-"""Admins, what was asked about them, projects, and keys."""
+"""Admins, what was asked about them, projects, keys, and webhooks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord
+from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord, ProjectUseRecord
 from obscura.wire.schemas import record_of
-from service import admins, decisions
+from obscura.wire.webhook_schemas import WebhookRecord
+from service import admins, decisions, quotas
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.project_tables import Project
+from service.db.webhook_tables import Webhook
+from service.webhooks.hooks import state_of
 
 
 def admin(row: Admin) -> AdminRecord:
@@ -30,6 +33,18 @@ def admin_request(row: Decision, now: datetime) -> AdminRequestRecord:
 def project(row: Project) -> ProjectRecord:
     """A department."""
     return record_of(ProjectRecord, row)
+
+
+def project_use(session: Session, row: Project, now: datetime) -> ProjectUseRecord:
+    """A department with its quota and what it takes."""
+    use = quotas.use_of(session, row.id, now=now)
+    return record_of(
+        ProjectUseRecord,
+        row,
+        disk_bytes_declared=quotas.shown_bytes(use.disk_bytes),
+        jobs_unfinished=use.jobs,
+        worker_hours_used=use.worker_hours,
+    )
 
 
 def lifetime(row: Decision, now: datetime) -> dict[str, Any]:
@@ -51,3 +66,8 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
         )
         for row, maker in ((row, makers.get(row.id)) for row in rows)
     ]
+
+
+def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[WebhookRecord]:
+    """Webhooks without their secrets, each with what became of it."""
+    return [record_of(WebhookRecord, row, state=state_of(session, row, now)) for row in rows]

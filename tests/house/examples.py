@@ -20,6 +20,7 @@ TOGETHER = tuple(
         "api",
         "api_more",
         "formats",
+        "cohorts",
         "uneven",
         "ledger",
         "operations",
@@ -44,6 +45,7 @@ NOT_RUN = {
     "obscura up": "the test itself runs it, on a free port",
     "curl -s $URL/v1/previews": "trains classifiers for minutes; tests/workers/train/test_previewing.py runs it",
     'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",
+    "obscura webhooks test": "asks a server elsewhere; tests/service/api/routes/test_webhooks.py runs it",
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
     "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
     **dict.fromkeys(
@@ -54,6 +56,8 @@ NOT_RUN = {
     "obscura quickstart digits": "tests/service/cli/test_quickstart.py runs it and compares what it says",
     "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "
     "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
+    "openssl rand": "needs another program",
+    "obscura datasets push people-2026/": "needs pictures of people; tests/service/cli/test_cohorts.py pushes some",
     "obscura datasets push volumes/ --account patients --slices axial": "needs NIfTI files; "
     "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",
@@ -87,6 +91,7 @@ SHOWN = {
         "$ obscura quickstart",
     ): "tests/service/cli/test_quickstart.py compares it with a run",
     ("docs/quickstart.md", "text", "1,400 pictures"): "tests/service/cli/test_quickstart.py compares it with a run",
+    ("docs/webhooks.md", "json", "{"): "a request; tests/service/webhooks/test_delivering.py compares one",
     ("docs/classifiers.md", "json", "{"): "the description of a network; test_examples.py reads it",
 }
 

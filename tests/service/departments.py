@@ -57,6 +57,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/releases/{release_id}/evaluations": {"dataset_id": "{dataset_id}"},
     "POST /v1/releases/{release_id}/shares": {"project_id": None, "reason": "a test"},
     "POST /v1/projects/{project_id}/rename": {"name": "another name"},
+    "POST /v1/projects/{project_id}/quota": {"jobs_max": 1000},
+    "POST /v1/webhooks": {"url": "https://hooks.example.org/"},
+    "POST /v1/webhooks/{webhook_id}/rotate": {"overlap_seconds": 60},
     "POST /v1/keys/{key_id}/revoke": {},
     "POST /v1/keys/{key_id}/rotate": {"overlap_seconds": 0},
     "POST /v1/keys/{key_id}/ask-revocation": {"reason": "a test"},
@@ -125,6 +128,8 @@ def department(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
             "share_id": f"shr_{'b' * 20}",
         }
         ids |= {"key_id": admin.get("/v1/keys?limit=20").json()["items"][-1]["id"]}
+        hook = clients["owner", "ours"].post("/v1/webhooks", json={"url": "https://localhost:1/"})
+        ids |= {"webhook_id": hook.raise_for_status().json()["id"]}
         missing = {
             name: re.sub(r"(?<=_)\w+$", "a" * 20, id) if name.endswith("_id") else id for name, id in ids.items()
         }

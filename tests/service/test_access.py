@@ -31,6 +31,9 @@ ACTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/releases/{release_id}/evaluations", {"dataset_id": "{dataset_id}"}),
     ("put", "/v1/datasets/{dataset_id}/content?format=npz", None),
     ("delete", "/v1/datasets/{dataset_id}", None),
+    ("post", "/v1/webhooks/{webhook_id}/rotate", {"overlap_seconds": 60}),
+    ("post", "/v1/webhooks/{webhook_id}/test", None),
+    ("delete", "/v1/webhooks/{webhook_id}", None),
     ("post", "/v1/keys/{key_id}/revoke", {}),
     ("post", "/v1/keys/{key_id}/ask-revocation", {"reason": "a test"}),
 ]
@@ -50,12 +53,17 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient
             return false() if caller is not None and caller.id == others_id else None
 
         patch.setattr(access, "seen_by", seen_by)
+        hook = client.post("/v1/webhooks", json={"url": "https://localhost:1/"}).raise_for_status().json()["id"]
         (key,) = client.get("/v1/keys?limit=1").raise_for_status().json()["items"]
         others = TestClient(client.app, follow_redirects=False, base_url=str(client.base_url))
         assert others.post("/login", data={"key": made["token"]}).headers["location"] == "/"
         others.headers["Authorization"] = f"Bearer {made['token']}"
         made_id = ids["preview_id"]
-        yield client, others, ids | {"key_id": key["id"], "made_id": made_id, "name": "generator.json"}
+        yield (
+            client,
+            others,
+            ids | {"key_id": key["id"], "made_id": made_id, "name": "generator.json", "webhook_id": hook},
+        )
 
 
 def test_items_and_downloads_are_not_there(stock: tuple[TestClient, TestClient, dict[str, str]]) -> None:

@@ -48,7 +48,9 @@ MAY: dict[str, set[str]] = {
     "releases": {*READS, "viewer"},
     "train": {"owner", "analyst", "admin"},
 }
-OF_INSTALLATION = {"POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "POST /accounts"}
+OF_INSTALLATION = {"POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "POST /accounts"} | {
+    f"POST {place}/projects/{{project_id}}/quota" for place in ("", "/v1")
+}
 OF_PROJECTS = {
     "POST /v1/accounts/{account_id}/counts",
     "POST /v1/datasets",
@@ -58,6 +60,8 @@ FORMS = {  # by how an address begins; the first that fits
     "/accounts": "admin",
     "/admins": "admin",
     "/decisions": "admin",
+    "/projects": "admin",
+    "/you": "read",
     "/datasets": "data",
     "/releases/{release_id}/shares": "admin",
 }

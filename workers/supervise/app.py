@@ -171,10 +171,12 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     if job.kind != TRAIN:
         _run(workplace, factory, claim_job(settings, factory, job_id=job_id, worker=name, now=now))
         return
+    attempt = None
     with _training_slot(workplace.slot) as free:
         if free:
-            _run(workplace, factory, claim_next(settings, factory, kind=TRAIN, worker=name, now=now))
-    if free:
+            attempt = claim_next(settings, factory, kind=TRAIN, worker=name, now=now)
+            _run(workplace, factory, attempt)
+    if attempt is not None:  # what cannot be claimed now would be rung for again and again
         _ring_for_next_training(workplace, factory)
 
 

@@ -18,7 +18,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import TRAIN, DatasetState
+from obscura.wire.words import TRAIN, DatasetState, EarlyEnd
 from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs, ledger, queue
 from service.datasets.vault import key_path
@@ -71,7 +71,7 @@ def claim_job(
     needs a key that this machine does not have.
     """
     with transaction(factory, read_only=True) as session:  # a storage elsewhere may take its time
-        if not belongs(session, settings) or not has_keys(session, settings, job_id):
+        if not belongs(session, settings) or not _is_fit(session, settings, job_id):
             return None
     with transaction(factory) as session:
         ledger.require_clock(session, now)  # another clock finds leases over that are not, or none
@@ -88,24 +88,43 @@ def claim_job(
     return None if claim is None else Attempt(claim.job_id, claim.attempt)
 
 
-def has_keys(session: Session, settings: Settings, job_id: str) -> bool:
-    """Tell whether this machine has the keys that a job needs. Where machines share no folder, they may be on their
-    way, and another machine may have them: the job waits, where it would fail."""
-    if not is_elsewhere(settings):
-        return True
+def _is_fit(session: Session, settings: Settings, job_id: str) -> bool:
+    """Tell whether this machine has what a job needs, which may be that it is ended."""
     job = session.get(Job, job_id)
-    config = {} if job is None or job.plan is None else job.plan.get("config", {})
+    if job is None or job.ended_early is EarlyEnd.DISCARDED:
+        return True
+    return has_keys(session, settings, job) and has_extractor(settings, job)
+
+
+def has_keys(session: Session, settings: Settings, job: Job) -> bool:
+    """Tell whether this machine has the keys that a job needs. Where machines share no folder, they may be on their
+    way, and another machine may have them; and the disk of the keys may not be mounted. The job waits, where it would
+    fail."""
+    if not is_elsewhere(settings) and (settings.keys_path / "datasets").is_dir():
+        return True
+    config = {} if job.plan is None else job.plan.get("config", {})
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
-    if job is not None and job.kind == TRAIN:
-        reads.append(job.dataset_id)
-    elif job is not None:
+    if job.kind == TRAIN:
+        reads += [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job.id))]
+    else:
         reads.append(job.evaluation_dataset_id)
     ready = select(Dataset.id).where(Dataset.state == DatasetState.READY)  # the keys of others are gone for good
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
     paths = [settings.ledger_key_path, *(key_path(settings, dataset_id) for dataset_id in sorted(wanted))]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
-        get_logger(__name__).warning("keys_missing", job_id=job_id, files=missing, folder=str(settings.keys_path))
+        get_logger(__name__).warning("keys_missing", job_id=job.id, files=missing, folder=str(settings.keys_path))
+    return not missing
+
+
+def has_extractor(settings: Settings, job: Job) -> bool:
+    """Tell whether this machine has the network that a job needs which was begun with it: it waits, and others do not
+    wait for it. One that was not begun fails, and says so."""
+    name = "" if job.attempt == 0 or job.plan is None else job.plan.get("config", {}).get("extractor", "")
+    paths = [settings.extractors_path / f"{name}{suffix}" for suffix in (".json", ".safetensors") if name]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        get_logger(__name__).warning("extractor_missing", job_id=job.id, files=missing)
     return not missing
 
 

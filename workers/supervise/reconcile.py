@@ -26,6 +26,7 @@ from service.db.session import SessionFactory, among, transaction
 from service.disk import short_of_room
 from service.inspection import nothing_is_found, nothing_stands, watch_over
 from service.installation import belongs
+from service.jobs import kinds
 from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
@@ -35,6 +36,7 @@ from workers.supervise.attempts import claim_job
 
 RECONCILE_SECONDS = 15.0
 SWEEP_SECONDS = 900.0
+SAMPLES_A_SWEEP_MAX = 1000
 OUTBOX_DAYS = 1.0
 STALE_FOLDER_SECONDS = 3600.0  # an unfinished folder that nobody has written to for this long
 _MESSAGES = select(Outbox.args, Outbox.created_at).where(Outbox.task == queue.TASK_RUN_JOB)
@@ -120,10 +122,10 @@ def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) 
 def sweep(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
     """Put folders into the trash that nothing will ever publish or go on with; returns how many.
 
-    These are work folders of ended jobs, artifacts of jobs that ended without them, and unfinished folders that
-    nobody writes to any more. What the database does not know is left alone: it may be the database that is wrong. So
-    nothing is moved, and nothing in the trash removed, while anything stands that was found, nor before the ledger has
-    been verified once more.
+    These are work folders of ended jobs, artifacts of jobs that ended without them, unfinished folders that nobody
+    writes to any more, and samples that are older than `Settings.samples_days`. What the database does not know is left
+    alone: it may be the database that is wrong. So nothing is moved, and nothing in the trash removed, while anything
+    stands that was found, nor before the ledger has been verified once more.
 
     Args:
         now: aware.
@@ -131,16 +133,30 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
     storage = storage_of(settings)
     doomed = _doomed(storage, factory)
     overdue = trash.waiting_since(storage, now - timedelta(days=settings.trash_days))
-    if not doomed and not overdue:
+    old = _old_samples(settings, factory, now)
+    if not doomed and not overdue and not old:
         return 0
     with transaction(factory, read_only=True) as session:
         allowed = nothing_stands(session, settings)
     if not allowed or not nothing_is_found(settings, factory, now=now):
-        get_logger(__name__).warning("sweep_withheld", folders=len(doomed), trash=len(overdue))
+        get_logger(__name__).warning("sweep_withheld", folders=len(doomed) + len(old), trash=len(overdue))
         return 0
+    if old:  # said before it is done: what a crash leaves in between, the next sweep finds
+        with transaction(factory) as session:
+            kinds.sample.let_go(session, old, now=now)
+        doomed += [f"samples/{sample_id}" for sample_id in old]
     for key in overdue:
         trash.remove_for_good(storage, key)
     return sum(trash.put_away(storage, key, now=now) for key in doomed)
+
+
+def _old_samples(settings: Settings, factory: SessionFactory, now: datetime) -> list[str]:
+    """Return the ids of samples that are no longer kept."""
+    if not settings.samples_days:
+        return []
+    before = now - timedelta(days=settings.samples_days)
+    with transaction(factory, read_only=True) as session:
+        return list(kinds.sample.due(session, before=before, limit=SAMPLES_A_SWEEP_MAX))
 
 
 def _doomed(storage: Storage, factory: SessionFactory) -> list[str]:
@@ -224,7 +240,7 @@ def _unpublished_releases(session: Session, finished: list[str], idle: list[str]
 
 def _unpublished_samples(session: Session, finished: list[str], idle: list[str]) -> list[str]:
     lost = select(Sample.id).join(Job, Job.id == Sample.job_id)
-    lost = lost.where(Job.state.in_((JobState.FAILED, JobState.CANCELLED)))
+    lost = lost.where(or_(Job.state.in_((JobState.FAILED, JobState.CANCELLED)), Sample.removed_at.is_not(None)))
     doomed = among(session, lost, Sample.id, finished)
     known = among(session, select(Sample.id), Sample.id, [_identifier(name) for name in idle])
     return [name for name in finished if name in doomed] + [name for name in idle if _identifier(name) in known]

@@ -234,13 +234,13 @@ def _settle(
     """End the job or queue it again, unless the runner has ended it. Losing this is safe: the lease expires.
 
     An attempt is handed on when this process shuts down; any other end of a runner that has not ended its job counts
-    as a lost worker. A training that has paid for something gets one more attempt to publish that before it ends.
+    as a lost worker. A training that has paid for something gets more attempts, to publish that, before it ends.
     """
     with suppress(StaleAttempt, NotFound), transaction(factory) as session:
         job = session.get(Job, attempt.job_id)
         if job is None or job.state is not JobState.RUNNING or job.attempt != attempt.number:
             return
-        now = _now()
+        now, goes_on = _now(), job.ended_early is None or job.salvage_attempt == job.attempt
         this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number, "now": now}
         if job.cancel_requested and not jobs.may_publish(session, job):
             jobs.finish_cancelled(session, **this)
@@ -248,7 +248,7 @@ def _settle(
             jobs.finish_failed(session, failure_code=FailureCode.TIME_LIMIT, **this)
         elif handed_on:
             jobs.give_back(session, **this)
-        elif job.ended_early is None and job.attempts_lost + 1 < settings.attempts_max:
+        elif goes_on and jobs.tries_left(job, settings.attempts_max):
             drop_lease(session, attempt, now=now)
         else:
             jobs.finish_failed(session, failure_code=FailureCode.WORKER_LOST, **this)
@@ -274,6 +274,7 @@ def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict
 def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listener: Listener) -> subprocess.Popen[bytes]:
     path = settings.logs_path / f"{attempt.job_id}.{attempt.number}.log"
     make_private_folder(path.parent)
+    _forget_logs(settings)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     given = {"--job": attempt.job_id, "--attempt": attempt.number}
     given |= {"--supervisor": os.getpid(), "--signs": listener.theirs}
@@ -290,6 +291,17 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
     finally:
         os.close(log)
         listener.hand_over()
+
+
+def _forget_logs(settings: Settings) -> None:
+    """Remove what attempts have said on this machine, where that is older than it is kept."""
+    if not settings.logs_days:
+        return
+    oldest = time.time() - settings.logs_days * 86_400
+    for path in settings.logs_path.glob("job_*.log"):
+        with suppress(FileNotFoundError):  # another supervisor may be at it
+            if path.lstat().st_mtime < oldest:
+                path.unlink()
 
 
 def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:

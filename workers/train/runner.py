@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
@@ -19,8 +20,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from privacy.errors import BudgetExceeded
 from service import jobs
 from service.db.session import make_engine, make_session_factory, transaction
-from service.errors import ClockRefused, Conflict, NotFound, StaleAttempt
-from service.jobs import JobState
+from service.errors import ClockRefused, Conflict, NotFound, ObscuraError, StaleAttempt
+from service.jobs import FailureCode, JobState
 from service.ledger.stops import ArmingStopped
 from service.logs import get_logger
 from service.settings import Settings
@@ -30,7 +31,7 @@ from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.signs import SignsOfLife
-from workers.train.orders import Context
+from workers.train.orders import Context, NotHere
 from workers.train.process import (
     begin_process,
     device_kind,
@@ -40,6 +41,8 @@ from workers.train.process import (
     trace_of,
 )
 
+_PLACE_SECONDS = 30.0  # between two tries of a job that waits for room, a disk or a file
+_LOOK_SECONDS = 0.5
 _ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
 
 
@@ -116,16 +119,47 @@ def _attempt(context: Context) -> ExitStatus:
         sys.stderr.write(trace_of(error) + "\n")
         context.end(jobs.finish_unsaved)
     except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
-        get_logger(__name__).error("operator_needed", job_id=job_id, attempt=attempt, code=stop.code)
-        return ExitStatus.INTERRUPTED
-    except (StaleAttempt, SQLAlchemyError, StorageUnavailable, RankLost):
+        return _handed_on(context, stop)
+    except (StaleAttempt, SQLAlchemyError, RankLost):
         raise
     except Exception as error:
+        if _waits(context, error):
+            return _handed_on(context, error, pause_seconds=_PLACE_SECONDS)
+        if isinstance(error, StorageUnavailable):
+            raise
         code = failure_code(error, kind)
         get_logger(__name__).error("attempt_failed", job_id=job_id, attempt=attempt, code=code.value)
         sys.stderr.write(trace_of(error) + "\n")
         context.end(jobs.finish_failed, failure_code=code)
     return ExitStatus.ENDED
+
+
+def _waits(context: Context, error: Exception) -> bool:
+    """Tell whether an attempt failed by what its machine or storage lacks now, where a verdict would cost what was
+    paid for: a training that needs only to publish that, or could not even go on with it.
+    """
+    if not isinstance(error, NotHere | OSError):
+        return False
+    with transaction(context.factory, read_only=True) as session:
+        job = jobs.get_job(session, context.attempt.job_id)
+        publishes = job.salvage_attempt == context.attempt.number or isinstance(error, NotHere)
+        return publishes and jobs.may_publish(session, job)
+
+
+def _handed_on(context: Context, error: Exception, *, pause_seconds: float = 0.0) -> ExitStatus:
+    """Leave the job to another attempt, here or elsewhere, which does not count as lost.
+
+    Args:
+        pause_seconds: before that, so that nobody tries again and again at once.
+    """
+    this = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
+    code = error.code if isinstance(error, ObscuraError) else FailureCode.OUT_OF_DISK.value
+    get_logger(__name__).error("operator_needed", **this, code=code, trace=lines_of_trace(error))
+    until = time.monotonic() + pause_seconds
+    while time.monotonic() < until and not context.stop.wait(_LOOK_SECONDS):
+        context.alive()
+    context.end(jobs.give_back)
+    return ExitStatus.INTERRUPTED
 
 
 def _stopped(context: Context) -> ExitStatus:

@@ -16,6 +16,7 @@ from service.api.routes import (
     recipes,
     releases,
     shares,
+    webhooks,
 )
 
 
@@ -38,6 +39,7 @@ def routers() -> tuple[APIRouter, ...]:
         shares.request_router,
         admins.project_router,
         admins.key_router,
+        webhooks.router,
         ledger.router,
         audit.router,
     )

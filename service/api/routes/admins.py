@@ -17,12 +17,14 @@ from obscura.wire.admin_schemas import (
     NewKeyRecord,
     ProjectRecord,
     ProjectRequest,
+    ProjectUseRecord,
+    QuotaRequest,
     RevocationRequest,
     RevokedKeyRecord,
     RotationRequest,
 )
 from obscura.wire.schemas import Identifier, Page, ReasonRequest
-from service import admins, auth, projects
+from service import admins, auth, projects, quotas
 from service.access import find
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, Paging, Running
@@ -129,11 +131,11 @@ def list_projects(service: Running, request: Request, page: Paging) -> Response:
     return answer_newest(service, request, page, Project, each(views.project))
 
 
-@project_router.get("/{project_id}", dependencies=[READ], response_model=ProjectRecord, summary="Read a project")
+@project_router.get("/{project_id}", dependencies=[READ], response_model=ProjectUseRecord, summary="Read a project")
 def read_project(service: Running, request: Request, project_id: ProjectId) -> Response:
-    """Read a project's name."""
+    """Read a project: its name, its quota and what it takes."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.project(find(session, Project, project_id))
+        record = views.project_use(session, find(session, Project, project_id), service.clock())
     return answer(request, record)
 
 
@@ -144,6 +146,17 @@ def rename_project(service: Running, request: Request, project_id: ProjectId, bo
     """Give a project another name. What belongs to it stays as it is."""
     with transaction(service.factory) as session:
         record = views.project(projects.rename(session, project_id, name=body.name))
+    return answer(request, record)
+
+
+@project_router.post(
+    "/{project_id}/quota", dependencies=[INSTALLATION], response_model=ProjectUseRecord, summary="Set a project's quota"
+)
+def set_quota(service: Running, request: Request, project_id: ProjectId, body: QuotaRequest) -> Response:
+    """Say how much a project may take. Whoever takes more already keeps it, and gets nothing more."""
+    with transaction(service.factory) as session:
+        project = quotas.set_quota(session, project_id, body.model_dump(exclude_unset=True))
+        record = views.project_use(session, project, service.clock())
     return answer(request, record)
 
 

@@ -63,7 +63,9 @@ def put_content(
     with service.uploads.taken(caller.id):
         try:
             sent = Sent(body.blocks(), format, content_length(request))
-            dataset = receiving.receive(service.settings, service.factory, dataset_id, sent, clock=service.clock)
+            dataset = receiving.receive(
+                service.settings, service.factory, dataset_id, sent, clock=service.clock, by=caller.id
+            )
         except BaseException:
             body.drain()
             raise

@@ -22,8 +22,8 @@ from service import jobs, reports, weights
 from service.access import find, visible
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, VIEW, OfAccount, Paging, Running, Service
-from service.api.pages import answer_newest, narrowed
-from service.api.problems import JobNotSucceeded, Pending
+from service.api.pages import answer_newest
+from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
@@ -55,7 +55,7 @@ def list_releases(service: Running, request: Request, page: Paging, account_id: 
         with transaction(service.factory, read_only=True) as session:
             own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == account_id)
             account_id = session.scalar(own) or ""
-    asked = narrowed(Release, account_id=account_id)
+    asked = [] if account_id is None else [jobs.paid_by(Release, account_id)]
     return answer_newest(service, request, page, Release, views.records, *asked, columns=views.RELEASES)
 
 
@@ -75,12 +75,15 @@ def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
 
 
 @router.get("/{release_id}/receipt", dependencies=[VIEW], summary="Read the receipt")
-def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
+def read_receipt(service: Running, release_id: ReleaseId, account_id: OfAccount = None) -> JSONResponse:
     """Read the signed statement that this release was paid for: the whole ledger entry, the account's public terms,
-    the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served. Of a
-    release that another project shares it stays with that project, and so does the report."""
+    the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served.
+
+    A release of several accounts' datasets has a receipt for each: name the account; without it, that of the first. Of
+    a release that another project shares receipts stay with that project, and so does the report.
+    """
     with transaction(service.factory, read_only=True) as session:
-        return JSONResponse(jobs.get_own_release(session, release_id).receipt)
+        return JSONResponse(jobs.receipt_of(session, jobs.get_own_release(session, release_id), account_id))
 
 
 @router.get(
@@ -181,6 +184,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
     206: {"description": "The range asked for."},
     304: {"description": "The client has it."},
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
+    410: {"description": "Removed: samples are kept for a time. It can be drawn again."},
     416: {"description": "The range lies outside the content."},
 }
 
@@ -200,6 +204,14 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
         raise Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
         raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
+    if sample.removed_at is not None:
+        raise SampleRemoved(
+            f"The files of sample {sample_id} were removed, as samples are kept for a time. Draw from release "
+            f"{sample.release_id} again with the same count, classes, seed and format: the images are the same, and "
+            "it costs nothing.",
+            release_id=sample.release_id,
+            seed=sample.seed,
+        )
     packing = formats.PACKINGS[sample.format.value]
     path = service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
     return send_file(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.class_shares import AS_STATED, checked_class_shares, read_class_shares
@@ -13,6 +14,7 @@ from obscura.wire.job_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind, SampleFormat
 from service import ledger
+from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
@@ -135,6 +137,18 @@ def finish(
             details={"sample": {"id": sample.id, "hmac_sha256": digest}},
         )
     return sample
+
+
+def due(session: Session, *, before: datetime, limit: int) -> Sequence[str]:
+    """Return the ids of samples that were drawn before a moment and whose files were not removed, oldest first."""
+    drawn = visible(session, Sample, select(Sample.id)).join(Job, Job.id == Sample.job_id)
+    drawn = drawn.where(Sample.sha256.is_not(None), Sample.removed_at.is_(None), Job.finished_at < before)
+    return session.scalars(drawn.order_by(Job.finished_at, Sample.id).limit(limit)).all()
+
+
+def let_go(session: Session, sample_ids: Sequence[str], *, now: datetime) -> None:
+    """Say of samples that their files were removed, which comes afterwards. What the ledger says of them stays."""
+    session.execute(update(Sample).where(Sample.id.in_(sample_ids)).values(removed_at=now))
 
 
 def show(made: Sample, job: Any) -> SampleRecord:

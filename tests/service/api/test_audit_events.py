@@ -148,6 +148,7 @@ def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, database
         browser.post("/logout", data={"nothing": ""})
         project = one.post("/v1/projects", json={"name": "heart"}).json()["id"]
         one.post(f"/v1/projects/{project}/rename", json={"name": "cardiology"})
+        one.post(f"/v1/projects/{project}/quota", json={"jobs_max": 4}).raise_for_status()
         key = one.post("/v1/keys", json={"name": "k", "role": "viewer", "project_id": project}).json()["id"]
         rotated = one.post(f"/v1/keys/{key}/rotate", json={"overlap_seconds": 60}).json()["id"]
         one.post(f"/v1/keys/{rotated}/revoke", json={})
@@ -167,6 +168,7 @@ def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, database
         ("signed out", me, None),
         ("project made", project, project),
         ("project renamed", project, project),
+        ("quota set", project, project),
         ("key made", key, project),
         ("key made", rotated, project),
         ("key rotated", key, project),

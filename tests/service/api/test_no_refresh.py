@@ -23,6 +23,7 @@ from service.cli import ledger as ledger_commands
 from service.cli import machine
 from service.dashboard import router as pages
 from service.db.base import new_id
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
 from service.main import utc_now
 from tests.service.api.conftest import ACCOUNT, DATASET, PATIENCE_SECONDS, Served
@@ -218,12 +219,20 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
         ask("POST", "/releases/{release_id}/samples", fields, client=browser, **release)
         ask("POST", "/releases/{release_id}/evaluations", {"dataset": public["dataset_id"]}, client=browser, **release)
         ask("POST", "/datasets/{dataset_id}/delete", {"sure": "yes"}, client=browser, **dataset)
+        quota = {"gigabytes": "9", "jobs": "", "hours": ""}
+        ask("POST", "/projects/{project_id}/quota", quota, client=browser, project_id=DEFAULT_PROJECT)
         ask("POST", "/logout", client=browser)
         secret = served.app.state.dashboard.links.make(now_seconds=time.monotonic())
         ask("POST", "/sign-in/{secret}", client=browser, secret=secret)
     ask("DELETE", "/v1/datasets/{dataset_id}", **dataset)
     project = ask("POST", "/v1/projects", {"name": "the same people's"})
     ask("POST", "/v1/projects/{project_id}/rename", {"name": "others"}, project_id=project["id"])
+    project = {"project_id": project["id"]}
+    ask("POST", "/v1/projects/{project_id}/quota", {"jobs_max": 9}, **project)
+    hook = {"webhook_id": ask("POST", "/v1/webhooks", {"url": "https://localhost:1/"})["id"]}
+    ask("POST", "/v1/webhooks/{webhook_id}/rotate", {"overlap_seconds": 60}, **hook)
+    ask("POST", "/v1/webhooks/{webhook_id}/test", **hook)
+    ask("DELETE", "/v1/webhooks/{webhook_id}", **hook)
     people_now = [(row["name"], row["removed_at"] is None) for row in alice.get("/v1/admins").json()["items"]]
     assert people_now == [("first admin", True), ("bob", True), ("carol", False), ("dave", False)]
     alice.close(), bob.close()

@@ -161,3 +161,20 @@ def test_a_json_body_that_is_refused_closes_its_connection_too(served):
     assert said.startswith(b"HTTP/1.1 4"), said
     assert b"connection: close" in said.lower()
     assert served.client("read").get("/v1/datasets").headers.get("connection") != "close"
+
+
+def test_an_upload_whose_key_is_revoked_on_its_way_is_not_taken(served, make_npz):
+    """Whoever is removed has begun an upload that lasts, and everything that the key opened is over."""
+    body, dataset_id = make_npz(10), served.dataset()["id"]
+    with transaction(served.factory) as session:
+        key, token = auth.create_key(session, name="leaver", scopes=["data"], now=utc_now())
+    with sending(served, dataset_id, f"Connection: close\r\nContent-Length: {len(body)}", token=token) as connection:
+        connection.sendall(body[:-1])
+        wait_until(receiving(served, dataset_id))
+        with transaction(served.factory) as session:
+            auth.revoke_key(session, key_id=key.id, admin_id=None, now=utc_now())
+        connection.sendall(body[-1:])
+        said = answer_of(connection)
+    assert said.startswith(b"HTTP/1.1 401"), said
+    assert state(served, dataset_id) == "declared"
+    assert served.upload(dataset_id, body).status_code == 200

@@ -1,21 +1,24 @@
 """The anchor: the newest checkpoint elsewhere, which finds a database that went back with everything beside it."""
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 
-from service import installation
+from service import installation, ledger
+from service.audit import anchors
 from service.audit.anchors import push_anchor
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.backups.making import back_up
 from service.backups.restoring import restore
-from service.db.session import make_engine, make_session_factory
-from service.inspection import inspect_ledger, sign_heads
+from service.db.session import make_engine, make_session_factory, transaction
+from service.inspection import inspect_ledger, nothing_is_found, sign_heads
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
 
@@ -59,6 +62,40 @@ def anchor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     with held_by_a_server() as (address, _):
         yield address
+
+
+@contextmanager
+def says(answer: list[bytes], *, pause: float = 0.0) -> Iterator[str]:
+    """A server that says this to every request, piece by piece; yields its address."""
+    over = threading.Event()
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            for piece in answer:
+                with suppress(OSError):
+                    self.wfile.write(piece)
+                if over.wait(pause):
+                    return
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/checkpoint"
+        finally:
+            over.set()
+            server.shutdown()
+            thread.join()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+IN_TROUBLE = {
+    "no HTTP": ([b"SSH-2.0-OpenSSH_9.9\r\n"], 0.0),
+    "cut short": ([HEAD, b'{"statement"'], 0.0),
+    "a head that trickles": ([b"H"] * 600, 0.1),
+    "a body that trickles": ([HEAD, *[b" "] * 600], 0.1),
+}
 
 
 def sign(settings: Settings, book: LedgerBook) -> int | None:
@@ -106,3 +143,41 @@ def test_an_anchor_that_does_not_answer_stops_nothing_and_a_forged_one_does(book
     forged = settings.model_copy(update={"anchor": str(tmp_path / "forged")})
     (finding,) = inspect_ledger(forged, book.factory).findings
     assert finding.code.value == "checkpoint_file_refused"
+
+
+@pytest.mark.parametrize("trouble", IN_TROUBLE)
+def test_an_anchor_in_trouble_is_not_waited_for_and_stops_nothing(book, settings, trouble, monkeypatch):
+    """Nothing is known of what is there, which is no evidence of anything."""
+    monkeypatch.setattr(anchors, "WHOLE_SECONDS_MAX", 0.5)
+    answer, pause = IN_TROUBLE[trouble]
+    with says(answer, pause=pause) as address:
+        settings = settings.model_copy(update={"anchor": address})
+        assert nothing_is_found(settings, book.factory, now=book.now)
+        assert book.key.key_id
+        assert sign(settings, book) == 1
+
+
+def test_a_folder_on_a_disk_that_hangs_is_not_waited_for(book, settings, tmp_path, monkeypatch):
+    """As one of the network does whose server is gone: here a pipe that nobody writes to."""
+    monkeypatch.setattr(anchors, "WHOLE_SECONDS_MAX", 0.5)
+    (tmp_path / "elsewhere").mkdir()
+    pipe = tmp_path / "elsewhere" / CHECKPOINT_FILE
+    os.mkfifo(pipe)
+    settings = settings.model_copy(update={"anchor": str(pipe.parent)})
+    try:
+        assert nothing_is_found(settings, book.factory, now=book.now)
+    finally:
+        for _ in range(2):  # whoever waits for it goes on
+            with suppress(OSError):
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def test_a_checkpoint_of_thousands_of_accounts_is_not_refused(book, settings, tmp_path):
+    settings = settings.model_copy(update={"anchor": str(tmp_path / "elsewhere")})
+    terms = {"owner": "clinic", "epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+    with transaction(book.factory) as session:
+        for number in range(2500):
+            ledger.open_account(session, name=f"patients of month {number}", now=book.now, **terms)
+    assert book.key.key_id
+    assert sign(settings, book) == 1
+    assert inspect_ledger(settings, book.factory).clean

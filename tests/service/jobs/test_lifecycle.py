@@ -183,9 +183,9 @@ def test_after_the_last_kill_the_job_ends_towards_spent(shop, moment):
         if attempt == 1 or moment == "claimed":
             die(shop, claim, moment)
         shop.later(LEASE)
-    if spent:  # one more attempt, which charges nothing, may publish what was paid for
+    for attempt in (4, 5, 6) if spent else ():  # as many that charge nothing may publish what was paid for
         claim = shop.claimed()
-        assert shop.job(job_id).salvage_attempt == claim.attempt == 4
+        assert shop.job(job_id).salvage_attempt == claim.attempt == attempt
         shop.later(LEASE)
     assert shop.claim() is None
     job = shop.job(job_id)
@@ -206,8 +206,12 @@ def test_only_lost_attempts_count(shop):
         assert shop.claimed().attempt == 6 + lost
         assert shop.job(job_id).attempts_lost == lost
         shop.later(LEASE)
-    assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 9  # to publish what was paid for
-    shop.later(LEASE)
+    for lost in range(3):  # to publish what was paid for
+        for _ in range(2):
+            shop.give_back(shop.claimed())
+        claim = shop.claimed()
+        assert claim.attempt == shop.job(job_id).salvage_attempt == 11 + 3 * lost
+        shop.later(LEASE)
     assert shop.claim() is None
     assert (shop.job(job_id).failure_code, shop.money()) == (FailureCode.WORKER_LOST, (5, 0))
 
@@ -221,14 +225,14 @@ def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop):
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_a_cancelled_job_whose_worker_was_lost_is_tried_once_more_to_publish_what_was_paid_for(shop, discard):
+def test_a_cancelled_job_whose_worker_was_lost_is_tried_again_to_publish_what_was_paid_for(shop, discard):
     """Not where that is to be discarded."""
     job_id = shop.submit()
     shop.charged()
     shop.cancel(job_id, discard=discard)
     shop.later(LEASE)
-    if not discard:
-        assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 2
+    for attempt in range(2, 7) if not discard else ():
+        assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == attempt
         shop.later(LEASE)
     assert shop.claim() is None
     assert (shop.job(job_id).state, shop.money()) == (JobState.CANCELLED, (10, 0))

@@ -67,6 +67,7 @@ class Place:
 
     def __post_init__(self) -> None:
         self.factory = make_session_factory(self.engine)
+        (self.settings.keys_path / "datasets").mkdir(parents=True, exist_ok=True)  # else jobs wait for its disk
 
         @event.listens_for(self.engine, "before_cursor_execute")
         def burn(*_: Any) -> None:

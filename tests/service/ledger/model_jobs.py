@@ -89,8 +89,10 @@ class Model(LedgerModel):
             if job_id not in (None, waiting):
                 continue
             lost = job["state"] == "running"
-            too_often = job["lost"] + 1 >= attempts_max
-            if lost and (job["cancel"] or job["early"] or too_often) and not self._is_salvaged(job):
+            salvaging = job["salvage"] == job["attempt"]
+            too_often = job["lost"] + 1 >= attempts_max * (2 if salvaging else 1)
+            again = self._may_publish(job) and not (salvaging and too_often)
+            if lost and (job["cancel"] or job["early"] or too_often) and not again:
                 if not ended:
                     self._end_lost(waiting)
                     ended = True

@@ -142,3 +142,12 @@ def test_the_celery_settings_never_run_a_training_twice(workshop):
     expected |= {"accept_content": ["json"]}
     assert {name: app.conf[name] for name in expected} == expected
     assert {TASK_RUN_JOB, tasks.TASK_RECONCILE} <= set(app.tasks)
+
+
+def test_a_worker_does_not_ring_again_and_again_for_a_training_that_waits(workshop, tmp_path):
+    """It would take its own message at once, and the next, many times in a second."""
+    job_id = workshop.train()
+    queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))
+    workshop.settings.keys_path.rename(tmp_path / "unmounted")
+    assert work_on_message(workshop, [job_id], tmp_path, "false") == []
+    assert (workshop.job(job_id).state, workshop.job(job_id).attempt) == (JobState.QUEUED, 0)

@@ -21,6 +21,8 @@ from service.db.access_tables import Outbox
 from service.db.base import new_id, release_id_of
 from service.db.job_tables import FailureCode, Sample
 from service.db.session import transaction
+from service.inspection import inspect_ledger
+from service.jobs import kinds
 from service.ledger.stops import arming_stops
 from service.storage.interface import key_of, work_key
 from tests.workers.conftest import on_either_database
@@ -257,3 +259,44 @@ def test_the_reconciler_works_on_after_a_failure(workshop):
     reconciler.start()
     workshop.wait(lambda: len(calls) >= 2, seconds=60)
     reconciler.stop()
+
+
+def drawn(workshop: Any, release_id: str, ended: datetime, seed: int) -> tuple[str, Path]:
+    """A finished sample that ended at a time, and where its files are."""
+    job_id = workshop.sample(release_id, seed=seed)
+    sample_id = workshop.do(jobs.made_by, Sample, job_id).id
+    folder = workshop.settings.data_dir / key_of(sample_id)
+    lay(workshop.settings.data_dir, folder)
+    attempt = workshop.claim(job_id).number
+    facts = {"path": f"samples/{sample_id}/file", "sha256": "ab" * 32, "size_bytes": 1, "now": ended}
+    workshop.do(kinds.sample.finish, job_id=job_id, attempt=attempt, **facts)
+    return sample_id, folder
+
+
+@on_either_database
+def test_samples_older_than_they_are_kept_go_into_the_trash_and_releases_never(workshop):
+    release_id = publish(workshop, workshop.train(epsilon=0.5))
+    release = workshop.settings.data_dir / key_of(release_id)
+    lay(workshop.settings.data_dir, release)
+    now = datetime.now(UTC)
+    old, old_folder = drawn(workshop, release_id, now, seed=1)
+    later = now + timedelta(days=90, hours=1)
+    assert sweep(workshop.settings, workshop.factory, now=later) == 0, "for ever, unless somebody asks"
+    kept = workshop.settings.model_copy(update={"samples_days": 90})
+    new, new_folder = drawn(workshop, release_id, now + timedelta(days=1), seed=2)
+    assert sweep(kept, workshop.factory, now=now + timedelta(days=89)) == 0
+    finding = Finding(FindingCode.ENTRY_MISSING, "An entry is missing.", workshop.account_id)
+    workshop.do(stop_arming, [finding], now=now)
+    assert sweep(kept, workshop.factory, now=later) == 0, "nothing is removed while anything stands"
+    workshop.do(clear_stops)
+    assert sweep(kept, workshop.factory, now=later) == 1
+    assert (old_folder.exists(), new_folder.is_dir(), release.is_dir()) == (False, True, True)
+    with transaction(workshop.factory, read_only=True) as session:
+        assert session.get_one(Sample, old).removed_at == later
+        assert session.get_one(Sample, new).removed_at is None
+    assert inspect_ledger(workshop.settings, workshop.factory).clean, "the log says of it what it said"
+    (waiting,) = (workshop.settings.data_dir / "trash").iterdir()
+    assert waiting.name.endswith(f".samples.{old}")
+    lay(workshop.settings.data_dir, old_folder)  # as after a crash between saying so and moving it
+    assert sweep(kept, workshop.factory, now=later + timedelta(minutes=1)) == 1
+    assert not old_folder.exists()

@@ -20,21 +20,25 @@ from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.audit.arming import clear_stops
 from service.audit.signing import open_signing_key
+from service.backups.carrying import carry_forward
+from service.backups.drill import drill
 from service.backups.making import back_up
 from service.backups.restoring import restore
 from service.datasets import vault
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
 from service.db.session import make_engine, make_session_factory, transaction
 from service.inspection import inspect_ledger
 from service.ledger.stops import arming_stops
 from service.main import create_app
 from service.settings import Settings
+from service.storage.files import digest_directory
 from tests.workers.conftest import Workshop, opened
 from tests.workers.small_trainings import work
 from tests.workers.tiny_runner import TRAINERS
-from workers.supervise.attempts import claim_job
-from workers.supervise.reconcile import Reconciled, reconcile
+from workers.supervise.attempts import ExitStatus, claim_job
+from workers.supervise.reconcile import Reconciled, reconcile, sweep
 from workers.supervise.supervisor import supervise
 
 PAID = ("releases", "samples", "journals", "receipts", "work", "keys", "datasets", "quarantine")
@@ -154,6 +158,45 @@ def test_a_database_and_its_receipts_restored_together_are_betrayed_by_what_runn
     assert account.capacity_nano - account.spent_nano <= shop.balance().left_nano
     assert serve(restored) == Served("open", set(), None)
     assert (aside / newer / "release.json").is_file()
+
+
+def test_what_a_training_published_after_the_backup_it_was_under_way_in_is_moved_aside_and_stays(shop, tmp_path):
+    """Its job is discarded, and what discarded jobs have made goes to the trash, to be removed for good."""
+    job_id, now = shop.train(images=5, epsilon=0.3), datetime.now(UTC)
+    attempt = shop.claim(job_id)
+    restored = with_database(shop, backup(shop, tmp_path / "yesterday.db"))
+    assert shop.work(attempt, TRAINERS) is ExitStatus.ENDED
+    release = shop.release_of(job_id)
+    factory = make_session_factory(make_engine(restored.database_url))
+    report = inspect_ledger(restored, factory)
+    assert report.stops
+    assert f"It has published release {release.id}." in "".join(finding.message for finding in report.findings)
+    carried = carry_forward(restored, factory, now=now)
+    assert carried.report.clean, carried.report.findings
+    later = now + timedelta(days=1)
+    for days in (0, 1, restored.trash_days + 2):
+        reconcile(restored, factory, send=lambda *_: None, now=later)
+        sweep(restored, factory, now=now + timedelta(days=days))
+    with transaction(factory, read_only=True) as session:
+        assert session.get_one(Job, job_id).state is JobState.CANCELLED
+    (kept,) = (shop.settings.data_dir / "aside").glob(f"*.releases.{release.id}")
+    assert digest_directory(kept) == release.artifact_sha256
+    factory.kw["bind"].dispose()
+
+
+def test_a_drill_says_of_keys_whether_they_open_what_was_restored(shop, tmp_path):
+    def keys_missing() -> int:
+        return drill(shop.settings, shop.factory, tmp_path, now=datetime.now(UTC)).keys_missing
+
+    key = vault.key_path(shop.settings, shop.dataset_id)
+    own, other = key.read_bytes(), vault.key_path(shop.settings, shop.public_id).read_bytes()
+    assert keys_missing() == 0
+    key.write_bytes(other)
+    assert keys_missing() == 1
+    key.write_bytes(own[:-1])
+    assert keys_missing() == 1
+    key.unlink()
+    assert keys_missing() == 1
 
 
 def test_a_service_without_its_database_keeps_everything(shop):

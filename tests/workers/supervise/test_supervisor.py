@@ -206,6 +206,21 @@ def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(workshop
         assert CANARY not in "\n".join(connection.connection.iterdump())
 
 
+def test_logs_older_than_they_are_kept_go_when_a_job_begins(workshop, tiny_runner, impatient):
+    logs = workshop.settings.logs_path
+    logs.mkdir(exist_ok=True)
+    names = ("job_old.1.log", "job_new.1.log", "notes.txt")
+    for name in names:
+        (logs / name).touch()
+    for name in ("job_old.1.log", "notes.txt"):
+        os.utime(logs / name, (time.time() - 8 * 86_400,) * 2)
+    workshop.settings = workshop.settings.model_copy(update={"logs_days": 7})
+    attempt = workshop.claim(workshop.train())
+    supervise_here(workshop, attempt, tiny_runner, impatient)
+    left = {path.name for path in logs.iterdir()}
+    assert left == {"job_new.1.log", "notes.txt", f"{attempt.job_id}.{attempt.number}.log"}
+
+
 def test_the_runner_reads_the_same_settings(workshop, monkeypatch):
     for name, value in runner_environment(workshop.settings, {}).items():
         monkeypatch.setenv(name, value)

@@ -31,9 +31,9 @@ def test_a_runner_with_a_wrong_clock_arms_nothing_and_the_job_goes_on_later(work
     with monkeypatch.context() as wrong:
         wrong.setattr(training, "datetime", Clock1971)
         assert workshop.work(job_id) is ExitStatus.INTERRUPTED
-    assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.RUNNING, HoldState.HELD)
+    assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.QUEUED, HoldState.HELD)
     assert [entry.kind for entry in workshop.entries()] == kinds
-    workshop.give_back(job_id)
+    assert workshop.job(job_id).attempts_lost == 0
     assert workshop.work(job_id) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
 

@@ -12,6 +12,7 @@ from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
+from service.jobs import kinds
 from service.main import utc_now
 
 CONTENT = bytes(range(256)) * 8
@@ -92,6 +93,20 @@ def test_a_pending_sample_says_when_to_ask_again_and_a_cancelled_one_has_no_cont
     answer = served.client("read").get(f"{path}/content")
     assert (answer.status_code, answer.json()["code"]) == (409, "job_failed")
     assert "retry-after" not in answer.headers
+
+
+def test_a_sample_whose_files_were_removed_says_how_to_have_it_again(served, release):
+    sample = draw(served, release)
+    served.finish_sample(sample, CONTENT, "images.zip")
+    with transaction(served.factory) as session:
+        kinds.sample.let_go(session, [sample["id"]], now=utc_now())
+    answer = served.client("read").get(f"/v1/samples/{sample['id']}/content")
+    assert (answer.status_code, answer.json()["code"]) == (410, "sample_removed")
+    assert (answer.json()["release_id"], answer.json()["seed"]) == (release, sample["seed"])
+    shown = served.read(f"samples/{sample['id']}")
+    assert shown["state"] == "succeeded"
+    assert shown["removed_at"] is not None
+    assert shown["sha256"] == hashlib.sha256(CONTENT).hexdigest()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Releases are shared with other projects, which two people decide. A job says whose it is.
 
-Revision: 0021, after 0020.
+Revision: 0025, after 0024.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from service.db.revisions import ID, MOMENT, create, needed, optional, reference, replace_rule, write_schema
 
-revision = "0021"
-down_revision = "0020"
+revision = "0025"
+down_revision = "0024"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,64 @@
+"""What the routes about webhooks take and give; see `obscura.wire.schemas`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from obscura.wire.schemas import ApiRecord, ApiRequest, Minute
+from obscura.wire.words import NoticeKind
+
+URL_CHARACTERS_MAX = 500
+
+
+class WebhookRequest(ApiRequest):
+    """Have an address told of what happens."""
+
+    url: str = Field(
+        min_length=1,
+        max_length=URL_CHARACTERS_MAX,
+        description="Where requests are sent: https, to a public address unless the operator allows others.",
+    )
+    events: list[NoticeKind] = Field(
+        default=list(NoticeKind),
+        min_length=1,
+        max_length=len(NoticeKind),
+        description="What it is told; all by default.",
+    )
+
+
+class WebhookRotationRequest(ApiRequest):
+    """Replace a webhook's secret."""
+
+    overlap_seconds: int = Field(
+        ge=0, le=31 * 86_400, description="For how long requests are signed under the old secret as well."
+    )
+
+
+class WebhookRecord(ApiRecord):
+    """An address that is told of what happens in a project, without its secret."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    project_id: str | None = Field(description="Whose events it is told; null for the installation's.")
+    url: str = Field(description="Where requests are sent.")
+    events: list[str] = Field(description="What it is told.")
+    state: str = Field(
+        description="`active`; `failing` since the last request that was answered; `disabled` after five days of that; "
+        "or `revoked` with the key that made it, or with whoever that is of."
+    )
+    failing_since: Minute | None = Field(description="Since when no request is answered with 2xx; null if it is.")
+    created_at: Minute = Field(description="When it was made.")
+    overlap_until: Minute | None = Field(description="Until when the secret before signs as well; null for none.")
+
+
+class NewWebhookRecord(WebhookRecord):
+    """A webhook with its fresh secret, which is shown this once."""
+
+    secret: str = Field(description="What its requests are signed under. Shown this once.")
+
+
+class WebhookTestRecord(ApiRecord):
+    """What came of a request that was sent to try a webhook."""
+
+    delivered: bool = Field(description="Whether it was answered with 2xx.")
+    status: int | None = Field(description="The status of the answer; null where there was none.")
+    reason: str | None = Field(description="Why there was none; null where there was one.")

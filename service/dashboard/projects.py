@@ -1,0 +1,56 @@
+"""What each project takes of what all share, for its members, and its quota, for admins of the installation."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from service import quotas
+from service.access import Scope, visible
+from service.dashboard.access import Admin, Form, Reader, Running
+from service.dashboard.pages import PageRoute, SignInNeeded, page
+from service.db.project_tables import Project
+from service.db.session import transaction
+from service.db.webhook_tables import Webhook
+from service.errors import InvalidInput
+from service.views import admins as views
+
+router = APIRouter(route_class=PageRoute)
+PROJECTS_SHOWN = 100
+WEBHOOKS_SHOWN = 100
+GIGABYTE = 10**9
+_FIELDS = {"gigabytes": ("disk_bytes_max", GIGABYTE), "jobs": ("jobs_max", 1), "hours": ("worker_hours_max", 1)}
+
+
+@router.get("/projects")
+def show_projects(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
+    """Show the projects that the key opens, with what they take, and to admins their webhooks."""
+    if viewer.principal is None:
+        raise SignInNeeded("Sign in with an API key to see this page.")
+    viewer.principal.require(Scope.READ)
+    now = dashboard.clock()
+    with transaction(dashboard.factory, read_only=True) as session:
+        rows = session.scalars(visible(session, Project).order_by(Project.name).limit(PROJECTS_SHOWN)).all()
+        shown = [views.project_use(session, row, now) for row in rows]
+        newest = visible(session, Webhook).order_by(Webhook.created_at.desc()).limit(WEBHOOKS_SHOWN)
+        hooks = views.webhooks(session, session.scalars(newest).all() if viewer.may("admin") else [], now)
+    sets = viewer.may("admin") and viewer.principal.project_id is None
+    more = {"gigabyte": GIGABYTE, "shown_max": PROJECTS_SHOWN}
+    return page(request, "projects.html", projects=shown, webhooks=hooks, sets=sets, **more)
+
+
+@router.post("/projects/{project_id}/quota")
+def set_quota(dashboard: Running, admin: Admin, form: Form, project_id: str) -> RedirectResponse:
+    """Set a project's quota; an empty field lifts a limit."""
+    admin.require_installation()
+    limits = {column: _limit(form.get(name, ""), unit) for name, (column, unit) in _FIELDS.items()}
+    dashboard.do(quotas.set_quota, project_id, limits)
+    return RedirectResponse("/projects", status_code=303)
+
+
+def _limit(text: str, unit: int) -> int | None:
+    if not text.strip():
+        return None
+    if not text.strip().isdecimal() or len(text) > 15:
+        raise InvalidInput("A quota is a whole number, or empty for none.")
+    return int(text) * unit

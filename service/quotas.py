@@ -1,0 +1,204 @@
+"""What a project may take of what all share, and whose turn it is: disk, jobs, hours of workers. Never commits.
+
+All is counted from what was declared or asked for, and from the times of jobs as everybody in the project is shown
+them: a refusal tells nothing else of the records. What runs already is never ended by a quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, TypeVar
+
+from sqlalchemy import BigInteger, Select, cast, func, select, update
+from sqlalchemy.orm import Session
+
+from obscura.wire.schemas import to_the_minute
+from obscura.wire.words import UNFINISHED, DatasetState, JobState
+from service.access import find
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release, Sample
+from service.db.project_tables import Project
+from service.errors import InvalidInput, ObscuraError
+from service.recording import Act, record
+
+QUOTA_MAX = 2**53 - 1  # what every reader of JSON keeps exactly
+SHOWN_BYTES = 100_000_000  # bytes are told as a multiple of these, rounded up
+Jobs = TypeVar("Jobs", bound=Select[*tuple[Any, ...]])
+_LIMITS = {"disk_bytes_max": "disk", "jobs_max": "jobs", "worker_hours_max": "worker hours"}
+_KEPT = (DatasetState.DECLARED, DatasetState.RECEIVING, DatasetState.READY, DatasetState.DELETING)
+_DRAWN = (*UNFINISHED, JobState.SUCCEEDED)
+
+
+class QuotaExceeded(ObscuraError):
+    """What is asked for is more than a quota leaves to the project. Nothing was written."""
+
+    code: ClassVar[str] = "quota_exceeded"
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a project takes: bytes as they were declared, unfinished jobs, and whole hours of workers this month."""
+
+    disk_bytes: int
+    jobs: int
+    worker_hours: int
+
+
+def set_quota(session: Session, project_id: str, changes: Mapping[str, int | None]) -> Project:
+    """Change a project's quota; whoever uses more than that keeps it, and gets nothing more.
+
+    Args:
+        changes: by the columns `disk_bytes_max`, `jobs_max`, `worker_hours_max`; None lifts one, and what is left out
+            stays.
+
+    Raises:
+        NotFound: no such project.
+        InvalidInput: one is no whole number from 0 on.
+    """
+    project = find(session, Project, project_id, lock=True)
+    for column, most in changes.items():
+        if most is not None and not 0 <= most <= QUOTA_MAX:
+            raise InvalidInput(f"A quota of {_LIMITS[column]} is a whole number from 0 on.")
+        setattr(project, column, most)
+    session.flush()
+    record(session, Act.QUOTA_SET, project.id, project_id=project.id)
+    return project
+
+
+def use_of(session: Session, project_id: str, *, now: datetime) -> Use:
+    """Return what a project takes, which those may see who may see the project.
+
+    Raises:
+        NotFound: no such project.
+    """
+    find(session, Project, project_id)
+    return Use(_disk_bytes(session, project_id), _jobs(session, project_id), _worker_hours(session, project_id, now))
+
+
+def shown_bytes(declared: int) -> int:
+    """Return a sum of declared bytes as it is told: rounded up, for it may be told to who sees no dataset."""
+    return -(-declared // SHOWN_BYTES) * SHOWN_BYTES
+
+
+def require_disk(session: Session, project_id: str) -> None:
+    """Let pass what was just added to a project, if what it has declared fits its quota.
+
+    Raises:
+        QuotaExceeded: it does not.
+    """
+    project = _limited(session, project_id, "disk_bytes_max")
+    if project is None:
+        return
+    used, most = _disk_bytes(session, project_id), project.disk_bytes_max or 0
+    if used > most:
+        raise QuotaExceeded(
+            f"Project *{project.name}* would take {used / 1e9:,.2f} GB of disk, as declared, and its quota is "
+            f"{most / 1e9:,.2f} GB. Delete datasets that nobody needs, declare or draw fewer images, or ask an admin "
+            "of the installation for more.",
+            quota="disk",
+            used_bytes=used,
+            quota_bytes=most,
+        )
+
+
+def require_jobs(session: Session, project_id: str, *, now: datetime) -> None:
+    """Let jobs pass that a project has just queued, if its quotas leave room for them.
+
+    Raises:
+        QuotaExceeded: they do not.
+    """
+    require_disk(session, project_id)  # what is drawn takes some
+    project = _limited(session, project_id, "jobs_max", "worker_hours_max")
+    if project is None:
+        return
+    if project.jobs_max is not None and _jobs(session, project_id) > project.jobs_max:
+        raise QuotaExceeded(
+            f"Project *{project.name}* may have {project.jobs_max} jobs waiting or running at a time, and with this "
+            "there would be more. Wait until one has ended, cancel one, or ask an admin of the installation for more.",
+            quota="jobs",
+            quota_jobs=project.jobs_max,
+        )
+    if project.worker_hours_max is not None:
+        hours = _worker_hours(session, project_id, now)
+        if hours >= project.worker_hours_max:
+            raise QuotaExceeded(
+                f"Project *{project.name}* has used {hours} hours of workers this month (UTC), and its quota is "
+                f"{project.worker_hours_max}. What runs goes on. Wait for the next month, or ask an admin of the "
+                "installation for more.",
+                quota="worker_hours",
+                used_hours=hours,
+                quota_hours=project.worker_hours_max,
+            )
+
+
+def in_turn(query: Jobs, now: datetime) -> Jobs:
+    """Put jobs in the order in which workers take them.
+
+    First comes the project with the fewest running jobs; of several the one whose last turn is longest ago; and of its
+    jobs the oldest. So nobody waits for the queue of another project: whoever has waited longest has had the fewest
+    turns, and whatever has a job running has its share of the workers.
+    """
+    running = (
+        select(Job.project_id, func.count().label("jobs"))
+        .where(Job.state == JobState.RUNNING, Job.lease_until > now)
+        .group_by(Job.project_id)
+        .subquery()
+    )
+    ordered = query.outerjoin(Project, Project.id == Job.project_id).outerjoin(
+        running, running.c.project_id == Job.project_id
+    )
+    turns = (func.coalesce(running.c.jobs, 0), Project.turn_at.is_not(None), Project.turn_at)
+    return ordered.order_by(*turns, Job.created_at, Job.id)
+
+
+def take_turn(session: Session, project_id: str, *, now: datetime) -> None:
+    """Note that a worker has taken a job of a project."""
+    session.execute(update(Project).where(Project.id == project_id).values(turn_at=now))
+
+
+def _limited(session: Session, project_id: str, *columns: str) -> Project | None:
+    """Return a project, locked so that two requests cannot both take what is left; None without such a quota."""
+    limited = select(Project).where(Project.id == project_id)
+    project = session.scalars(limited).one()
+    if all(getattr(project, column) is None for column in columns):
+        return None
+    return session.scalars(limited.with_for_update().execution_options(populate_existing=True)).one()
+
+
+def _disk_bytes(session: Session, project_id: str) -> int:
+    """A byte for each number of each image: of the datasets as many images as were declared, and of what was drawn."""
+    image = cast(Dataset.height, BigInteger) * Dataset.width * Dataset.channels
+    declared = select(func.sum(image * Dataset.records_declared)).where(
+        Dataset.project_id == project_id, Dataset.state.in_(_KEPT), Dataset.erased_at.is_(None)
+    )
+    drawn = (
+        select(func.sum(image * Sample.count))
+        .select_from(Sample)
+        .join(Job, Job.id == Sample.job_id)
+        .join(Release, Release.id == Sample.release_id)
+        .join(Dataset, Dataset.id == Release.dataset_id)
+        .where(Job.project_id == project_id, Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
+    )
+    return int(session.scalar(declared) or 0) + int(session.scalar(drawn) or 0)
+
+
+def _jobs(session: Session, project_id: str) -> int:
+    waiting = select(func.count(Job.id)).where(Job.project_id == project_id, Job.state.in_(UNFINISHED))
+    return session.scalar(waiting) or 0
+
+
+def _worker_hours(session: Session, project_id: str, now: datetime) -> int:
+    """Whole hours of this month (UTC) between the minutes that are shown as start and end of the project's jobs."""
+    month = to_the_minute(now).replace(day=1, hour=0, minute=0)
+    ran = select(Job.started_at, Job.finished_at).where(
+        Job.project_id == project_id,
+        Job.started_at.is_not(None),
+        func.coalesce(Job.finished_at, now) >= month,
+    )
+    minutes = 0.0
+    for started, finished in session.execute(ran):
+        begin, end = max(to_the_minute(started or month), month), to_the_minute(finished or now)
+        minutes += max((end - begin).total_seconds(), 0.0) / 60
+    return int(minutes // 60)

@@ -1,0 +1,96 @@
+"""Which addresses a webhook may reach: public ones, unless the operator allows others.
+
+A service inside a network must not be made to ask what only that network can reach: other services, the machine itself,
+a cloud's metadata. So a name is resolved once, every address that it has is checked, and the connection is made to one
+of these and to nothing else. A name that is given other addresses in between (DNS rebinding) gains nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import ClassVar
+
+import httpx
+
+from obscura.wire.webhook_schemas import URL_CHARACTERS_MAX
+from service.errors import InvalidInput
+
+# Public by their numbers: the way to Azure's metadata, what protocols keep for themselves (Oracle's metadata are among
+# it, and not every version of Python knows), and relays to other networks.
+_INSIDE = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
+_UNICAST_V6 = ipaddress.ip_network("2000::/3")
+_PORTS = {"https": 443, "http": 80}
+
+
+class AddressRefused(InvalidInput):
+    """A webhook's address is not one that requests are sent to."""
+
+    code: ClassVar[str] = "address_refused"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests are sent: what a URL says."""
+
+    url: httpx.URL
+    host: str
+    port: int
+
+
+def read_url(url: str, *, private: bool) -> Target:
+    """Read a webhook's URL. An address that is written as one is checked at once; a name, each time it is used.
+
+    Args:
+        private: whether addresses that are not public may be reached, and without TLS.
+
+    Raises:
+        AddressRefused: it is no such URL, or names an address that is not public.
+    """
+    try:
+        read = httpx.URL(url) if len(url) <= URL_CHARACTERS_MAX and url.isprintable() and " " not in url else None
+    except httpx.InvalidURL:
+        read = None
+    schemes = ("https", "http") if private else ("https",)
+    if read is None or read.scheme not in schemes or not read.host or read.userinfo or read.fragment:
+        raise AddressRefused(
+            f"A webhook's URL is like https://hooks.example.org/obscura: {' or '.join(schemes)}, a host, and neither "
+            "a user nor a fragment."
+        )
+    host = read.raw_host.decode("ascii").strip("[]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        checked([host], private=private)
+    return Target(read, host, read.port or _PORTS[read.scheme])
+
+
+def checked(addresses: list[str], *, private: bool) -> list[str]:
+    """Return the addresses of a host, if requests may be sent to every one of them.
+
+    Raises:
+        AddressRefused: one is not public.
+    """
+    if not private and not all(is_public(address) for address in addresses):
+        raise AddressRefused(
+            "This host has an address that is not public: the machine itself, a network of its own, or a cloud's "
+            "metadata. Webhooks go to public addresses, unless the operator sets OBSCURA_WEBHOOKS_PRIVATE."
+        )
+    return addresses
+
+
+def is_public(address: str) -> bool:
+    """Tell whether an address is one of the public internet, whatever is written into it.
+
+    Of IPv6 only global unicast is, without what carries an address of IPv4 that may be anything (6to4, Teredo, and by
+    its prefix NAT64).
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip not in _UNICAST_V6 or ip.sixtofour is not None or ip.teredo is not None:
+            return False
+    elif ip.is_reserved or any(ip in network for network in _INSIDE):
+        return False
+    return ip.is_global and not ip.is_multicast

@@ -1,0 +1,122 @@
+"""Sends what webhooks are to be told, from a thread beside the requests: at least once, and again where that fails.
+
+A delivery is taken by setting when it is sent next, so of several processes one sends it; one that dies in between
+leaves it to the next one. No transaction is open while a request is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from service.access import find
+from service.background import Background
+from service.db.base import new_id
+from service.db.session import SessionFactory, transaction
+from service.db.webhook_tables import Delivery, Webhook
+from service.logs import get_logger
+from service.notices import body_of, is_live
+from service.webhooks.hooks import secrets_of
+from service.webhooks.sending import Answer, Outgoing, Sender
+
+ROUND_SECONDS = 10.0
+WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that one that never answers does not keep the others waiting
+TAKEN = timedelta(minutes=5)  # longer than a round takes
+BACKOFF = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 30, 120, 360, 720, 1440, 1440))
+DISABLED_AFTER = timedelta(days=5)
+KEPT = timedelta(days=7)  # what was answered or given up
+TEST = "test"
+
+
+class Deliveries(Background):
+    """Sends what is due, every few seconds.
+
+    Args:
+        factory: of sessions.
+        sender: of requests.
+        clock: returns the time, aware.
+    """
+
+    def __init__(self, factory: SessionFactory, sender: Sender, clock: Callable[[], datetime]) -> None:
+        super().__init__("obscura-webhooks")
+        self._factory, self._sender, self._clock = factory, sender, clock
+
+    def _work(self) -> None:
+        while not self._stopping.wait(ROUND_SECONDS):
+            try:
+                deliver(self._factory, self._sender, self._clock)
+            except SQLAlchemyError as error:  # the next round tries again
+                get_logger(__name__).warning("webhooks_not_delivered", error=type(error).__name__)
+
+
+def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetime]) -> int:
+    """Send what is due, and note what came of it; returns how many requests were sent."""
+    now = clock()
+    with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+        if session.scalar(select(Delivery.id).where(Delivery.next_at <= now).limit(1)) is None:
+            return 0
+    with transaction(factory) as session:
+        taken = _take(session, now)
+    answers = sender.send(taken)
+    with transaction(factory) as session:
+        _note(session, answers, clock())
+        session.execute(delete(Delivery).where(Delivery.next_at.is_(None), Delivery.created_at < now - KEPT))
+    return len(taken)
+
+
+def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, clock: Callable[[], datetime]) -> Answer:
+    """Send a request now that says nothing but `test`. One that is answered ends a webhook's failing, and enables it.
+
+    Raises:
+        NotFound: no such webhook.
+    """
+    now = clock()
+    with transaction(factory, read_only=True) as session:
+        webhook = find(session, Webhook, webhook_id)
+        body = body_of(new_id("whe"), TEST, webhook.project_id, now, {})
+        request = Outgoing(webhook_id, webhook.url, body.encode(), secrets_of(webhook, now))
+    answer = sender.send([request])[webhook_id]
+    if answer.delivered:
+        with transaction(factory) as session:
+            answered = find(session, Webhook, webhook_id, lock=True)
+            answered.failing_since = answered.disabled_at = None
+    return answer
+
+
+def _take(session: Session, now: datetime) -> Sequence[Outgoing]:
+    """Take what is due, so that nobody else sends it meanwhile. What a webhook that is told nothing was to get goes."""
+    due = select(Delivery.webhook_id).where(Delivery.next_at <= now).distinct().limit(WEBHOOKS_A_ROUND_MAX)
+    waiting = session.scalars(due).all()
+    live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), is_live(now))).all()
+    gone = set(waiting) - {webhook.id for webhook in live}
+    session.execute(update(Delivery).where(Delivery.webhook_id.in_(gone)).values(next_at=None))
+    taken = []
+    for webhook in live:
+        first = select(Delivery).where(Delivery.webhook_id == webhook.id, Delivery.next_at <= now)
+        first = first.order_by(Delivery.next_at, Delivery.id).limit(OF_ONE_MAX).with_for_update(skip_locked=True)
+        for delivery in session.scalars(first).all():
+            delivery.next_at, delivery.attempts = now + TAKEN, delivery.attempts + 1
+            taken.append(Outgoing(delivery.id, webhook.url, delivery.body.encode(), secrets_of(webhook, now)))
+    session.flush()
+    return taken
+
+
+def _note(session: Session, answers: Mapping[str, Answer], now: datetime) -> None:
+    """Note what came of requests; those of webhooks that were removed meanwhile are gone."""
+    for delivery in session.scalars(select(Delivery).where(Delivery.id.in_(answers)).order_by(Delivery.id)).all():
+        webhook = session.get_one(Webhook, delivery.webhook_id)
+        if answers[delivery.id].delivered:
+            delivery.next_at, delivery.delivered_at = None, now
+            webhook.failing_since = None
+            continue
+        webhook.failing_since = webhook.failing_since or now
+        left = BACKOFF[delivery.attempts - 1 :]
+        delivery.next_at = now + left[0] if left else None
+        if webhook.disabled_at is None and now - webhook.failing_since >= DISABLED_AFTER:
+            webhook.disabled_at = now
+            get_logger(__name__).warning("webhook_disabled", webhook_id=webhook.id)
+    session.flush()

@@ -1,0 +1,104 @@
+"""Webhooks over HTTP and from the command line: who has them, what is shown of them, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from obscura.cli.app import app as command_line
+from obscura.client import Client
+from service.settings import Settings
+from tests.service.api.conftest import Served, serving
+from tests.service.webhooks.receiver import receiving
+
+URL = "https://hooks.example.org/obscura"
+
+
+def owner_of(served: Served, name: str, role: str = "owner") -> Served:
+    """The same service, asked with a key of a new project."""
+    project = served.send("projects", {"name": name}, status=201)["id"]
+    made = served.send("keys", {"name": name, "role": role, "project_id": project}, status=201)
+    client = served.http[made["id"]] = served.bearer(made["token"])
+    return replace(served, tokens={"admin": made["token"]}, http={"admin": client, "read": client})
+
+
+def test_a_secret_is_shown_once_and_never_again(served):
+    made = served.send("webhooks", {"url": URL}, status=201)
+    assert made["secret"].startswith("whsec_")
+    assert len(made["secret"]) == len("whsec_") + 64
+    assert made["events"] == ["job.ended", "decision.waiting", "trainings.stopped"]
+    (listed,) = served.read("webhooks", scope="admin")["items"]
+    assert listed == {name: value for name, value in made.items() if name != "secret"}
+    assert (listed["state"], listed["project_id"]) == ("active", None)
+    rotated = served.send(f"webhooks/{made['id']}/rotate", {"overlap_seconds": 60}, status=201)
+    assert rotated["secret"] not in (made["secret"], None)
+    assert rotated["overlap_until"] is not None
+    assert served.ask("DELETE", f"webhooks/{made['id']}")["id"] == made["id"]
+    assert served.read("webhooks", scope="admin")["items"] == []
+
+
+def test_an_owner_has_those_of_the_project_and_others_do_not_see_them(served):
+    heart, lung = owner_of(served, "heart"), owner_of(served, "lung")
+    mine = heart.send("webhooks", {"url": URL, "events": ["job.ended"]}, status=201)
+    assert [each["id"] for each in heart.read("webhooks")["items"]] == [mine["id"]]
+    assert lung.read("webhooks")["items"] == []
+    missing = f"whk_{'a' * 20}"
+    for method, path, body in (
+        ("POST", "webhooks/{id}/rotate", {"overlap_seconds": 0}),
+        ("POST", "webhooks/{id}/test", None),
+        ("DELETE", "webhooks/{id}", None),
+    ):
+        foreign = lung.ask(method, path.format(id=mine["id"]), body, status=404)
+        none = lung.ask(method, path.format(id=missing), body, status=404)
+        assert foreign["detail"] == none["detail"]
+    analyst = owner_of(served, "eye", role="analyst")
+    analyst.send("webhooks", {"url": URL}, status=403)
+    analyst.read("webhooks", status=403)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://hooks.example.org/", "https://127.0.0.1/", "https://[::1]/", "https://169.254.169.254/latest", "x"]
+)
+def test_an_address_inside_is_refused_when_it_is_named(served, url):
+    assert served.send("webhooks", {"url": url}, status=422)["code"] == "address_refused"
+    assert served.read("webhooks", scope="admin")["items"] == []
+
+
+def test_a_name_that_leads_inside_is_refused_when_it_is_asked(served):
+    made = served.send("webhooks", {"url": "https://localhost:1/"}, status=201)
+    tried = served.send(f"webhooks/{made['id']}/test")
+    assert (tried["delivered"], tried["status"]) == (False, None)
+    assert "not public" in tried["reason"]
+
+
+def test_a_project_has_a_bounded_number(served, monkeypatch):
+    monkeypatch.setattr("service.webhooks.hooks.WEBHOOKS_MAX", 1)
+    served.send("webhooks", {"url": URL}, status=201)
+    assert "Remove one first" in served.send("webhooks", {"url": URL}, status=409)["detail"]
+    owner_of(served, "heart").send("webhooks", {"url": URL}, status=201)
+
+
+def test_the_command_line_and_the_library_do_it_all(settings: Settings):
+    with serving(settings.model_copy(update={"webhooks_private": True}), "admin") as served, receiving() as receiver:
+
+        def run(*words: str) -> tuple[int, str]:
+            words = ("--url", served.url, "--token", served.tokens["admin"], "webhooks", *words)
+            done = CliRunner().invoke(command_line, words)
+            return done.exit_code, done.stdout
+
+        code, told = run("create", receiver.url, "--event", "job.ended", "--json")
+        assert code == 0
+        made = json.loads(told)
+        assert made["events"] == ["job.ended"]
+        assert run("test", made["id"])[0] == 0
+        assert json.loads(receiver.bodies[0])["type"] == "test"
+        assert json.loads(run("rotate", made["id"], "--overlap-hours", "1", "--json")[1])["secret"] != made["secret"]
+        receiver.status = 500
+        assert run("test", made["id"])[0] == 1
+        with Client(served.url, served.tokens["admin"]) as client:
+            assert [each.id for each in client.webhooks()] == [made["id"]]
+            second = client.create_webhook(receiver.url)
+            client.remove_webhook(second.id)
+        assert run("remove", made["id"])[0] == 0
+        assert json.loads(run("list", "--json")[1]) == []

@@ -1,0 +1,55 @@
+"""Which addresses webhooks may reach."""
+
+import pytest
+
+from service.webhooks.addresses import AddressRefused, checked, is_public, read_url
+
+INSIDE = [
+    *("127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.100.100.200", "192.0.0.192"),
+    *("169.254.169.254", "168.63.129.16", "224.0.0.1", "240.0.0.1", "255.255.255.255", "198.18.0.1", "203.0.113.5"),
+    *("::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:8.8.8.8", "fe80::1", "fe80::1%eth0"),
+    *("fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1"),
+    *("2002:7f00:1::1", "2002:a9fe:a9fe::", "2001::1", "2001:db8::1", "100::1"),
+]
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_what_is_inside_is_refused_however_it_is_written(address):
+    assert not is_public(address)
+    with pytest.raises(AddressRefused, match="OBSCURA_WEBHOOKS_PRIVATE"):
+        checked([address], private=False)
+    assert checked([address], private=True) == [address]
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "2a00:1450:4001:80b::200e"])
+def test_what_is_public_is_reached(address):
+    assert is_public(address)
+    assert checked([address], private=False) == [address]
+
+
+def test_one_address_inside_is_enough_to_refuse_a_host():
+    with pytest.raises(AddressRefused):
+        checked(["8.8.8.8", "10.0.0.1"], private=False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://hooks.example.org/", "ftp://hooks.example.org/", "hooks.example.org", "https://", "https:///x", ""),
+        *("https://user:word@hooks.example.org/", "https://hooks.example.org/#part", "https://hooks.example.org/ x"),
+        *("https://127.0.0.1/", "https://[::1]:8443/", "https://[::ffff:169.254.169.254]/", "https://10.0.0.1/"),
+        *("https://hooks.example.org/\n", "https://hooks.example.org/" + "x" * 500, "https://[fe80::1%25eth0]/"),
+    ],
+)
+def test_a_url_that_is_no_webhooks_is_refused(url):
+    with pytest.raises(AddressRefused):
+        read_url(url, private=False)
+
+
+def test_a_url_says_host_and_port():
+    target = read_url("https://hooks.example.org/obscura?token=a", private=False)
+    assert (target.host, target.port) == ("hooks.example.org", 443)
+    assert read_url("https://hooks.example.org:8443", private=False).port == 8443
+    assert read_url("https://[2606:4700:4700::1111]/", private=False).host == "2606:4700:4700::1111"
+    plain = read_url("http://127.0.0.1:80/x", private=True)
+    assert (plain.host, plain.port) == ("127.0.0.1", 80)

@@ -1,0 +1,382 @@
+"""What webhooks are told, when, how often, and when nobody tells them any more; on each kind of database."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from obscura.wire.signatures import verify_webhook
+from obscura.wire.words import NoticeKind
+from service import admins, auth, decisions, jobs, projects
+from service.access import Principal, Scope
+from service.audit import arming
+from service.audit.findings import Finding, FindingCode
+from service.db.access_tables import ApiKey, Person
+from service.db.session import SessionFactory, transaction
+from service.db.webhook_tables import Delivery, Webhook
+from service.notices import WAITING_MAX
+from service.webhooks import delivering, hooks
+from service.webhooks.sending import Answer, Outgoing, Sender
+from tests.service.jobs.shop import Shop
+from tests.service.people import make_key
+from tests.service.webhooks.receiver import receiving
+from tests.together import at_once
+
+MINUTE = timedelta(minutes=1)
+
+
+@dataclass
+class Line:
+    """Keeps what is sent, and answers with a status."""
+
+    status: int | None = 200
+    sent: list[Outgoing] = field(default_factory=list)
+
+    def send(self, requests: Any) -> dict[str, Answer]:
+        self.sent += requests
+        return {request.id: Answer(status=self.status, reason=None if self.status else "away") for request in requests}
+
+
+class Told:
+    """A shop of jobs whose webhooks are told over a line, when its clock is turned."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop, self.line = shop, Line()
+
+    def hook(self, project_id: str | None = None, *, key: str = "", events: Any = tuple(NoticeKind)) -> str:
+        by = Principal(key or "key_none", frozenset({Scope.ADMIN}), "adm_me", project_id)
+        with transaction(self.shop.factory) as session:
+            url = f"https://hooks.example.org/{project_id}"
+            return hooks.create(session, by, url=url, events=events, private=False, now=self.shop.now).id
+
+    def deliver(self, after: timedelta = MINUTE) -> list[tuple[str, dict[str, Any]]]:
+        """Turn the clock, send what is due, and return where it was sent and what it says."""
+        self.shop.now += after
+        before = len(self.line.sent)
+        delivering.deliver(self.shop.factory, self.line, lambda: self.shop.now)  # type: ignore[arg-type]
+        return [(request.url.rpartition("/")[2], json.loads(request.body)) for request in self.line.sent[before:]]
+
+    def rows(self, table: Any) -> list[Any]:
+        with transaction(self.shop.factory, read_only=True) as session:
+            return list(session.scalars(select(table)).all())
+
+    def end_a_job(self) -> str:
+        job_id = self.shop.submit()
+        self.shop.cancel(job_id)
+        return job_id
+
+
+@pytest.fixture
+def told(
+    factory: SessionFactory, now: datetime, open_account: Callable[..., str], declare_dataset: Callable[..., str]
+) -> Told:
+    return Told(Shop(factory, now.replace(second=7, microsecond=5), open_account, declare_dataset))
+
+
+def test_a_job_that_ended_is_told_with_its_state_and_the_minute(told):
+    told.hook()
+    job_id = told.shop.submit()
+    minute = told.shop.now.replace(second=0, microsecond=0)
+    told.shop.cancel(job_id)
+    assert told.deliver(timedelta(seconds=20)) == [], "the moment of its arrival would tell that of its end"
+    ((_, event),) = told.deliver()
+    assert event.pop("id").startswith("whe_")
+    assert event == {
+        "type": "job.ended",
+        "created": minute.strftime("%Y-%m-%dT%H:%M:00Z"),
+        "project_id": "prj_default",
+        "data": {"job_id": job_id, "kind": "train", "state": "cancelled"},
+    }
+    assert told.deliver() == []
+
+
+def test_each_project_is_told_of_its_own_and_the_installation_of_no_ones_jobs_once_there_are_several(told):
+    told.hook(None)
+    told.hook("prj_default")
+    told.end_a_job()
+    assert sorted(where for where, _ in told.deliver()) == ["None", "prj_default"]
+    with transaction(told.shop.factory) as session:
+        heart = projects.create(session, name="heart", now=told.shop.now).id
+    told.hook(heart)
+    told.end_a_job()
+    assert [where for where, _ in told.deliver()] == ["prj_default"]
+
+
+def test_nothing_is_told_of_what_was_rolled_back(told):
+    told.hook()
+    job_id = told.shop.submit()
+
+    def cancel_and_fail() -> None:
+        with transaction(told.shop.factory) as session:
+            jobs.request_cancel(session, job_id=job_id, now=told.shop.now)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        cancel_and_fail()
+    assert told.rows(Delivery) == []
+    told.shop.cancel(job_id)
+    assert len(told.rows(Delivery)) == 1
+
+
+def test_a_decision_that_waits_and_a_stop_are_told(told):
+    told.hook(None)
+    told.hook("prj_default")
+    with transaction(told.shop.factory) as session:
+        heart = projects.create(session, name="heart", now=told.shop.now).id
+    told.hook(heart)
+    key, _, _ = (make(told, name) for name in ("one", "two", "three"))
+    with transaction(told.shop.factory) as session:
+        person = session.get_one(ApiKey, key).admin_id
+        asked = admins.ask_removal(session, admin_id=str(person), reason="leaves", asked_with=key, now=told.shop.now)
+        findings = [Finding(FindingCode.CHAIN_BROKEN, "broken", told.shop.account_id)]
+        assert arming.stop_arming(session, findings, now=told.shop.now) == 1
+        assert arming.stop_arming(session, findings, now=told.shop.now) == 0
+    said = [(where, event["type"], event["data"]) for where, event in told.deliver()]
+    decision = {"request_id": asked.id, "action": "remove", "state": "pending"}
+    stop = {"account_id": told.shop.account_id, "state": "stopped"}
+    expected = [("None", "decision.waiting", decision), ("None", "trainings.stopped", stop)]
+    expected += [("prj_default", "trainings.stopped", stop)]
+    assert sorted(said, key=str) == sorted(expected, key=str)
+    with transaction(told.shop.factory) as session:
+        arming.stop_arming(session, [Finding(FindingCode.NOT_VERIFIABLE, "away")], now=told.shop.now)
+    everybody = told.deliver()
+    assert sorted(where for where, _ in everybody) == sorted(["None", "prj_default", heart])
+    assert [event["data"] for _, event in everybody] == [{"state": "stopped"}] * 3
+
+
+def make(told: Told, name: str) -> str:
+    with transaction(told.shop.factory) as session:
+        return make_key(session, name=name, scopes=["admin"], now=told.shop.now)[0].id
+
+
+def test_only_what_was_asked_for_is_told(told):
+    told.hook(events=[NoticeKind.TRAININGS_STOPPED])
+    told.end_a_job()
+    assert told.deliver() == []
+    assert told.rows(Delivery) == []
+
+
+def test_what_is_not_answered_is_sent_again_later_and_later_with_the_same_id(told):
+    told.hook()
+    told.end_a_job()
+    told.line.status = 503
+    ((_, first),) = told.deliver()
+    for wait in delivering.BACKOFF:
+        assert told.deliver(wait - timedelta(seconds=1)) == []
+        if told.rows(Webhook)[0].disabled_at is None:
+            assert told.deliver(timedelta(seconds=1)) == [("None", first)]
+    assert told.deliver(timedelta(days=2)) == [], "given up"
+    assert [row.next_at for row in told.rows(Delivery)] == [None]
+
+
+def test_a_webhook_that_answers_again_is_well_and_one_that_does_not_is_disabled_and_listed(told):
+    hook_id = told.hook()
+
+    def state() -> str:
+        with transaction(told.shop.factory, read_only=True) as session:
+            return hooks.state_of(session, session.get_one(Webhook, hook_id), told.shop.now)
+
+    told.end_a_job()
+    told.line.status = None
+    told.deliver()
+    assert state() == "failing"
+    told.line.status = 200
+    told.deliver()
+    assert (state(), told.rows(Webhook)[0].failing_since) == ("active", None)
+    told.line.status = 500
+    for _ in range(6):
+        told.end_a_job()
+        told.deliver()
+        told.shop.now += timedelta(days=1)
+    assert state() == "disabled"
+    told.end_a_job()
+    assert told.deliver() == []
+    told.line.status = 404
+    assert not delivering.try_out(told.shop.factory, told.line, hook_id, lambda: told.shop.now).delivered
+    assert state() == "disabled"
+    told.line.status = 200
+    assert delivering.try_out(told.shop.factory, told.line, hook_id, lambda: told.shop.now).delivered
+    assert state() == "active"
+    told.end_a_job()
+    assert len(told.deliver()) == 1
+
+
+def test_a_process_that_dies_while_it_sends_leaves_it_to_the_next_one(told):
+    told.hook()
+    told.end_a_job()
+
+    class Dies(Line):
+        def send(self, requests: Any) -> dict[str, Answer]:
+            super().send(requests)
+            raise KeyboardInterrupt
+
+    told.line = Dies()
+    with pytest.raises(KeyboardInterrupt):
+        told.deliver()
+    (first,) = told.line.sent
+    told.line = Line()
+    assert told.deliver(timedelta(minutes=4)) == []
+    assert [event["id"] for _, event in told.deliver()] == [json.loads(first.body)["id"]]
+
+
+def test_of_two_processes_one_sends(told):
+    told.hook()
+    told.end_a_job()
+    told.shop.now += MINUTE
+    clock = lambda: told.shop.now  # noqa: E731
+    at_once(*[lambda: delivering.deliver(told.shop.factory, told.line, clock)] * 3)
+    assert len(told.line.sent) == 1
+
+
+def test_a_webhook_goes_with_the_key_that_made_it(told):
+    key = make(told, "leaves")
+    told.hook(key=key)
+    told.end_a_job()
+    with transaction(told.shop.factory) as session:
+        auth.revoke(session, ApiKey.id == key, now=told.shop.now)
+    assert told.deliver() == []
+    told.end_a_job()
+    assert [row.next_at for row in told.rows(Delivery)] == [None]
+    with transaction(told.shop.factory, read_only=True) as session:
+        assert hooks.state_of(session, session.scalars(select(Webhook)).one(), told.shop.now) == "revoked"
+
+
+def test_a_webhook_ends_with_the_key_that_made_it(told):
+    key = make(told, "contractor")
+    told.hook(key=key)
+    told.end_a_job()
+    with transaction(told.shop.factory) as session:
+        session.get_one(ApiKey, key).expires_at = told.shop.now + timedelta(days=1)
+    assert len(told.deliver()) == 1
+    told.shop.now += timedelta(days=1)
+    told.end_a_job()
+    assert told.deliver() == []
+    with transaction(told.shop.factory, read_only=True) as session:
+        assert hooks.state_of(session, session.scalars(select(Webhook)).one(), told.shop.now) == "revoked"
+
+
+def test_a_webhook_goes_over_to_the_key_that_takes_the_place_of_its_own(told):
+    key, now = make(told, "machine"), told.shop.now
+    told.hook(key=key)
+    with transaction(told.shop.factory) as session:
+        owner = session.get_one(ApiKey, key).admin_id
+        follower, _ = auth.rotate_key(session, key_id=key, overlap_seconds=60, created_by=key, admin_id=owner, now=now)
+    told.shop.now += timedelta(days=1)
+    told.end_a_job()
+    assert len(told.deliver()) == 1
+    with transaction(told.shop.factory) as session:
+        auth.revoke(session, ApiKey.id == follower.id, now=told.shop.now)
+    told.end_a_job()
+    assert told.deliver() == []
+
+
+def test_a_removed_webhook_is_told_nothing_more(told):
+    hook_id = told.hook()
+    told.end_a_job()
+    with transaction(told.shop.factory) as session:
+        hooks.remove(session, hook_id)
+    assert told.deliver() == []
+    assert (told.rows(Webhook), told.rows(Delivery)) == ([], [])
+
+
+def test_more_than_a_bounded_number_does_not_wait_and_what_is_over_is_forgotten(told):
+    hook_id = told.hook()
+    with transaction(told.shop.factory) as session:
+        times = {"created_at": told.shop.now, "next_at": told.shop.now + timedelta(days=30)}
+        for number in range(WAITING_MAX):
+            row = Delivery(id=f"dlv_{number}", webhook_id=hook_id, body="{}", attempts=0, **times)
+            session.add(row)
+    told.end_a_job()
+    assert len(told.rows(Delivery)) == WAITING_MAX
+    with transaction(told.shop.factory) as session:
+        session.execute(update(Delivery).values(next_at=None))
+    told.shop.now += timedelta(days=8)
+    told.end_a_job()
+    assert len(told.deliver()) == 1
+    assert len(told.rows(Delivery)) == 1
+
+
+def test_a_rotated_secret_signs_beside_the_new_one_until_the_overlap_ends(told):
+    hook_id = told.hook()
+    old = told.rows(Webhook)[0].secret
+    with transaction(told.shop.factory) as session:
+        new = hooks.rotate(session, hook_id, overlap_seconds=3600, now=told.shop.now).secret
+    assert new != old
+    told.end_a_job()
+    told.deliver()
+    assert list(told.line.sent[-1].secrets) == [new, old]
+    told.shop.now += timedelta(hours=1)
+    told.end_a_job()
+    told.deliver()
+    assert list(told.line.sent[-1].secrets) == [new]
+    with transaction(told.shop.factory) as session:
+        hooks.rotate(session, hook_id, overlap_seconds=0, now=told.shop.now)
+    assert told.rows(Webhook)[0].former_secret is None
+
+
+def test_a_webhook_that_hangs_does_not_keep_others_waiting_for_long(told):
+    full, other = told.hook("prj_default"), told.hook(None)
+    for _ in range(8):
+        told.end_a_job()
+    told.deliver(timedelta(minutes=2))
+    counts = [request.url for request in told.line.sent]
+    assert counts.count("https://hooks.example.org/prj_default") == delivering.OF_ONE_MAX
+    assert counts.count("https://hooks.example.org/None") == delivering.OF_ONE_MAX
+    assert full != other
+
+
+def test_it_goes_over_the_wire_and_its_receiver_can_tell_who_sent_it(told):
+    with receiving() as receiver:
+        by = Principal("key_none", frozenset({Scope.ADMIN}), "adm_me", "prj_default")
+        with transaction(told.shop.factory) as session:
+            made = hooks.create(session, by, url=receiver.url, events=list(NoticeKind), private=True, now=told.shop.now)
+        told.end_a_job()
+        told.shop.now += MINUTE
+        assert delivering.deliver(told.shop.factory, Sender(private=True), lambda: told.shop.now) == 1
+    verify_webhook(receiver.bodies[0], receiver.headers[0]["Obscura-Signature"], made.secret)
+    assert told.rows(Delivery)[0].delivered_at == told.shop.now
+
+
+def test_what_is_told_holds_ids_kinds_and_states_alone(told):
+    """Whatever is told has one of these names, and a value that is an id or a word."""
+    told.hook()
+    told.end_a_job()
+    claim = told.shop.charged(job_id=told.shop.submit())
+    told.shop.publish(claim, release_id="rel_" + "a" * 20)
+    with transaction(told.shop.factory) as session:
+        arming.stop_arming(session, [Finding(FindingCode.CHAIN_BROKEN, "b", told.shop.account_id)], now=told.shop.now)
+    key, _, _ = (make(told, name) for name in ("one", "two", "three"))
+    with transaction(told.shop.factory) as session:
+        decided = decisions.acting_key(session, key)
+        admins.ask_removal(
+            session, admin_id=str(decided.admin_id), reason="canary reason", asked_with=key, now=told.shop.now
+        )
+    events = [event for _, event in told.deliver()]
+    assert {event["type"] for event in events} == set(NoticeKind)
+    for event in events:
+        assert set(event) == {"id", "type", "created", "project_id", "data"}
+        assert set(event["data"]) <= {"job_id", "kind", "state", "account_id", "request_id", "action"}
+        assert all(isinstance(value, str) for value in event["data"].values())
+        assert event["created"].endswith(":00Z")
+        assert "canary" not in json.dumps(event)
+
+
+def test_a_webhook_of_somebody_whom_the_provider_no_longer_vouches_for_is_told_nothing(told):
+    key, now = make(told, "one"), told.shop.now
+    told.hook(key=key)
+    names = {"issuer": "https://provider.example.org", "subject": "a", "name": "Ana"}
+    times = {"created_at": now, "confirmed_at": now, "keys_until": now}
+    with transaction(told.shop.factory) as session:
+        session.add(Person(id="per_" + "a" * 20, **names, **times))
+        session.flush()
+        session.execute(update(ApiKey).where(ApiKey.id == key).values(person_id="per_" + "a" * 20))
+    told.end_a_job()
+    assert len(told.deliver()) == 1
+    with transaction(told.shop.factory) as session:
+        session.execute(update(Person).values(lapsed_at=now))
+    told.end_a_job()
+    assert told.deliver() == []

@@ -1,0 +1,144 @@
+"""What a machine lacks for a while never costs what a training has paid for: the job waits until it is there."""
+
+import dataclasses
+import io
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from obscura.wire.words import JobState
+from service import ledger
+from service.audit.arming import clear_stops, stop_arming
+from service.audit.findings import Finding, FindingCode
+from service.db.job_tables import FailureCode
+from tests.workers.tiny_runner import TRAINERS as TINY
+from workers.recipes.interface import Cancelled, Run
+from workers.supervise.attempts import ExitStatus, claim_job, claim_next
+from workers.supervise.supervisor import supervise
+from workers.train import runner
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(runner, "_PLACE_SECONDS", 0.0)
+
+
+def interrupted(training: Run) -> Any:
+    """A training whose process is told to stop after some charges."""
+
+    def tell(*, step: int, **_: Any) -> None:
+        if step == 12:
+            raise Cancelled
+
+    return TINY["datalens"](dataclasses.replace(training, progress=tell))
+
+
+def begun(workshop: Any) -> str:
+    """A training that has paid for something and waits for its next attempt."""
+    job_id: str = workshop.train()
+    assert workshop.work(job_id, {"datalens": interrupted}) is ExitStatus.INTERRUPTED
+    workshop.give_back(job_id)
+    return job_id
+
+
+def assert_waits(workshop: Any, job_id: str) -> None:
+    job = workshop.job(job_id)
+    assert (job.state, job.attempts_lost) == (JobState.QUEUED, 0)
+    assert workshop.balance().held_nano > 0
+
+
+def test_a_release_that_cannot_be_written_is_written_when_it_can(workshop):
+    """The disk of the releases is full, away or broken from the end of the training on."""
+    job_id, releases = workshop.train(), workshop.settings.data_dir / "releases"
+
+    def trained(training: Run) -> Any:
+        outcome = TINY["datalens"](training)
+        releases.write_bytes(b"")  # no folder can be made there
+        return outcome
+
+    assert workshop.work(job_id, {"datalens": trained}) is ExitStatus.ENDED
+    for _ in range(2 * workshop.settings.attempts_max):
+        assert_waits(workshop, job_id)
+        assert workshop.work(job_id, TINY) is ExitStatus.INTERRUPTED
+    releases.unlink()
+    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert workshop.release_of(job_id).incomplete is None
+
+
+def test_a_job_waits_for_the_disk_of_the_keys(workshop, stream: io.StringIO):
+    """Another attempt would find no key, and the keys of what was not deleted come back with their disk."""
+    job_id, keys = begun(workshop), workshop.settings.keys_path
+    away = keys.with_name("unmounted")
+    keys.rename(away)
+    this: dict[str, Any] = {"job_id": job_id, "worker": "test", "now": datetime.now(UTC)}
+    assert claim_job(workshop.settings, workshop.factory, **this) is None
+    assert "keys_missing" in stream.getvalue()
+    assert_waits(workshop, job_id)
+    away.rename(keys)
+    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("paid", [False, True])
+def test_a_training_that_has_paid_waits_for_an_extractor_that_its_machine_lacks(workshop, paid):
+    """Another one may have it. Whoever has paid for nothing learns at once that it cannot begin."""
+    job_id = workshop.train(recipe="dp_classifier", epsilon=1.0, architecture="pretrained_linear", extractor="tiny")
+    if paid:
+        claimed, hold_id, now = workshop.claim(job_id), workshop.job(job_id).hold_id, datetime.now(UTC)
+        workshop.do(ledger.arm, hold_id=hold_id, attempt=1, now=now)
+        workshop.do(ledger.charge, hold_id=hold_id, attempt=1, amount_nano=1, stage="steps", now=now)
+        workshop.give_back(claimed.job_id)
+    if not paid:
+        assert workshop.work(job_id) is ExitStatus.ENDED
+        assert workshop.job(job_id).failure_code is FailureCode.TRAINING_FAILED
+        return
+    this: dict[str, Any] = {"kind": "train", "worker": "test", "now": datetime.now(UTC)}
+    following = workshop.train()
+    first = claim_next(workshop.settings, workshop.factory, **this)
+    assert first is not None
+    assert first.job_id == following, "nobody waits for a job that waits"
+    assert_waits(workshop, job_id)
+    workshop.settings.extractors_path.mkdir()
+    for suffix in (".json", ".safetensors"):
+        (workshop.settings.extractors_path / f"tiny{suffix}").write_bytes(b"damaged")
+    assert workshop.work(job_id) is ExitStatus.INTERRUPTED
+    assert_waits(workshop, job_id)
+
+
+def test_an_attempt_to_publish_that_meets_a_stop_waits_until_it_is_lifted(workshop, tiny_runner, impatient):
+    """The stop comes between its claim and its first look."""
+    job_id = begun(workshop)
+    workshop.cancel(job_id)
+    attempt = workshop.claim(job_id)
+    finding = Finding(FindingCode.CHAIN_BROKEN, "found just now", workshop.account_id)
+    workshop.do(stop_arming, (finding,), now=datetime.now(UTC))
+    more: dict[str, Any] = {"draining": lambda: False, "command": tiny_runner, "patience": impatient}
+    supervise(workshop.settings, workshop.factory, attempt, **more)
+    assert_waits(workshop, job_id)
+    workshop.do(clear_stops)
+    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+
+
+def test_killing_an_attempt_to_publish_again_and_again_does_not_lose_the_release(workshop, impatient):
+    job_id = begun(workshop)
+    workshop.cancel(job_id)
+    more: dict[str, Any] = {"draining": lambda: False, "command": ("false",), "patience": impatient}
+    for _ in range(workshop.settings.attempts_max):
+        supervise(workshop.settings, workshop.factory, workshop.claim(job_id), **more)
+        assert workshop.job(job_id).finished_at is None
+    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+
+
+def test_what_waits_can_be_discarded(workshop):
+    """A job that is only to be ended needs nothing of its machine."""
+    job_id = begun(workshop)
+    workshop.claim(job_id)  # by a worker that dies
+    workshop.settings.keys_path.rename(workshop.settings.data_dir / "unmounted")
+    workshop.cancel(job_id, discard=True)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert claim_job(workshop.settings, workshop.factory, job_id=job_id, worker="test", now=later) is None
+    workshop.assert_settled(job_id, JobState.CANCELLED)
