@@ -44,6 +44,7 @@ MAY: dict[str, set[str]] = {
     "admin": {"owner", "admin"},
     "audit": {"owner", "auditor", "admin"},
     "data": {"owner", "steward", "admin"},
+    "person": set(),  # whom a sign-in provider knows; there is none here, see tests/service/sign_on
     "read": READS,
     "releases": {*READS, "viewer"},
     "train": {"owner", "analyst", "admin"},
@@ -61,7 +62,7 @@ FORMS = {  # by how an address begins; the first that fits
     "/admins": "admin",
     "/decisions": "admin",
     "/projects": "admin",
-    "/you": "read",
+    "/you": "person",
     "/datasets": "data",
     "/releases/{release_id}/shares": "admin",
 }
