@@ -46,7 +46,6 @@ OWN = {
     "service/datasets/recognition.py": "a keyed number and fingerprint, with the reason that they tell nothing",
     "service/db/revisions.py": "of migrations alone",
     "service/db/writers.py": "who waits for SQLite's one writer; it carries the bar of 300 pairs a second",
-    "service/people/confirming.py": "a thread of its own, beside what it says to the provider and what follows",
     "service/ledger/counting.py": "what spends without a hold",
     "service/ledger/facts.py": "what is written and moves no budget",
     "workers/evaluation/membership.py": "an attack, which only tests and benchmarks mount",
