@@ -68,6 +68,6 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
     ]
 
 
-def webhooks(session: Session, rows: Sequence[Webhook]) -> list[WebhookRecord]:
+def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[WebhookRecord]:
     """Webhooks without their secrets, each with what became of it."""
-    return [record_of(WebhookRecord, row, state=state_of(session, row)) for row in rows]
+    return [record_of(WebhookRecord, row, state=state_of(session, row, now)) for row in rows]

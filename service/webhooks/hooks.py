@@ -82,9 +82,9 @@ def secrets_of(webhook: Webhook, now: datetime) -> list[str]:
     return [webhook.secret] if former is None else [webhook.secret, former]
 
 
-def state_of(session: Session, webhook: Webhook) -> str:
+def state_of(session: Session, webhook: Webhook, now: datetime) -> str:
     """Return the word for what became of a webhook: active, failing, disabled or revoked."""
-    if session.scalar(select(Webhook.id).where(Webhook.id == webhook.id, is_of_somebody_gone())) is not None:
+    if session.scalar(select(Webhook.id).where(Webhook.id == webhook.id, is_of_somebody_gone(now))) is not None:
         return "revoked"
     if webhook.disabled_at is not None:
         return "disabled"

@@ -178,7 +178,7 @@ def test_a_webhook_that_answers_again_is_well_and_one_that_does_not_is_disabled_
 
     def state() -> str:
         with transaction(told.shop.factory, read_only=True) as session:
-            return hooks.state_of(session, session.get_one(Webhook, hook_id))
+            return hooks.state_of(session, session.get_one(Webhook, hook_id), told.shop.now)
 
     told.end_a_job()
     told.line.status = None
@@ -242,7 +242,36 @@ def test_a_webhook_goes_with_the_key_that_made_it(told):
     told.end_a_job()
     assert [row.next_at for row in told.rows(Delivery)] == [None]
     with transaction(told.shop.factory, read_only=True) as session:
-        assert hooks.state_of(session, session.scalars(select(Webhook)).one()) == "revoked"
+        assert hooks.state_of(session, session.scalars(select(Webhook)).one(), told.shop.now) == "revoked"
+
+
+def test_a_webhook_ends_with_the_key_that_made_it(told):
+    key = make(told, "contractor")
+    told.hook(key=key)
+    told.end_a_job()
+    with transaction(told.shop.factory) as session:
+        session.get_one(ApiKey, key).expires_at = told.shop.now + timedelta(days=1)
+    assert len(told.deliver()) == 1
+    told.shop.now += timedelta(days=1)
+    told.end_a_job()
+    assert told.deliver() == []
+    with transaction(told.shop.factory, read_only=True) as session:
+        assert hooks.state_of(session, session.scalars(select(Webhook)).one(), told.shop.now) == "revoked"
+
+
+def test_a_webhook_goes_over_to_the_key_that_takes_the_place_of_its_own(told):
+    key, now = make(told, "machine"), told.shop.now
+    told.hook(key=key)
+    with transaction(told.shop.factory) as session:
+        owner = session.get_one(ApiKey, key).admin_id
+        follower, _ = auth.rotate_key(session, key_id=key, overlap_seconds=60, created_by=key, admin_id=owner, now=now)
+    told.shop.now += timedelta(days=1)
+    told.end_a_job()
+    assert len(told.deliver()) == 1
+    with transaction(told.shop.factory) as session:
+        auth.revoke(session, ApiKey.id == follower.id, now=told.shop.now)
+    told.end_a_job()
+    assert told.deliver() == []
 
 
 def test_a_removed_webhook_is_told_nothing_more(told):
