@@ -18,8 +18,7 @@ from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import UNFINISHED, DatasetState, JobState
 from service.access import find
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Sample
-from service.db.ledger_tables import AccountRow
+from service.db.job_tables import Job, Release, Sample
 from service.db.project_tables import Project
 from service.errors import InvalidInput, ObscuraError
 from service.recording import Act, record
@@ -104,15 +103,12 @@ def require_disk(session: Session, project_id: str) -> None:
         )
 
 
-def require_jobs(session: Session, account_id: str | None, *, now: datetime) -> None:
-    """Let jobs pass that were just queued for an account, if its project's quotas leave room for them.
+def require_jobs(session: Session, project_id: str, *, now: datetime) -> None:
+    """Let jobs pass that a project has just queued, if its quotas leave room for them.
 
     Raises:
         QuotaExceeded: they do not.
     """
-    project_id = session.scalar(select(AccountRow.project_id).where(AccountRow.id == account_id))
-    if project_id is None:
-        return
     require_disk(session, project_id)  # what is drawn takes some
     project = _limited(session, project_id, "jobs_max", "worker_hours_max")
     if project is None:
@@ -145,25 +141,21 @@ def in_turn(query: Jobs, now: datetime) -> Jobs:
     turns, and whatever has a job running has its share of the workers.
     """
     running = (
-        select(AccountRow.project_id, func.count().label("jobs"))
-        .join(Job, Job.account_id == AccountRow.id)
+        select(Job.project_id, func.count().label("jobs"))
         .where(Job.state == JobState.RUNNING, Job.lease_until > now)
-        .group_by(AccountRow.project_id)
+        .group_by(Job.project_id)
         .subquery()
     )
-    ordered = (
-        query.outerjoin(AccountRow, AccountRow.id == Job.account_id)
-        .outerjoin(Project, Project.id == AccountRow.project_id)
-        .outerjoin(running, running.c.project_id == AccountRow.project_id)
+    ordered = query.outerjoin(Project, Project.id == Job.project_id).outerjoin(
+        running, running.c.project_id == Job.project_id
     )
     turns = (func.coalesce(running.c.jobs, 0), Project.turn_at.is_not(None), Project.turn_at)
     return ordered.order_by(*turns, Job.created_at, Job.id)
 
 
-def take_turn(session: Session, account_id: str | None, *, now: datetime) -> None:
-    """Note that a worker has taken a job of an account's project."""
-    project = select(AccountRow.project_id).where(AccountRow.id == account_id).scalar_subquery()
-    session.execute(update(Project).where(Project.id == project).values(turn_at=now))
+def take_turn(session: Session, project_id: str, *, now: datetime) -> None:
+    """Note that a worker has taken a job of a project."""
+    session.execute(update(Project).where(Project.id == project_id).values(turn_at=now))
 
 
 def _limited(session: Session, project_id: str, *columns: str) -> Project | None:
@@ -173,10 +165,6 @@ def _limited(session: Session, project_id: str, *columns: str) -> Project | None
     if all(getattr(project, column) is None for column in columns):
         return None
     return session.scalars(limited.with_for_update().execution_options(populate_existing=True)).one()
-
-
-def _accounts(project_id: str) -> Select[str]:
-    return select(AccountRow.id).where(AccountRow.project_id == project_id)
 
 
 def _disk_bytes(session: Session, project_id: str) -> int:
@@ -189,14 +177,15 @@ def _disk_bytes(session: Session, project_id: str) -> int:
         select(func.sum(image * Sample.count))
         .select_from(Sample)
         .join(Job, Job.id == Sample.job_id)
-        .join(Dataset, Dataset.id == Job.dataset_id)
-        .where(Job.account_id.in_(_accounts(project_id)), Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
+        .join(Release, Release.id == Sample.release_id)
+        .join(Dataset, Dataset.id == Release.dataset_id)
+        .where(Job.project_id == project_id, Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
     )
     return int(session.scalar(declared) or 0) + int(session.scalar(drawn) or 0)
 
 
 def _jobs(session: Session, project_id: str) -> int:
-    waiting = select(func.count(Job.id)).where(Job.account_id.in_(_accounts(project_id)), Job.state.in_(UNFINISHED))
+    waiting = select(func.count(Job.id)).where(Job.project_id == project_id, Job.state.in_(UNFINISHED))
     return session.scalar(waiting) or 0
 
 
@@ -204,7 +193,7 @@ def _worker_hours(session: Session, project_id: str, now: datetime) -> int:
     """Whole hours of this month (UTC) between the minutes that are shown as start and end of the project's jobs."""
     month = to_the_minute(now).replace(day=1, hour=0, minute=0)
     ran = select(Job.started_at, Job.finished_at).where(
-        Job.account_id.in_(_accounts(project_id)),
+        Job.project_id == project_id,
         Job.started_at.is_not(None),
         func.coalesce(Job.finished_at, now) >= month,
     )
