@@ -264,7 +264,13 @@ def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_a
     assert "Gil" not in page
     page = house.sign_in("kim").get("/admins").text
     assert [ids[who] in page for who in ("ana", "eve", "gil")] == [True, True, True]
-    assert house.browser().post("/login", data={"key": house.key_of(house.sign_in("eve"))}).status_code == 303
+    listed = house.program(house.key_of(ana)).get("/v1/people").json()["items"]
+    assert {(row["name"], row["project_id"]) for row in listed} == {
+        (ANA["name"], house.heart),
+        (EVE["name"], house.heart),
+    }
+    assert {row["id"] for row in house.admin.get("/v1/people").json()["items"]} >= set(ids.values())
+    assert house.program(house.key_of(house.sign_in("eve"))).get("/v1/people").status_code == 403
 
 
 def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) -> None:
