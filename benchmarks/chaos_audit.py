@@ -30,6 +30,8 @@ from service.storage.files import digest_directory
 from service.storage.interface import key_of
 from service.storage.journals import journalled, journalled_jobs
 
+_CAPTURES = select(EntryRow.job_id, EntryRow.account_id).where(EntryRow.kind == EntryKind.CAPTURE)
+
 
 @dataclass
 class Audit:
@@ -38,7 +40,7 @@ class Audit:
     Attributes:
         jobs_unfinished: accepted jobs that have neither succeeded, failed nor been cancelled.
         jobs_unknown: jobs in the database that no client was told of, or the other way round.
-        jobs_twice: jobs with more than one release, hold or capture.
+        jobs_twice: jobs with more than one release, or more than one hold or capture of an account.
         uploads_lost: datasets that a client was told are ready, and whose images are not those that it sent.
         undercharged: jobs whose journal shows more than their hold has captured, or than the log counts.
         artifacts_without_capture: release folders, or releases, whose digest no capture lists.
@@ -144,8 +146,8 @@ def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> 
         paid = session.execute(charged.where(HoldRow.charged_nano > 0)).all()
         told = [
             Counter(session.scalars(select(Release.job_id))),
-            Counter(session.scalars(select(HoldRow.job_id))),
-            Counter(session.scalars(select(EntryRow.job_id).where(EntryRow.kind == EntryKind.CAPTURE))),
+            Counter(map(tuple, session.execute(select(HoldRow.job_id, HoldRow.account_id)))),
+            Counter(map(tuple, session.execute(_CAPTURES))),
         ]
     found.jobs_twice = len({job for counts in told for job, times in counts.items() if times > 1})
     known = {row.id for row in rows}
@@ -174,8 +176,9 @@ def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) 
 
 def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
-        rows = session.execute(select(HoldRow.job_id, HoldRow.captured_nano, HoldRow.id)).all()
-        captured = {row.job_id: row.captured_nano for row in rows}
+        rows = session.execute(select(HoldRow.job_id, HoldRow.account_id, HoldRow.captured_nano, HoldRow.id)).all()
+        captured = {(row.job_id, row.account_id): row.captured_nano for row in rows}
+        of_job = {row.job_id: row.account_id for row in rows}  # where a journal names no account, there is one
         charges = select(EntryRow.details).where(EntryRow.kind == EntryKind.CHARGE)
         counted = {  # releases in the log of stages that are priced as a whole
             row.job_id: max(
@@ -190,9 +193,10 @@ def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) 
     found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
     for job_id in journalled_jobs(storage_of(settings)):
         shown = journalled(storage_of(settings), job_id)
-        found.journalled_nano += shown.price_nano
+        found.journalled_nano += sum(nano for _, nano in shown.payers)
         beyond = any(shown.counts[stage] > count for stage, count in counted.get(job_id, {}).items())
-        found.undercharged += shown.price_nano > captured.get(job_id, 0) or beyond
+        payers = [(account_id or of_job.get(job_id, ""), nano) for account_id, nano in shown.payers]
+        found.undercharged += any(nano > captured.get((job_id, payer), 0) for payer, nano in payers) or beyond
     found.captured_nano = sum(captured.values())
 
 

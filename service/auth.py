@@ -20,6 +20,7 @@ from service import projects
 from service.access import ROLES, Principal, Role, Scope, find, require_visible
 from service.confirmations import is_confirmed, require_confirmed
 from service.db.access_tables import Admin, ApiKey
+from service.db.webhook_tables import Webhook
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 from service.recording import Act, record
 
@@ -200,6 +201,7 @@ def rotate_key(
     )
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
+    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # which would end, too
     session.flush()
     record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made

@@ -24,9 +24,8 @@ WAITING_MAX = 1000  # notices of one webhook that were not sent yet; beyond, the
 MINUTE = timedelta(minutes=1)
 
 
-def tell_of_job(session: Session, account_id: str | None, *, now: datetime, **facts: str) -> None:
-    """Tell webhooks that a job has ended: those of its project, and while there is one project the installation's."""
-    project_id = session.scalar(select(AccountRow.project_id).where(AccountRow.id == account_id))
+def tell_of_job(session: Session, project_id: str, *, now: datetime, **facts: str) -> None:
+    """Tell webhooks that a job has ended: those of the project that asked, and the installation's while it is alone."""
     alone = not_(exists().where(Project.id != DEFAULT_PROJECT))
     mine = and_(Webhook.project_id.is_(None), alone)
     _tell(session, NoticeKind.JOB_ENDED, or_(Webhook.project_id == project_id, mine), project_id, now, facts)
@@ -46,15 +45,17 @@ def tell_of_stop(session: Session, account_id: str | None, *, now: datetime) -> 
     _tell(session, NoticeKind.TRAININGS_STOPPED, whose, project_id, now, facts)
 
 
-def is_live() -> ColumnElement[bool]:
+def is_live(now: datetime) -> ColumnElement[bool]:
     """The condition that a webhook is told anything: it is not disabled, nor are those gone whose key made it."""
-    return Webhook.disabled_at.is_(None) & not_(is_of_somebody_gone())
+    return Webhook.disabled_at.is_(None) & not_(is_of_somebody_gone(now))
 
 
-def is_of_somebody_gone() -> ColumnElement[bool]:
-    """The condition that the key that made a webhook was revoked, or the provider vouches no more for whose it is."""
+def is_of_somebody_gone(now: datetime) -> ColumnElement[bool]:
+    """The condition that the key that made a webhook was revoked or has expired, or the provider vouches no more for
+    whose it is."""
     lapsed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_not(None))
-    return exists().where(ApiKey.id == Webhook.made_by, or_(ApiKey.revoked_at.is_not(None), lapsed))
+    over = ApiKey.revoked_at.is_not(None), ApiKey.expires_at <= now, lapsed
+    return exists().where(ApiKey.id == Webhook.made_by, or_(*over))
 
 
 def body_of(event_id: str, kind: str, project_id: str | None, now: datetime, facts: dict[str, str]) -> str:
@@ -72,7 +73,7 @@ def _tell(
     now: datetime,
     facts: dict[str, str],
 ) -> None:
-    hooks = session.execute(select(Webhook.id, Webhook.events).where(whose, is_live())).all()
+    hooks = session.execute(select(Webhook.id, Webhook.events).where(whose, is_live(now))).all()
     told = [hook.id for hook in hooks if kind in hook.events]
     if not told:
         return

@@ -19,8 +19,7 @@ from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import UNFINISHED, DatasetState, JobState
 from service.access import find
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Sample
-from service.db.ledger_tables import AccountRow
+from service.db.job_tables import Job, Release, Sample
 from service.db.project_tables import Project
 from service.errors import InvalidInput, ObscuraError
 from service.recording import Act, record
@@ -102,15 +101,12 @@ def require_disk(session: Session, project_id: str) -> None:
         )
 
 
-def require_jobs(session: Session, account_id: str | None, *, now: datetime) -> None:
-    """Let jobs pass that were just queued for an account, if its project's quotas leave room for them.
+def require_jobs(session: Session, project_id: str, *, now: datetime) -> None:
+    """Let jobs pass that a project has just queued, if its quotas leave room for them.
 
     Raises:
         QuotaExceeded: they do not.
     """
-    project_id = session.scalar(select(AccountRow.project_id).where(AccountRow.id == account_id))
-    if project_id is None:
-        return
     require_disk(session, project_id)  # what is drawn takes some
     project = _limited(session, project_id, "jobs_max", "worker_hours_max")
     if project is None:
@@ -143,25 +139,21 @@ def in_turn(query: Jobs, now: datetime) -> Jobs:
     turns, and whatever has a job running has its share of the workers.
     """
     running = (
-        select(AccountRow.project_id, func.count().label("jobs"))
-        .join(Job, Job.account_id == AccountRow.id)
+        select(Job.project_id, func.count().label("jobs"))
         .where(Job.state == JobState.RUNNING, Job.lease_until > now)
-        .group_by(AccountRow.project_id)
+        .group_by(Job.project_id)
         .subquery()
     )
-    ordered = (
-        query.outerjoin(AccountRow, AccountRow.id == Job.account_id)
-        .outerjoin(Project, Project.id == AccountRow.project_id)
-        .outerjoin(running, running.c.project_id == AccountRow.project_id)
+    ordered = query.outerjoin(Project, Project.id == Job.project_id).outerjoin(
+        running, running.c.project_id == Job.project_id
     )
     turns = (func.coalesce(running.c.jobs, 0), Project.turn_at.is_not(None), Project.turn_at)
     return ordered.order_by(*turns, Job.created_at, Job.id)
 
 
-def take_turn(session: Session, account_id: str | None, *, now: datetime) -> None:
-    """Note that a worker has taken a job of an account's project."""
-    project = select(AccountRow.project_id).where(AccountRow.id == account_id).scalar_subquery()
-    session.execute(update(Project).where(Project.id == project).values(turn_at=now))
+def take_turn(session: Session, project_id: str, *, now: datetime) -> None:
+    """Note that a worker has taken a job of a project."""
+    session.execute(update(Project).where(Project.id == project_id).values(turn_at=now))
 
 
 def _limited(session: Session, project_id: str, *columns: str) -> Project | None:
@@ -180,39 +172,36 @@ def _disk_bytes(session: Session, project_ids: Sequence[str]) -> Counter[str]:
         Dataset.project_id.in_(project_ids), Dataset.state.in_(_KEPT), Dataset.erased_at.is_(None)
     )
     drawn = (
-        select(AccountRow.project_id, func.sum(image * Sample.count))
+        select(Job.project_id, func.sum(image * Sample.count))
         .select_from(Sample)
         .join(Job, Job.id == Sample.job_id)
-        .join(AccountRow, AccountRow.id == Job.account_id)
-        .join(Dataset, Dataset.id == Job.dataset_id)
-        .where(AccountRow.project_id.in_(project_ids), Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
+        .join(Release, Release.id == Sample.release_id)
+        .join(Dataset, Dataset.id == Release.dataset_id)
+        .where(Job.project_id.in_(project_ids), Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
     )
     found: Counter[str] = Counter()
-    for query in (declared.group_by(Dataset.project_id), drawn.group_by(AccountRow.project_id)):
+    for query in (declared.group_by(Dataset.project_id), drawn.group_by(Job.project_id)):
         for project_id, size in session.execute(query):
             found[project_id] += int(size)
     return found
 
 
 def _jobs(session: Session, project_ids: Sequence[str]) -> Counter[str]:
-    waiting = _of(project_ids, func.count(Job.id)).where(Job.state.in_(UNFINISHED)).group_by(AccountRow.project_id)
+    waiting = select(Job.project_id, func.count(Job.id))
+    waiting = waiting.where(Job.project_id.in_(project_ids), Job.state.in_(UNFINISHED)).group_by(Job.project_id)
     return Counter({row[0]: row[1] for row in session.execute(waiting)})
 
 
 def _worker_hours(session: Session, project_ids: Sequence[str], now: datetime) -> dict[str, int]:
     """Whole hours of this month (UTC) between the minutes that are shown as start and end of the projects' jobs."""
     month = to_the_minute(now).replace(day=1, hour=0, minute=0)
-    ran = _of(project_ids, Job.started_at, Job.finished_at).where(
-        Job.started_at.is_not(None), func.coalesce(Job.finished_at, now) >= month
+    ran = select(Job.project_id, Job.started_at, Job.finished_at).where(
+        Job.project_id.in_(project_ids),
+        Job.started_at.is_not(None),
+        func.coalesce(Job.finished_at, now) >= month,
     )
     minutes = dict.fromkeys(project_ids, 0.0)
     for project_id, started, finished in session.execute(ran):
         begin, end = max(to_the_minute(started or month), month), to_the_minute(finished or now)
         minutes[project_id] += max((end - begin).total_seconds(), 0.0) / 60
     return {project_id: int(number // 60) for project_id, number in minutes.items()}
-
-
-def _of(project_ids: Sequence[str], *columns: Any) -> Select[*tuple[Any, ...]]:
-    """A query of columns of the jobs of projects, each with its project."""
-    jobs = select(AccountRow.project_id, *columns).join(Job, Job.account_id == AccountRow.id)
-    return jobs.where(AccountRow.project_id.in_(project_ids))

@@ -90,6 +90,10 @@ def resolve_dataset(client: Client, name_or_id: str) -> str:
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
+Datasets = Annotated[
+    list[str],
+    typer.Argument(metavar="DATASET...", help="Names or ids; several are read together, and each account pays."),
+]
 Project = Annotated[
     str | None, typer.Option("--project", help="Name or id of the department. Left out where there is one project.")
 ]
@@ -97,7 +101,7 @@ Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the co
 Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="lim_... or adr_...")]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="lim_..., adr_... or shq_...")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
 OptionPairs = Annotated[

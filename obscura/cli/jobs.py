@@ -11,7 +11,7 @@ import typer
 
 from obscura.cli.connection import (
     ClassShares,
-    Dataset,
+    Datasets,
     Discard,
     Epsilon,
     Json,
@@ -44,7 +44,7 @@ LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  
 
 def plan(
     context: typer.Context,
-    dataset: Dataset,
+    dataset: Datasets,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
@@ -62,10 +62,13 @@ def plan(
     """Show what a training would buy and cost. No data is touched, nothing is spent."""
     with connected(context, as_json) as (client, output):
         options = recipe_options(option, preset, class_shares)
-        dataset_id = resolve_dataset(client, dataset)
+        dataset_id, *further = [resolve_dataset(client, name) for name in dataset]
         previewed = preview or stand_in is not None
+        if previewed and further:
+            raise CliError("A preview rehearses a training on one dataset: name one.", Exit.USAGE)
         if not (previewed and as_json):
-            show_plan(output, client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options))
+            made = client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options, further_dataset_ids=further)
+            show_plan(output, made)
         if not previewed:
             return
         on = resolve_dataset(client, stand_in) if stand_in else None
@@ -75,7 +78,7 @@ def plan(
 
 def train(
     context: typer.Context,
-    dataset: Dataset,
+    dataset: Datasets,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
@@ -86,17 +89,19 @@ def train(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Train a generator under differential privacy. Its price is held at once.
+    """Train a generator under differential privacy. Its price is held at once, on the account of every dataset.
 
     The release can be downloaded as soon as the training ends; --evaluate measures it afterwards, in a job of its own.
     """
     with connected(context, as_json) as (client, output):
+        dataset_id, *further = [resolve_dataset(client, name) for name in dataset]
         job = client.start_training(
-            resolve_dataset(client, dataset),
+            dataset_id,
             recipe=recipe,
             epsilon=epsilon,
             options=recipe_options(option, preset, class_shares),
             evaluation_dataset_id=resolve_dataset(client, evaluate) if evaluate else None,
+            further_dataset_ids=further,
             idempotency_key=key,
         )
         if wait:
@@ -240,6 +245,10 @@ def show_plan(output: Output, made: PlanRecord) -> None:
         },
         "plan",
     )
+    for cohort in made.cohorts:
+        after = f"epsilon {left(cohort.budget.left_after_epsilon)}" if cohort.budget.affordable else "not affordable"
+        price = show_epsilon(cohort.price_epsilon, up=True)
+        output.text(f"Account {cohort.budget.account_id} pays epsilon {price}; left after: {after}.")
     output.rows(made.stages, ("name", "releases", "noise_multiplier", "price_nano"), "stages")
     for note in made.notes:
         output.text(note)

@@ -14,6 +14,8 @@ from obscura.errors import ApiError, ConnectionFailed
 from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
 
+AUDIT_LINES = 1000  # of one answer, at most
+
 
 class AccountClient:
     """A connection that answers to a `with` block.
@@ -167,6 +169,21 @@ class AccountClient:
         """Ask for another admin's key to be revoked, with all that it has made."""
         return self._post(admin_schemas.AdminRequestRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
 
+    def audit_log(self, *, after: str | None = None) -> Iterator[admin_schemas.AuditEventRecord]:
+        """Who asked for what, and what came of it, oldest first, as far as your key may see it. Keep it private.
+
+        Args:
+            after: Id of the last event that you have; None begins with the first.
+        """
+        lines = [""] * AUDIT_LINES
+        while len(lines) == AUDIT_LINES:  # fewer are all; each reading leaves an event, so it would never be none
+            params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
+            lines = self.transport.request("GET", "/v1/audit-events", params=params).text.splitlines()
+            for line in lines:
+                event = admin_schemas.AuditEventRecord.model_validate_json(line)
+                after = event.id
+                yield event
+
     # --- accounts ---
 
     def create_webhook(self, url: str, *, events: Sequence[str] | None = None) -> webhook_schemas.NewWebhookRecord:
@@ -229,6 +246,10 @@ class AccountClient:
         """All accounts."""
         return Account.listed(self.transport)
 
+    def cohorts(self, account_id: str) -> Iterator[Account]:
+        """The cohorts of an account's population, oldest first: itself, and all that was read together with it."""
+        return Account.listed(self.transport, f"/v1/accounts/{account_id}/cohorts")
+
     def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
         """The ledger of an account, oldest first."""
         return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
@@ -289,6 +310,7 @@ class AccountClient:
         channels: int,
         records_declared: int,
         subjects_declared: int | None = None,
+        subjects_recognised: bool = False,
         account_id: str | None = None,
     ) -> Dataset:
         """Declare a dataset; every argument becomes public. Then `push` its content. `datasets.push` does both."""
@@ -303,6 +325,7 @@ class AccountClient:
             records_declared=records_declared,
             subjects_declared=subjects_declared,
             account_id=account_id,
+            **({"subjects_recognised": True} if subjects_recognised else {}),
         )
 
     def dataset(self, dataset_id: str) -> Dataset:

@@ -9,7 +9,7 @@ async with obscura.connect_async("https://obscura.example.org", token) as servic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from obscura.client.async_resources import (
     AsyncSample,
     AsyncSweep,
 )
-from obscura.client.datasets import Datasets
+from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Dataset
 from obscura.client.one_step import Labels, Pictures, push_for
 from obscura.client.plans import AsyncPlanClient, PlanClient
@@ -33,7 +33,7 @@ from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
 from obscura.client.verbs import listed, verb
 from obscura.stopping import in_thread
-from obscura.wire import schemas
+from obscura.wire import job_schemas, schemas
 
 __all__ = ["AsyncClient", "AsyncDatasets", "Client"]
 
@@ -103,15 +103,21 @@ class Client(PlanClient):
         epsilon: float,
         options: dict[str, Any] | None = None,
         evaluation_dataset_id: str | None = None,
+        further_dataset_ids: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Job:
         """Ask for a training and do not wait for it; its price is held on the account at once.
 
+        Args:
+            further_dataset_ids: Datasets that are read together with it as one, of this account or of others. The
+                price is held on every account, or on none.
+
         Raises:
-            BudgetError: The account cannot pay. `numbers` says what it could pay.
+            BudgetError: An account cannot pay. `numbers` says what it could pay.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["evaluation_dataset_id"] = evaluation_dataset_id
+        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Job.bound(self.transport, self.transport.create(Job.PATH, body, idempotency_key))
 
     def job(self, job_id: str) -> Job:
@@ -176,6 +182,31 @@ class Client(PlanClient):
     def sample(self, sample_id: str) -> Sample:
         """Read a sample."""
         return Sample.read(self.transport, sample_id)
+
+    def find_release(self, name_or_id: str) -> Release:
+        """Return the release with this id, or else the only one with this name.
+
+        Raises:
+            NoSuchName: Nothing has this id or name, or several have the name.
+        """
+        found = self.release(name_or_id) if name_or_id.startswith("rel_") else None
+        return found or only_one(self.releases(), name_or_id, "release")
+
+    def share_requests(self) -> Iterator[job_schemas.ShareRequestRecord]:
+        """What was asked about sharing releases (`Release.share`), newest first."""
+        return self.transport.pages(job_schemas.ShareRequestRecord, "/v1/share-requests")
+
+    def approve_share(self, request_id: str) -> job_schemas.ShareRequestRecord:
+        """Share a release as another person has asked for.
+
+        Raises:
+            AuthError: You asked for it yourself.
+        """
+        return self._repeat(job_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/approve")
+
+    def decline_share(self, request_id: str) -> job_schemas.ShareRequestRecord:
+        """Leave everything as it is; also withdraws one's own request."""
+        return self._repeat(job_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/decline")
 
 
 class AsyncDatasets:
@@ -243,6 +274,7 @@ class AsyncClient(AsyncPlanClient):
     rotate_key = verb(Client.rotate_key)
     revoke_key = verb(Client.revoke_key)
     ask_revocation = verb(Client.ask_revocation)
+    audit_log = listed(Client.audit_log)
     create_webhook = verb(Client.create_webhook)
     webhooks = listed(Client.webhooks)
     rotate_webhook = verb(Client.rotate_webhook)
@@ -253,6 +285,7 @@ class AsyncClient(AsyncPlanClient):
     find_account = verb(Client.find_account, AsyncAccount.of)
     account = verb(Client.account, AsyncAccount.of)
     accounts = listed(Client.accounts, AsyncAccount.of)
+    cohorts = listed(Client.cohorts, AsyncAccount.of)
     entries = listed(Client.entries)
     pay_for_count = verb(Client.pay_for_count)
     lower_limit = verb(Client.lower_limit, AsyncAccount.of)
@@ -277,6 +310,10 @@ class AsyncClient(AsyncPlanClient):
     releases = listed(Client.releases, AsyncRelease.of)
     evaluations = listed(Client.evaluations, AsyncEvaluation.of)
     sample = verb(Client.sample, AsyncSample.of)
+    find_release = verb(Client.find_release, AsyncRelease.of)
+    share_requests = listed(Client.share_requests)
+    approve_share = verb(Client.approve_share)
+    decline_share = verb(Client.decline_share)
 
     async def train(
         self,

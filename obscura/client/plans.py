@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -43,10 +44,21 @@ class PlanClient(AccountClient):
         return self._get(recipe_schemas.RecipeRecord, f"/v1/recipes/{quote(name, safe='')}")
 
     def plan(
-        self, dataset_id: str, *, recipe: str, epsilon: float, options: dict[str, Any] | None = None
+        self,
+        dataset_id: str,
+        *,
+        recipe: str,
+        epsilon: float,
+        options: dict[str, Any] | None = None,
+        further_dataset_ids: Sequence[str] = (),
     ) -> job_schemas.PlanRecord:
-        """What a training would do and cost. No data is touched."""
+        """What a training would do and cost. No data is touched.
+
+        Args:
+            further_dataset_ids: Datasets that are read together with it; every account pays.
+        """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return self._repeat(job_schemas.PlanRecord, "/v1/plans", body)
 
     def preview(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import quote
 
 import numpy as np
 
@@ -159,6 +160,10 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
         return Release.read(self._transport, found[0])
 
 
+def _receipt(account_id: str | None) -> str:
+    return "receipt" if account_id is None else f"receipt?account_id={quote(account_id, safe='')}"
+
+
 class Release(Live, job_schemas.ReleaseRecord):
     """A published generator; sampling it costs nothing, for ever."""
 
@@ -169,14 +174,18 @@ class Release(Live, job_schemas.ReleaseRecord):
         card: dict[str, Any] = self._transport.request("GET", f"{self.path}/card").json()
         return card
 
-    def receipt(self) -> dict[str, Any]:
-        """The signed receipt: the entry that paid for this release, the account's terms, and the signature."""
-        receipt: dict[str, Any] = self._transport.request("GET", f"{self.path}/receipt").json()
+    def receipt(self, account_id: str | None = None) -> dict[str, Any]:
+        """The signed receipt: the entry that paid for this release, the account's terms, and the signature.
+
+        Args:
+            account_id: Of several accounts that paid for it; None for the first.
+        """
+        receipt: dict[str, Any] = self._transport.request("GET", f"{self.path}/{_receipt(account_id)}").json()
         return receipt
 
-    def save_receipt(self, path: Path | str) -> Path:
-        """Save the signed receipt as it is served."""
-        return self._save("receipt", path)
+    def save_receipt(self, path: Path | str, account_id: str | None = None) -> Path:
+        """Save the signed receipt as it is served; `account_id` as for `receipt`."""
+        return self._save(_receipt(account_id), path)
 
     def save_report(self, path: Path | str) -> Path:
         """Save the HTML report."""
@@ -200,6 +209,33 @@ class Release(Live, job_schemas.ReleaseRecord):
             with suppress(NotFoundError):  # each kind of release has some of them
                 saved.append(self._save(f"files/{name}", Path(folder) / name))
         return saved
+
+    def share(self, project_id: str | None = None, *, reason: str) -> job_schemas.ShareRequestRecord:
+        """Ask for another project to see this release, which another owner, or an admin, must approve.
+
+        Args:
+            project_id: As the other project's people tell it; None publishes to all projects, later ones too.
+            reason: Kept with the request.
+        """
+        body = {"project_id": project_id, "reason": reason}
+        answer = self._transport.request("POST", f"{self.path}/shares", json=body)
+        return job_schemas.ShareRequestRecord.model_validate_json(answer.content)
+
+    def shares(self) -> Iterator[job_schemas.ShareRecord]:
+        """With whom it is shared, and was, newest first."""
+        return self._transport.pages(job_schemas.ShareRecord, f"{self.path}/shares")
+
+    def unshare(self, project_id: str | None = None) -> job_schemas.ShareRecord:
+        """Stop sharing it with a project, or its being published, at once. What was drawn or downloaded stays there.
+
+        Raises:
+            NotFoundError: It is not shared so.
+        """
+        for share in self.shares():
+            if share.ended_at is None and share.project_id == project_id:
+                answer = self._transport.request("DELETE", f"{self.path}/shares/{share.id}", repeatable=True)
+                return job_schemas.ShareRecord.model_validate_json(answer.content)
+        raise NotFoundError("not_found", 404, f"Release {self.id} is not shared so.", {}, [])
 
     def _repr_html_(self) -> str:
         grid = None

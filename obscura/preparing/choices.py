@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict, Unpack, cast, get_args
 
@@ -25,6 +25,7 @@ Colour = tuple[int, int, int]
 Fit = Literal["crop", "pad"]
 Frames = Literal["first", "all"]
 Axis = Literal["axial", "coronal", "sagittal"]
+SECRET_BYTES_MIN = 32
 SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
 
@@ -94,6 +95,10 @@ class Wishes(TypedDict, total=False):
     join_subjects: Annotated[
         bool, "Take subject ids for one person's that differ in case, spaces, zeros or how characters are stored alone."
     ]
+    subjects_key: Annotated[
+        str | Path | None,
+        "A file with a secret of yours: subjects are known again in all that was pushed with it. Their ids stay here.",
+    ]
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,7 @@ class Choices:
         every: Which slices: every so many; None for the middle one.
         renamed: What each class is called from now on.
         join_subjects: Whether ids that look alike are one subject's.
+        subjects_key: The secret under which ids become the same numbers each time; None for numbers in random order.
     """
 
     size: Size | None = None
@@ -156,11 +162,13 @@ class Choices:
     every: int | None = None
     renamed: Mapping[str, str] | None = None
     join_subjects: bool = False
+    subjects_key: bytes | None = field(default=None, repr=False)
 
     @property
     def touch_every_picture(self) -> bool:
         """Whether even pictures that are all alike must be made anew."""
-        return self.size is not None or self.grey or self.renamed is not None or self.join_subjects
+        changed = self.size is not None or self.grey or self.renamed is not None
+        return changed or self.join_subjects or self.subjects_key is not None
 
 
 def read_choices(**wishes: Unpack[Wishes]) -> Choices:
@@ -209,7 +217,24 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
         every=every,
         renamed=None if renames is None else read_renames(Path(renames)),
         join_subjects=wishes.get("join_subjects", False),
+        subjects_key=_secret(wishes.get("subjects_key")),
     )
+
+
+def _secret(path: str | Path | None) -> bytes | None:
+    """Read a secret; none is made here, for another one would let known subjects pass for new."""
+    if path is None:
+        return None
+    try:
+        secret = Path(path).read_bytes().strip()
+    except OSError:
+        secret = b""
+    if len(secret) < SECRET_BYTES_MIN:
+        raise PackingError(
+            f"--subjects-key is a file with a secret of at least {SECRET_BYTES_MIN} bytes. Make it once, such as with "
+            f"openssl rand -hex 32 > {path}, and keep it: with another one, subjects that are known pass for new."
+        )
+    return secret
 
 
 def fits(width: int, height: int) -> bool:

@@ -27,6 +27,7 @@ class Package:
     follow from the format of the files. `private_records` and `private_subjects` (None where the upload carries none)
     were counted, and are compared with what their owner states, no more. For their owner alone are `summary`, one line
     about what was done to the pictures, `private_counts`, their number by class, and `private_notes`, what is odd.
+    `recognised`: its subjects have the same numbers as in other uploads under their owner's secret.
     """
 
     format: UploadFormat
@@ -40,6 +41,7 @@ class Package:
     summary: str = ""
     private_counts: Mapping[str, int] = field(default_factory=dict)
     private_notes: tuple[str, ...] = ()
+    recognised: bool = False
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
         """Let a statement pass that the files keep.

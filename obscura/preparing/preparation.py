@@ -31,7 +31,7 @@ from obscura.preparing.package import Member, Package, can_be_folder, npy_header
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.questions import ask_about_classes, ask_about_people
 from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.subjects import number_subjects, refuse_owned, subject_key
+from obscura.preparing.subjects import keyed_numbers, number_subjects, refuse_owned, subject_key
 from obscura.preparing.summary import counted, notes, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
 from obscura.preparing.tables import Table
@@ -85,6 +85,7 @@ def prepare(
         len(found.subjects) if subjects else None,
         lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
         summarise(found, chosen, tally, source.title),
+        recognised=bool(subjects) and chosen.subjects_key is not None,
     )
     return replace(package, classes=classes, private_counts=dict(counts), private_notes=tuple(notes(found)))
 
@@ -176,7 +177,9 @@ class _Members:
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
         self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background, choices.scale)
-        self._numbers, self._join = number_subjects(found.subjects), choices.join_subjects
+        secret = choices.subjects_key
+        self._numbers = number_subjects(found.subjects) if secret is None else keyed_numbers(found.subjects, secret)
+        self._join = choices.join_subjects
 
     def __iter__(self) -> Iterator[Member]:
         """Pictures in folders of classes, and of subjects in these."""

@@ -28,6 +28,7 @@ def screen(package: Package, *, at_most: int, subjects_at_most: int | None, priv
         promise = f"{bound}, each protected by itself"
     else:
         promise = f"{bound} of at most {subjects_at_most} subjects, each protected with all of its records"
+        promise += ", who are known again in other datasets" if package.recognised else ""
     yield (
         f"Declaring, and thereby making public: classes {', '.join(package.classes)}; images {package.height} x "
         f"{package.width} x {package.channels} (height, width, channels); {promise}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 import secrets
 from collections.abc import Iterable
@@ -11,6 +13,7 @@ from obscura.preparing.questions import folded, look_alike
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import SubjectId, canonical, is_nobody
 
+_LABEL, _NUMBER_BYTES = b"obscura subject of an owner 1\0", 8
 OPEN_BY_SUBJECT = "obscura accounts create NAME --unit subject --epsilon E --delta D"
 
 
@@ -82,6 +85,12 @@ def number_subjects(ids: Iterable[SubjectId]) -> dict[int | str, int]:
     names = list({canonical_id(private_id) for private_id in ids})
     secrets.SystemRandom().shuffle(names)
     return {name: number for number, name in enumerate(names)}
+
+
+def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, int]:
+    """Number subjects as in every other upload under this secret: 63 bits that tell nobody else an id."""
+    numbers = {name: hmac.new(secret, _LABEL + str(name).encode(), hashlib.sha256).digest() for name in names}
+    return {name: int.from_bytes(digest[:_NUMBER_BYTES], "big") >> 1 for name, digest in numbers.items()}
 
 
 def _stands_for_nobody(private_id: SubjectId) -> PackingError:

@@ -4,21 +4,33 @@ see `obscura.wire.schemas`.
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from obscura.wire.class_shares import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
-from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Name, Options, Text
+from obscura.wire.schemas import (
+    ApiRecord,
+    ApiRequest,
+    Epsilon,
+    Identifier,
+    Minute,
+    Name,
+    Options,
+    ReasonRequest,
+    Text,
+)
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
+_is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class PlanRequest(ApiRequest):
-    """Ask what a training would do and cost. No data is touched."""
+class TrainingRequest(ApiRequest):
+    """What a training is planned from. No data is touched."""
 
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
@@ -29,7 +41,19 @@ class PlanRequest(ApiRequest):
     )
 
 
-class PreviewRequest(PlanRequest):
+class PlanRequest(TrainingRequest):
+    """Ask what a training would do and cost. No data is touched."""
+
+    further_dataset_ids: list[Identifier] = Field(
+        default_factory=list,
+        max_length=15,
+        exclude_if=_is_empty,
+        description="Private datasets that are read together with it as one, of the same or of other accounts. Every "
+        "account pays the price at its own rate, all of them or none.",
+    )
+
+
+class PreviewRequest(TrainingRequest):
     """Ask what a plan would make, tried on public images. Nothing is held, and no data is touched."""
 
     stand_in_dataset_id: Identifier | None = Field(
@@ -102,6 +126,16 @@ class BudgetFacts(ApiRecord):
     affordable: bool = Field(description="Whether the account could hold the price now.")
 
 
+class PlannedCohort(ApiRecord):
+    """An account that would pay for a training on several datasets."""
+
+    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
+    price_nano: int = Field(description="The price at its rate, in nano-units of mu^2.")
+    price_epsilon: float = Field(description="The same, as an epsilon at its delta.")
+    delta: float = Field(description="Of the account.")
+    budget: BudgetFacts = Field(description="The account before and after.")
+
+
 class PlanRecord(ApiRecord):
     """What a job would do and cost, computed from public parameters only."""
 
@@ -120,6 +154,11 @@ class PlanRecord(ApiRecord):
     notes: list[str] = Field(description="Remarks for people.")
     config: dict[str, Any] = Field(description="Every option of the recipe as it would run.")
     budget: BudgetFacts = Field(description="The account before and after.")
+    cohorts: list[PlannedCohort] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Every account that would pay, where several datasets are read together; absent for one.",
+    )
 
 
 class ProgressFacts(ApiRecord):
@@ -186,6 +225,16 @@ class PreviewRecord(ApiRecord):
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
 
+class JobCohort(ApiRecord):
+    """An account that pays for a training on several datasets."""
+
+    account_id: str = Field(description="The population whose budget pays.")
+    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
+    price_nano: int = Field(description="The price at its rate, in nano-units of mu^2.")
+    price_epsilon: float = Field(description="The same, as an epsilon at its delta.")
+    charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
+
+
 class JobRecord(ApiRecord):
     """A requested training, sampling or evaluation."""
 
@@ -222,6 +271,11 @@ class JobRecord(ApiRecord):
     created_at: Minute = Field(description="When it was made.")
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
+    cohorts: list[JobCohort] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Every account that pays, where several datasets are read together; absent for one.",
+    )
 
 
 class TrialFacts(ApiRecord):
@@ -332,7 +386,46 @@ class ReleaseRecord(ApiRecord):
     summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
     incomplete: IncompleteFacts | None = Field(description="Of a training that ended before its plan.")
     histogram: HistogramFacts | None = Field(description="The counts of a histogram.")
+    project_id: str = Field(
+        description="The department that has trained it: another one than yours shares it with you."
+    )
     created_at: Minute = Field(description="When it was made.")
+
+
+class ShareRequest(ReasonRequest):
+    """Ask for a release to be shared with another project, or published to all. Another person must approve it."""
+
+    project_id: Identifier | None = Field(
+        default=None,
+        description="The other department, whose people know its id. Left out: every department, later ones too.",
+    )
+
+
+class ShareRecord(ApiRecord):
+    """That another project, or every one, sees a release."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    release_id: str = Field(description="The release.")
+    project_id: str | None = Field(description="The other department; null for every one.")
+    project_name: str | None = Field(description="Its name.")
+    created_at: Minute = Field(description="When it was shared.")
+    ended_at: Minute | None = Field(description="When that was ended; null while it is shared.")
+
+
+class ShareRequestRecord(ApiRecord):
+    """One owner's wish to share a release, and what a second person decided."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    release_id: str = Field(description="The release.")
+    name: str = Field(description="Of the release, for people.")
+    shared_with: str | None = Field(description="The other department; null for every one.")
+    reason: str = Field(description="Why, in one line; it stays in the records.")
+    state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
+    asked_by: str = Field(description="The person who asked.")
+    asked_at: Minute = Field(description="When it was asked for.")
+    expires_at: Minute = Field(description="Until when it can be decided.")
+    decided_by: str | None = Field(description="Who decided; null while it waits.")
+    decided_at: Minute | None = Field(description="When it was decided; null while it waits.")
 
 
 class EvaluationRequest(ApiRequest):

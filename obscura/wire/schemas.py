@@ -7,6 +7,7 @@ so a new column (a secret, a lease owner) stays inside until someone writes it d
 from __future__ import annotations
 
 import math
+import operator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -271,6 +272,11 @@ class DatasetRequest(ApiRequest):
         description="Required where the account's unit is the subject, absent elsewhere: a public number of subjects, "
         "which then bounds teachers and 1/delta. The upload carries subject ids.",
     )
+    subjects_recognised: bool = Field(
+        default=False,
+        description="Whether the same id is the same subject in every dataset of the project that says so. Then they "
+        "can be read together, and a subject of another account is refused. Without it ids end with the upload.",
+    )
 
 
 class DatasetRecord(ApiRecord):
@@ -287,6 +293,11 @@ class DatasetRecord(ApiRecord):
     records_declared: int = Field(description="Public upper bound on the number of records.")
     subjects_declared: int | None = Field(
         description="Public upper bound on the number of subjects; null where single records are protected."
+    )
+    subjects_recognised: bool = Field(
+        default=False,
+        exclude_if=operator.not_,
+        description="Whether its subjects are known again in other such datasets; absent where they are not.",
     )
     state: str = Field(description="`declared`, `receiving`, `ready`, `failed`, `deleting` or `deleted`.")
     joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")

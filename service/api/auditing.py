@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,7 +26,7 @@ from obscura.wire.words import Outcome
 from service.access import Principal
 from service.api.problems import problem_response
 from service.api.traffic import NOT_ANSWERED, method_of, route_of
-from service.audit.events import remove_old
+from service.audit.events import SETTLED, remove_old
 from service.background import Background
 from service.db.session import SessionFactory, transaction
 from service.errors import ObscuraError
@@ -41,6 +41,7 @@ EVENTS_WAITING_MAX = 10_000
 EVENTS_PER_TRANSACTION_MAX = 500
 RETRY_SECONDS = 5.0
 REMOVAL_SECONDS = 3600.0
+CLOCK_DRIFT_MAX = timedelta(minutes=1)
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -58,7 +59,9 @@ class EventWriter(Background):
         self.required, self.clock = settings.audit_log == "required", clock
         self._factory, self._settings = factory, settings
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
+        self._written = False  # the last time that it was tried
         self._lock = threading.Lock()
+        self._clock_since = time.monotonic(), clock()
 
     def put(self, event: Event) -> Future[None]:
         """Have an event written; returns at once. The future ends when it is durable, or cannot be written."""
@@ -73,6 +76,23 @@ class EventWriter(Background):
             not_written(1, AuditLogUnavailable())
         self._noted.set()
         return written
+
+    def trouble(self) -> str:
+        """Say what is wrong where nothing may happen without an event and none can be written; else an empty text.
+
+        Where the last one was written the next one is believed in; else it is tried, and nothing is left of that.
+        """
+        if not self.required or self._written:
+            return ""
+        trial = event_of(None, "GET /v1/health/ready", None, Outcome.ALLOWED, at=self.clock())
+        try:
+            with transaction(self._factory) as session:
+                append(session, [trial])
+                session.rollback()
+        except SQLAlchemyError:
+            return "The audit log cannot be written to, and here nothing is done or shown without it."
+        self._written = True
+        return ""
 
     def stop(self) -> None:
         """Write what waits, and no more."""
@@ -101,6 +121,7 @@ class EventWriter(Background):
             with transaction(self._factory) as session:
                 append(session, [event for event, _ in some])
         except Exception as error:  # whatever it is, nobody may wait for ever
+            self._written = False
             not_written(len(some), error)
             if self.required:
                 for _, written in some:
@@ -109,6 +130,7 @@ class EventWriter(Background):
             with self._lock:
                 self._waiting.extendleft(reversed(some))
             return False
+        self._written = True
         for _, written in some:
             written.set_result(None)
         return True
@@ -116,10 +138,20 @@ class EventWriter(Background):
     def _remove(self) -> bool:
         """Remove some of what is too old; True where there is more."""
         try:
-            return remove_old(self._factory, self._settings, now=self.clock())
+            now = self.clock()
+            return remove_old(self._factory, self._settings, now=now, proved=self._is_proved(now))
         except (SQLAlchemyError, ObscuraError, OSError) as error:  # the next round tries again
             get_logger(__name__).error("audit_events_not_removed", error=type(error).__name__)
             return False
+
+    def _is_proved(self, now: datetime) -> bool:
+        """Tell whether the clock has gone on for a day as one does that nobody sets."""
+        seconds, then = self._clock_since
+        passed = timedelta(seconds=time.monotonic() - seconds)
+        if abs(now - then - passed) > CLOCK_DRIFT_MAX:
+            self._clock_since = time.monotonic(), now
+            return False
+        return passed >= SETTLED
 
 
 @dataclass

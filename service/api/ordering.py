@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import PlanRequest
 from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.deps import Service
@@ -64,7 +65,7 @@ def accepting(service: Service, *plans: Mapping[str, Any]) -> Iterator[Session]:
     require_room(service.settings)
     with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
         for plan in plans:
-            asked = {name: plan[name] for name in ("dataset_id", "recipe", "epsilon", "options")}
+            asked = {name: plan[name] for name in PlanRequest.model_fields if name in plan}
             jobs.plan_job(session, **asked)
     with transaction(service.factory) as session:
         yield session

@@ -92,14 +92,16 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
     missing = not_counted(session, storage, folder, unknown)
     since = published_since(session, folder, missing)
     together: Counter[str | None] = Counter()
-    for missing_nano, journal in missing.values():
-        together[journal.account_id] += missing_nano
+    for shares in missing.values():
+        for share in shares:
+            together[share.account_id] += share.missing_nano
     accounts = _accounts(session, together)
-    for job_id, (missing_nano, journal) in missing.items():
-        finding = _forgotten(job_id, missing_nano, journal, together, accounts, known=job_id not in unknown.journals)
-        if job_id in since:
-            finding = replace(finding, message=f"{finding.message} It has published release {since[job_id]}.")
-        yield finding
+    for job_id, shares in missing.items():
+        for share in shares:
+            finding = _forgotten(job_id, share, together, accounts, known=job_id not in unknown.journals)
+            if job_id in since:
+                finding = replace(finding, message=f"{finding.message} It has published release {since[job_id]}.")
+            yield finding
     for code, names, noun in (
         (FindingCode.RELEASE_UNKNOWN, unknown.releases, "release"),
         (FindingCode.SAMPLE_UNKNOWN, unknown.samples, "sample"),
@@ -109,26 +111,40 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
             yield Finding(code, message)
 
 
+@dataclass(frozen=True)
+class Missing:
+    """What a journal shows of one account's budget, and how much of it the ledger does not count, in nano-units.
+
+    `account_id` is None where the journal is of a time when its lines named none.
+    """
+
+    account_id: str | None
+    shown_nano: int
+    missing_nano: int
+
+
 def not_counted(
     session: Session, storage: Storage, folder: DataFolder, unknown: DataFolder
-) -> dict[str, tuple[int, Journalled]]:
-    """Return, by job, how many nano-units of a journal the ledger does not count, and the journal, which names the
-    account where that is known.
+) -> dict[str, list[Missing]]:
+    """Return, by job, what of its journal the ledger does not count, for each account that pays.
 
     Args:
         unknown: `unknown_to` the database.
     """
     charged = _charged(session, folder.read.keys() - unknown.journals)
-    missing: dict[str, tuple[int, Journalled]] = {}
+    missing: dict[str, list[Missing]] = {}
     for job_id in sorted(folder.journals):
         read = folder.read.get(job_id)
         if job_id in unknown.journals:
             journal = read or journalled(storage, job_id)
-            missing[job_id] = (journal.price_nano, journal)
+            missing[job_id] = [Missing(account_id, shown, shown) for account_id, shown in journal.payers]
         elif read is not None:
-            account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
-            if read.price_nano > charged_nano:
-                missing[job_id] = (read.price_nano - charged_nano, replace(read, account_id=account_id))
+            known = charged.get(job_id, {})
+            own = next(iter(known)) if len(known) == 1 else read.account_id  # older lines name no account
+            payers = [(own, read.price_nano), *read.further.items()]
+            short = [Missing(each, shown, shown - known.get(each or "", 0)) for each, shown in payers]
+            short = [share for share in short if share.missing_nano > 0]
+            missing |= {job_id: short} if short else {}
     return missing
 
 
@@ -147,37 +163,41 @@ _WHY = "it is older than the data folder, or that of another installation."
 
 def _forgotten(
     job_id: str,
-    missing_nano: int,
-    journal: Journalled,
+    share: Missing,
     together: Mapping[str | None, int],
     accounts: Mapping[str, Row[Any]],
     *,
     known: bool,
 ) -> Finding:
-    row = accounts.get(journal.account_id or "")
-    of = "" if journal.account_id is None else f" of account {journal.account_id}"
-    worth = "" if row is None else epsilon_of(row, journal.price_nano)
-    message = f"The journal of job {job_id} shows releases for {journal.price_nano} nano-units{worth}{of}; "
+    row = accounts.get(share.account_id or "")
+    of = "" if share.account_id is None else f" of account {share.account_id}"
+    worth = "" if row is None else epsilon_of(row, share.shown_nano)
+    message = f"The journal of job {job_id} shows releases for {share.shown_nano} nano-units{worth}{of}; "
     if known:
-        message += f"the ledger has charged {journal.price_nano - missing_nano}, so it is older than the journal."
+        charged_nano = share.shown_nano - share.missing_nano
+        message += f"the ledger has charged {charged_nano}, so it is older than the journal."
     else:
         message += f"the database does not know the job: {_WHY}"
-    if row is not None and missing_nano:
-        total_nano = together[journal.account_id]
+    if row is not None and share.missing_nano:
+        total_nano = together[share.account_id]
         message += f" All journals of that account show {total_nano} that are not counted."
         message += what_makes_up(row, total_nano)
     if known:
-        return Finding(FindingCode.JOURNAL_AHEAD, message, journal.account_id)
+        return Finding(FindingCode.JOURNAL_AHEAD, message, share.account_id)
     return Finding(FindingCode.JOURNAL_UNKNOWN, message)
 
 
-def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Account and charges of the holds of jobs."""
+def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Charges of the holds of jobs, by job and account."""
     wanted = set(job_ids)
     query = select(HoldRow.job_id, HoldRow.account_id, HoldRow.charged_nano)
     if len(wanted) <= _NAMED_MAX:
         query = query.where(HoldRow.job_id.in_(wanted))
-    return {row.job_id: (row.account_id, row.charged_nano) for row in session.execute(query) if row.job_id in wanted}
+    charged: dict[str, dict[str, int]] = {}
+    for row in session.execute(query):
+        if row.job_id in wanted:
+            charged.setdefault(row.job_id, {})[row.account_id] = row.charged_nano
+    return charged
 
 
 _ACCOUNTS: Any = select(

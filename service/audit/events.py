@@ -31,6 +31,7 @@ from service.settings import Settings
 FORMAT = "obscura audit log removal"
 VERSION = 1
 EVENTS_MAX = 5000  # at a time
+SETTLED = timedelta(days=1)  # for which a clock has gone on as it should, where it is believed
 TABLES = ("audit_events", "audit_removals")
 _COLUMNS = ", ".join(column.name for column in AuditEvent.__table__.columns)
 _AFTER = text(f"SELECT {_COLUMNS} FROM audit_events WHERE sequence > :after ORDER BY sequence LIMIT :rows")
@@ -161,8 +162,15 @@ def check_removals(session: Session, trusted: Mapping[str, bytes]) -> tuple[int,
     return count, through, digest
 
 
-def remove_old(factory: SessionFactory, settings: Settings, *, now: datetime) -> bool:
+def remove_old(factory: SessionFactory, settings: Settings, *, now: datetime, proved: bool = False) -> bool:
     """Remove events that are older than they are kept, at most EVENTS_MAX, and sign for that. True: there are more.
+
+    By a clock that has just jumped ahead all events would be old, and gone for good. So where a clock is not proved,
+    the log itself must hold an event that is to be kept and is a day old: one that agrees with it wrote that.
+
+    Args:
+        now: aware.
+        proved: whether the clock is known to have gone on as it should for a day.
 
     Raises:
         AuditLogBroken: one of them is not as it was written; nothing is removed.
@@ -171,8 +179,11 @@ def remove_old(factory: SessionFactory, settings: Settings, *, now: datetime) ->
     until = utc_text(now.astimezone(UTC) - timedelta(days=settings.audit_log_days))
     with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
         oldest = session.scalar(select(AuditEvent.at).order_by(AuditEvent.sequence).limit(1))
-    if oldest is None or oldest >= until:
-        return False
+        if oldest is None or oldest >= until:
+            return False
+        settled = AuditEvent.at >= until, AuditEvent.at <= utc_text(now.astimezone(UTC) - SETTLED)
+        if not proved and session.scalar(select(AuditEvent.sequence).where(*settled).limit(1)) is None:
+            return False
     key = open_signing_key(settings.ledger_key_path)
     with transaction(factory) as session:
         if session.get_bind().dialect.name == "postgresql":

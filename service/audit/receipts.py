@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
 from service.audit.signing import RECEIPTS, SignatureRefused, SigningKey, check_signed, keep_newer
-from service.db.job_tables import Release
+from service.db.base import release_id_of
+from service.db.job_tables import FurtherDataset, Release
 from service.db.ledger_tables import AccountRow
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry, body_hash
@@ -145,11 +146,21 @@ def _newest(session: Session) -> Iterable[dict[str, Any]]:
     for account_id in session.scalars(select(Release.account_id).distinct()).all():
         latest = select(func.max(Release.created_at)).where(Release.account_id == account_id).scalar_subquery()
         query = select(Release.id, Release.receipt).where(Release.account_id == account_id)
-        read = {}  # several may be of one minute
+        read: dict[int, dict[str, Any]] = {}  # several may be of one minute
         for row in session.execute(query.where(Release.created_at == latest)):
-            try:
-                read[int(row.receipt["statement"]["entry"]["sequence"])] = row.receipt
-            except (KeyError, TypeError, ValueError):
-                get_logger(__name__).error("receipt_unreadable", release_id=row.id)
+            _read_into(read, row.receipt, row.id)
         if read:
             yield read[max(read)]
+    shares: dict[str, dict[int, dict[str, Any]]] = {}
+    further = select(FurtherDataset.account_id, FurtherDataset.receipt, FurtherDataset.job_id)
+    for row in session.execute(further):
+        if row.receipt is not None:
+            _read_into(shares.setdefault(row.account_id, {}), row.receipt, release_id_of(row.job_id))
+    yield from (read[max(read)] for read in shares.values() if read)
+
+
+def _read_into(read: dict[int, dict[str, Any]], receipt: Any, release_id: str) -> None:
+    try:
+        read[int(receipt["statement"]["entry"]["sequence"])] = receipt
+    except (KeyError, TypeError, ValueError):
+        get_logger(__name__).error("receipt_unreadable", release_id=release_id)

@@ -18,7 +18,14 @@ from privacy.errors import PrivacyError
 from service.audit.checkpoints import Signed, check_checkpoints
 from service.audit.facts import find_changed_facts
 from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
-from service.audit.links import find_orphans, find_strayed_jobs, find_unapproved_raises, find_unpaid_releases
+from service.audit.links import (
+    find_half_held,
+    find_orphans,
+    find_strayed_jobs,
+    find_unapproved_raises,
+    find_unpaid_releases,
+    find_unpaid_shares,
+)
 from service.audit.prices import Prices
 from service.audit.receipts import Witness
 from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, check_hash, rate_at_opening, replay_hold
@@ -80,12 +87,13 @@ def verify(
         reading.missing_accounts()
         releases = 0
         if not heads:
-            for find in (find_orphans, find_strayed_jobs, find_unapproved_raises):
+            for find in (find_orphans, find_strayed_jobs, find_half_held, find_unapproved_raises):
                 reading.findings += find(session)
             reading.findings += find_changed_facts(session, reading.heads, fingerprints=fingerprints)
             for release in find_unpaid_releases(session, trusted):
                 releases += 1
                 reading.findings += [] if release is None else [release]
+            reading.findings += find_unpaid_shares(session, trusted)
         return Report(
             full=not heads,
             accounts=reading.accounts,

@@ -85,10 +85,11 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
         missing = not_counted(session, storage, folder, unknown)
         newer = {account_id for account_id, entry in receipts.items() if not _knows(session, account_id, entry)}
         together = Counter[str]()
-        for job_id, (nano, journal) in missing.items():
-            if journal.account_id is None and nano:
-                raise BackupRefused(f"The journal of job {job_id} does not name its account: see docs/backups.md.")
-            together[str(journal.account_id)] += nano
+        for job_id, shares in missing.items():
+            for share in shares:
+                if share.account_id is None and share.missing_nano:
+                    raise BackupRefused(f"The journal of job {job_id} does not name its account: see docs/backups.md.")
+                together[str(share.account_id)] += share.missing_nano
         for account_id in newer:
             spent_nano = int(receipts[account_id]["spent_nano"])
             account = _account(session, account_id)

@@ -7,7 +7,7 @@ import math
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from service import admins, decisions, ledger
+from service import admins, decisions, jobs, ledger
 from service.access import Principal, Scope, visible
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
@@ -19,7 +19,7 @@ from service.projects import PROJECTS_MAX
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
-EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS}
+EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
 RECENT_REQUESTS = 50
 RECENT_KEYS = 100
 

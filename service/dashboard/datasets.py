@@ -43,6 +43,7 @@ from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
 from service.ingest.formats import FORMATS
+from service.jobs.lookup import reads
 from service.views import jobs
 from service.views.datasets import dataset as dataset_view
 from service.views.rows import ROWS_MAX, newest
@@ -108,7 +109,7 @@ def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form
 @router.get("/datasets/{dataset_id}")
 def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
     """Show what was declared about a dataset, its jobs, and what deleting it would do."""
-    using = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
+    using = or_(reads(dataset_id), Job.evaluation_dataset_id == dataset_id)
     with transaction(dashboard.factory, read_only=True) as session:
         row = find(session, Dataset, dataset_id)
         values: dict[str, Any] = {

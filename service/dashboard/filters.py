@@ -14,8 +14,10 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
 from service.access import visible
+from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow
 from service.errors import InvalidInput
+from service.jobs.lookup import paid_by
 from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 
@@ -76,7 +78,10 @@ class Filters:
         if self.recipe:
             found.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
         if self.account:
-            found.append(table.account_id == self.account)
+            paying = table in (Job, Release)
+            found.append(paid_by(table, self.account) if paying else table.account_id == self.account)
+            own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == self.account)
+            found.append(own.exists())
         if self.q:
             newest = visible(session, table, select(table.id)).order_by(table.created_at.desc()).limit(SEARCHED_MAX)
             named = table.id.in_(newest) & table.name.icontains(self.q, autoescape=True)

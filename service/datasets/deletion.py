@@ -172,6 +172,6 @@ def _needs(dataset_id: str) -> ColumnElement[bool]:
     Drawing from a release needs none. A training does without the dataset that its release will be measured on.
     """
     named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
-    training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *named))
+    training = and_(Job.kind == TRAIN, or_(jobs.reads(dataset_id), *named))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)
     return and_(or_(training, public), Job.state.in_(UNFINISHED))

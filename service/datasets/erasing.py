@@ -20,7 +20,7 @@ from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import ledger
 from service.datasets import fingerprints
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.job_tables import Job, Sweep
+from service.db.job_tables import FurtherDataset, Job, Sweep
 from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, transaction
 from service.jobs.kinds import KINDS
@@ -51,13 +51,15 @@ def _was_used(session: Session, dataset_id: str) -> bool:
     jobs = exists().where(
         or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *named), not_(over)
     )
-    return session.scalar(select(or_(jobs, exists().where(Sweep.dataset_id == dataset_id)))) is True
+    others = exists().where(Sweep.dataset_id == dataset_id), exists().where(FurtherDataset.dataset_id == dataset_id)
+    return session.scalar(select(or_(jobs, *others))) is True
 
 
 def _blank(session: Session, dataset: Dataset, now: datetime) -> None:
     dataset.name, dataset.classes, dataset.erased_at = NAME, [], now
     dataset.height = dataset.width = dataset.channels = dataset.records_declared = 1
     dataset.subjects_declared = dataset.failure_code = None
+    dataset.subjects_recognised = False
     dataset.format = dataset.content_sha256 = dataset.content_bytes = None
     if dataset.account_id is not None and dataset.ready_at is not None:
         fact = erased_facts(dataset.id, DECLARATION)

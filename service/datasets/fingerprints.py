@@ -103,6 +103,19 @@ class KnownAsPublic(InvalidInput):
         )
 
 
+class SubjectsKnown(InvalidInput):
+    """Subjects of an upload are in another account. It never says which, or how many, or whose."""
+
+    code: ClassVar[str] = "upload_refused"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Subjects of this upload are in another account of this project already, and nobody has two budgets. Leave "
+            "out what is theirs, and upload it into the account in which they are. Nothing was stored.",
+            fault="known_subjects",
+        )
+
+
 class Terms(Protocol):
     """What an account promises about everything that it will ever publish."""
 
@@ -128,11 +141,12 @@ def at_least_as_strict(payer: Terms, other: Terms) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Where images are known, as of the moment at which so many uploads had been accepted. PRIVATE."""
+    """Where images and subjects are known, as of the moment at which so many uploads had been accepted. PRIVATE."""
 
     accounts: frozenset[str]
     public: bool
     accepted: int
+    of_subjects: frozenset[str] = frozenset()  # accounts
 
 
 def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
@@ -200,14 +214,21 @@ def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
                 return
 
 
-def look_up(factory: SessionFactory, digests: Fingerprints) -> Known:
-    """Find out where images are known, without holding any lock."""
+def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprints = frozenset()) -> Known:
+    """Find out where images and subjects are known, without holding any lock."""
     with transaction(factory, read_only=True) as session:
         accepted = _accepted(session)  # before the images are looked up: whatever is accepted later is noticed
-    return _known(accepted, (_holders(factory, part) for part in _in_parts(digests)))
+    found = [(_holders(factory, part) for part in _in_parts(each)) for each in (digests, subjects)]
+    return _known(accepted, *found)
 
 
-def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Known | None = None) -> str | None:
+def settle(
+    session: Session,
+    dataset: Dataset,
+    digests: Fingerprints,
+    known: Known | None = None,
+    subjects: Fingerprints = frozenset(),
+) -> str | None:
     """Decide which account pays for a dataset whose upload is being accepted, or that it may be public.
 
     One image of another account is enough to join it. Where the dataset joins that account, everything else in it is
@@ -222,6 +243,8 @@ def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Kno
         dataset: whose fingerprints are recorded.
         digests: of its images.
         known: what `look_up` found; looked up again, under the lock, if an upload was accepted since.
+        subjects: the fingerprints of its subjects, where they are recognised. One of another account than that which
+            pays is refused, and moves nothing: that account would pay for everybody who is new here.
 
     Returns:
         The id of the account that pays; None where the dataset is public.
@@ -231,11 +254,13 @@ def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Kno
             protects another unit.
         KnownAsPrivate: The dataset is public, and an account protects one of its images.
         KnownAsPublic: The dataset is private, and one of its images is public.
+        SubjectsKnown: One of its subjects is in another account.
     """
     wait_for_others(session)
     accepted = _accepted(session)
     if known is None or known.accepted != accepted:
-        known = _known(accepted, (list(session.scalars(_HOLDERS, part)) for part in _in_parts(digests)))
+        found = [(list(session.scalars(_HOLDERS, part)) for part in _in_parts(each)) for each in (digests, subjects)]
+        known = _known(accepted, *found)
     if dataset.account_id is None:
         if known.accounts:
             raise KnownAsPrivate
@@ -249,6 +274,8 @@ def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Kno
     payer = session.get_one(AccountRow, concerned.pop()) if concerned else own
     if concerned or payer.project_id != own.project_id or not at_least_as_strict(payer, own):
         raise OverlapRefused
+    if known.of_subjects - {payer.id}:
+        raise SubjectsKnown
     return payer.id
 
 
@@ -287,9 +314,13 @@ def _holders(factory: SessionFactory, part: dict[str, Any]) -> Sequence[str | No
         return list(session.scalars(_HOLDERS, part))
 
 
-def _known(accepted: int, holders: Iterable[Iterable[str | None]]) -> Known:
+def _known(
+    accepted: int, holders: Iterable[Iterable[str | None]], of_subjects: Iterable[Iterable[str | None]]
+) -> Known:
     found = {holder for part in holders for holder in part}
-    return Known(frozenset(holder for holder in found if holder is not None), None in found, accepted)
+    accounts = frozenset(holder for holder in found if holder is not None)
+    known_in = frozenset(holder for part in of_subjects for holder in part if holder is not None)
+    return Known(accounts, None in found, accepted, known_in)
 
 
 def _in_parts(digests: Fingerprints) -> Iterator[dict[str, Any]]:

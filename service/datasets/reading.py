@@ -25,9 +25,18 @@ from obscura.private_files import make_private_folder
 from obscura.wire.faults import Fault
 from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint
+from service.datasets.recognition import recognise
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
-from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names
+from service.ingest.array_files import (
+    IMAGES_NAME,
+    LABELS_NAME,
+    QUARANTINE,
+    SEALED_SUFFIX,
+    SUBJECTS_NAME,
+    array_names,
+    create_array,
+)
 from service.ingest.faults import explain
 from service.ingest.formats import format_named
 from service.ingest.request import Declaration, IngestLimits, IngestRequest
@@ -89,13 +98,14 @@ class UploadsStopped(ObscuraError):
 
 @dataclass(frozen=True, slots=True)
 class Upload(Declaration):
-    """One upload of a dataset's content: the declaration that it is held to, whose account pays, and its number.
+    """One upload of a dataset's content: the declaration that it is held to, whose account and project, and its number.
 
     Files that it leaves behind are told by `attempt` from those of another upload of the dataset.
     """
 
     account_id: str | None = None
     attempt: int = 0
+    project_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,8 @@ class Content:
     """Content that was read, and what is recorded about it. The number of records is left out on purpose.
 
     `private_fingerprints` are those of its images (`service.datasets.fingerprints`). They are what is known as private
-    or as public, so those of public content are as secret. `vault_key_id` names the key that it is sealed under.
+    or as public, so those of public content are as secret. `private_subjects` are those of its subjects, where they are
+    recognised. `vault_key_id` names the key that it is sealed under.
     `publish` puts it in its place: to be called in the transaction that records it, where nobody else writes under the
     dataset's name. Calling it again changes nothing.
     """
@@ -127,6 +138,7 @@ class Content:
     private_fingerprints: Fingerprints = field(repr=False)
     vault_key_id: str = field(repr=False)
     publish: Callable[[], None]
+    private_subjects: Fingerprints = field(default=frozenset(), repr=False)
 
 
 @contextmanager
@@ -155,10 +167,11 @@ def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
             request = replace(request, target=stack.enter_context(stage))
         _run_ingest(request)
         digests = _judge(request, fingerprint_key)
+        subjects = _recognised(request, upload.project_id, fingerprint_key)
         with _disk_faults(request):
             storage_of(settings).send(request.target, key)
         key_id = vault.key_id_of(request.target_key)
-        yield Content(upload, sent.format, digest, size, digests, key_id, lambda: _publish(settings, request))
+        yield Content(upload, sent.format, digest, size, digests, key_id, lambda: _publish(settings, request), subjects)
 
 
 def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
@@ -314,6 +327,22 @@ def _judge_subjects(request: IngestRequest, count: int, subjects_max: int) -> No
         private_subjects = subjects.read()
         if int(private_subjects.min()) < 0 or len(np.unique(private_subjects)) > subjects_max:
             raise _error(Fault.INTERNAL, request)
+
+
+def _recognised(request: IngestRequest, project_id: str, fingerprint_key: bytes) -> Fingerprints:
+    """Store the subjects under the numbers by which they are known again; returns their fingerprints, if so."""
+    if not request.subjects_recognised:
+        return frozenset()
+    try:
+        with _array(request, SUBJECTS_NAME) as subjects:
+            private_hashes = subjects.read()
+        numbers, digests = recognise(private_hashes, project_id, fingerprint_key)
+        (request.target / f"{SUBJECTS_NAME}{SEALED_SUFFIX}").unlink()
+        with create_array(request, SUBJECTS_NAME, numbers.shape, np.int64) as stored:
+            stored.append(numbers)
+    except (OSError, NotFound, ValueError):
+        raise _error(Fault.INTERNAL, request) from None
+    return digests
 
 
 def _array(request: IngestRequest, name: str) -> vault.SealedArray:

@@ -53,7 +53,7 @@ def receive(
     Raises:
         NotFound, Conflict: As `states.begin_upload`; also where somebody else took over meanwhile.
         InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `reading.staged`.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
         OutOfDisk: There is too little room; nothing was read.
         Unauthorized: The key was revoked, or has expired, meanwhile.
@@ -77,12 +77,12 @@ def accept(factory: SessionFactory, content: Content, *, now: datetime, by: str 
     Raises:
         Conflict: Somebody else took over.
         Unauthorized: The key that it came with opens nothing any more.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
     """
-    upload, digests = content.upload, content.private_fingerprints
+    upload, images, subjects = content.upload, content.private_fingerprints, content.private_subjects
     fingerprints.forget(factory, upload.dataset_id, upload.attempt - 1)  # one that was given up may have left some
-    known = fingerprints.look_up(factory, digests)
-    fingerprints.record(factory, upload.dataset_id, upload.attempt, digests)
+    known = fingerprints.look_up(factory, images, subjects)
+    fingerprints.record(factory, upload.dataset_id, upload.attempt, images | subjects)
     with transaction(factory) as session:
         if by is not None:
             require_usable(session, by, now=now)

@@ -53,6 +53,7 @@ def declare(
     records_declared: int,
     subjects_declared: int | None,
     now: datetime,
+    subjects_recognised: bool = False,
 ) -> Dataset:
     """Declare a dataset. Everything declared is public.
 
@@ -70,6 +71,8 @@ def declare(
         subjects_declared: Upper bound on the subjects, for a dataset of an account whose unit is the subject: there
             the guarantee is computed from it. None for every other dataset.
         now: Aware.
+        subjects_recognised: The same id is the same subject in every such dataset of the project. So a subject can be
+            in several datasets of one account, and is refused where it is in another account.
 
     Raises:
         InvalidInput: The declaration contradicts itself or a limit, or a public dataset could be of several projects.
@@ -95,6 +98,8 @@ def declare(
     account = None if account_id is None else find(session, AccountRow, account_id)
     project_id = projects.choose(session) if account is None else account.project_id
     _check_subjects(account, records_declared, subjects_declared)
+    if subjects_recognised and subjects_declared is None:
+        raise InvalidInput("Only a dataset that declares subjects can have them recognised.")
     dataset = Dataset(
         id=new_id("ds"),
         account_id=account_id,
@@ -106,6 +111,7 @@ def declare(
         channels=channels,
         records_declared=records_declared,
         subjects_declared=subjects_declared,
+        subjects_recognised=subjects_recognised,
         state=DatasetState.DECLARED,
         created_at=now,
         project_id=project_id,
@@ -206,8 +212,10 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         dataset.channels,
         dataset.records_declared,
         dataset.subjects_declared,
+        dataset.subjects_recognised,
         dataset.account_id,
         dataset.upload_attempt,
+        dataset.project_id,
     )
 
 
@@ -237,13 +245,15 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         OverlapRefused: Its images are known, and no one account may pay for them.
         KnownAsPrivate: It is public, and images of it are known as private.
         KnownAsPublic: It is private, and images of it are known as public.
+        SubjectsKnown: Subjects of it are in another account.
     """
     session.expire_all()
     upload = content.upload
     dataset = find(session, Dataset, upload.dataset_id)
     if dataset.state is DatasetState.READY and dataset.upload_attempt == upload.attempt:
         return dataset  # it was accepted, and the answer to that was lost
-    payer_id = fingerprints.settle(session, dataset, content.private_fingerprints, known)
+    images, subjects = content.private_fingerprints, content.private_subjects
+    payer_id = fingerprints.settle(session, dataset, images, known, subjects)
     values = {"format": content.format, "content_sha256": content.sha256, "content_bytes": content.bytes}
     values |= {"account_id": payer_id, "joined": payer_id != dataset.account_id, "vault_key_id": content.vault_key_id}
     values |= {"ready_at": now, "upload_lease_until": None}

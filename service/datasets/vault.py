@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,24 @@ def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
         NotFound: The dataset has no content, or no key (SealBroken: the content is not what was stored).
     """
     return _read(settings, dataset_id, IMAGES_NAME), _read(settings, dataset_id, LABELS_NAME)
+
+
+def open_datasets(settings: Settings, dataset_ids: Sequence[str]) -> tuple[Images, Labels, list[int]]:
+    """Decrypt several stored datasets, whose images are alike, into memory, one behind the other. PRIVATE.
+
+    Returns:
+        Images and labels as `open_dataset` returns those of one, and how many of them are each dataset's.
+
+    Raises:
+        NotFound: As for `open_dataset`.
+    """
+    images, counts = _read_together(settings, dataset_ids, IMAGES_NAME)
+    return images, _read_together(settings, dataset_ids, LABELS_NAME)[0], counts
+
+
+def open_all_subjects(settings: Settings, dataset_ids: Sequence[str]) -> Subjects:
+    """As `open_subjects`, of several datasets, one behind the other."""
+    return _read_together(settings, dataset_ids, SUBJECTS_NAME)[0]
 
 
 def open_images(settings: Settings, dataset_id: str) -> SealedArray:
@@ -181,6 +201,16 @@ class SealedArray:
         values.flags.writeable = False
         return values
 
+    def read_into(self, values: Array) -> None:
+        """Fill an array of this shape and type with the whole of it.
+
+        Raises:
+            SealBroken: the shape or type is another one.
+        """
+        if (values.shape, values.dtype) != (self.shape, self.dtype):
+            raise SealBroken
+        self._fill(values)
+
     def batches(self) -> Iterator[Array]:
         """Yield the values in order, a bounded number of records at a time; the memory is used again for each batch."""
         record_bytes = max(prod(self.shape[1:]) * self.dtype.itemsize, 1)
@@ -220,6 +250,17 @@ class SealedArray:
 def _read(settings: Settings, dataset_id: str, name: str) -> Array:
     with _open(settings, dataset_id, name) as array:
         return array.read()
+
+
+def _read_together(settings: Settings, dataset_ids: Sequence[str], name: str) -> tuple[Array, list[int]]:
+    with ExitStack() as stack:
+        arrays = [stack.enter_context(_open(settings, dataset_id, name)) for dataset_id in dataset_ids]
+        counts = [array.shape[0] for array in arrays]
+        values = np.empty((sum(counts), *arrays[0].shape[1:]), arrays[0].dtype)
+        for array, end in zip(arrays, accumulate(counts), strict=True):
+            array.read_into(values[end - array.shape[0] : end])
+    values.flags.writeable = False
+    return values, counts
 
 
 def _open(settings: Settings, dataset_id: str, name: str) -> SealedArray:

@@ -17,6 +17,7 @@ class Dataset(Base):
     """An uploaded set of labelled images. All columns but the hash and the byte count are declared by its owner.
 
     `subjects_declared` is an upper bound on the number of subjects; a dataset that has it carries subject ids.
+    `subjects_recognised` says that they are known again in every other such dataset of the project.
     `joined` says that images of it were known from another account, which then became this dataset's. `vault_key_id`
     names the key that its arrays are sealed under, without telling anything about it; PRIVATE like the content's hash.
     `upload_attempt` counts the uploads that were begun; it fences what belongs to an upload, as a job's attempt does.
@@ -50,6 +51,7 @@ class Dataset(Base):
     channels: Mapped[int]
     records_declared: Mapped[int]
     subjects_declared: Mapped[int | None]
+    subjects_recognised: Mapped[bool] = mapped_column(default=False, server_default=false())
     state: Mapped[DatasetState] = mapped_column(values_of(DatasetState, "state"), default=DatasetState.DECLARED)
     format: Mapped[ShortText | None]
     joined: Mapped[bool] = mapped_column(default=False)
@@ -69,7 +71,8 @@ class Dataset(Base):
 
 
 class Fingerprint(Base):
-    """The first 16 bytes of the HMAC of one decoded image, and the upload that brought it. PRIVATE: never shown.
+    """16 bytes of the HMAC of one decoded image, or of one subject that is recognised, and the upload that brought it.
+    PRIVATE: never shown.
 
     It counts once that upload has been accepted. Those of private images outlive their dataset, whose account they are
     known in, unless nothing has ever read them; those of public ones go with it.

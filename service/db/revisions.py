@@ -60,6 +60,21 @@ def replace_rule(table: str, column: str, before: str, after: str) -> None:
         op.create_check_constraint(name, table, sa.text(after))
 
 
+def replace_unique(table: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """Let other columns of a table be unique together, which they are in all stored rows."""
+    both = before, after
+    named = [op.f(f"uq_{table}_{'_'.join(columns)}") for columns in both]
+    if op.get_bind().dialect.name != "sqlite":
+        op.drop_constraint(named[0], table, type_="unique")
+        op.create_unique_constraint(named[1], table, list(after))
+        return
+    texts = [f"CONSTRAINT {name} UNIQUE ({', '.join(columns)})" for name, columns in zip(named, both, strict=True)]
+    write_schema(table, *texts)
+    bind = op.get_bind()
+    bind.exec_driver_sql("PRAGMA writable_schema=RESET")  # this connection reads the schema again
+    bind.exec_driver_sql(f"REINDEX {table}")
+
+
 def write_schema(table: str, before: str, after: str) -> None:
     """Replace part of the text of a table's schema on SQLite, which cannot alter a constraint.
 

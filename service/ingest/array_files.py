@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from obscura.wire.faults import Fault, Refused
 from obscura.wire.subjects import SubjectId
 from service.ingest.request import Declaration, IngestRequest
-from service.ingest.subjects import subject_numbers
+from service.ingest.subjects import hashed_numbers, subject_numbers
 from service.sealing import SealedWriter
 
 IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME = "images.npy", "labels.npy", "subjects.npy"
@@ -104,7 +104,8 @@ def store(
     with create_array(request, LABELS_NAME, (count,), np.int64) as stored:
         stored.append(private_labels)
     if request.subjects_declared is not None:
-        numbers = subject_numbers(private_ids, request.subjects_declared)
+        number = hashed_numbers if request.subjects_recognised else subject_numbers
+        numbers = number(private_ids, request.subjects_declared)
         with create_array(request, SUBJECTS_NAME, (count,), np.int64) as stored:
             stored.append(numbers)
     with create_array(request, IMAGES_NAME, (count, *request.record_shape), np.uint8) as stored:

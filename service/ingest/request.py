@@ -45,7 +45,8 @@ class Declaration:
 
     `records_declared` is an upper bound: more records are refused. Fewer are allowed, and how many fewer stays inside
     the private zone; every price and every `delta <= 1/n` is computed from the declared number. `subjects_declared`
-    bounds the subjects likewise; content carries subject ids exactly when it is given.
+    bounds the subjects likewise; content carries subject ids exactly when it is given. With `subjects_recognised` the
+    same id is the same subject in other datasets, too.
 
     Raises:
         InvalidInput: It contradicts itself.
@@ -58,6 +59,7 @@ class Declaration:
     channels: int
     records_declared: int
     subjects_declared: int | None = None
+    subjects_recognised: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no content could keep."""
@@ -68,6 +70,8 @@ class Declaration:
             wrong = "height, width and records_declared are positive, channels is 1 or 3"
         if self.subjects_declared is not None and not 1 <= self.subjects_declared <= self.records_declared:
             wrong = "subjects_declared is between 1 and records_declared"
+        if self.subjects_recognised and self.subjects_declared is None:
+            wrong = "subjects that are recognised are declared"
         if wrong is not None:
             raise InvalidInput(f"The declaration cannot be right: {wrong}.")
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, Update, and_, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
 from service import ledger, queue, quotas
-from service.db.job_tables import FailureCode, Job
+from service.db.job_tables import FailureCode, FurtherDataset, Job
 from service.errors import Conflict, InvalidInput
-from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
+from service.jobs.endings import end_job, end_unpublished, holds_of, may_publish, settle, tries_left
 from service.jobs.lookup import get_job, lock_job, stale_attempt
 from service.jobs.silence import without_silence
 from service.ledger.stops import stopped
@@ -168,8 +168,13 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     job = lock_job(session, job_id)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):
         raise Conflict(f"This job has {job.state.value} already; there is nothing to cancel.", job_id=job_id)
-    if job.state is JobState.CANCELLED:
-        return job
+    if job.state is not JobState.CANCELLED:
+        cancel(session, job, now=now, discard=discard)
+    return job
+
+
+def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) -> None:
+    """As `request_cancel`, of an unfinished job whose row is locked."""
     early = None
     if job.kind == TRAIN:
         early = EarlyEnd.DISCARDED if discard else job.ended_early or EarlyEnd.CANCELLED
@@ -180,7 +185,6 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     if job.state is JobState.QUEUED and not may_publish(session, job):
         settle(session, job, reason="cancelled before it started", now=now)
         end_job(session, job, JobState.CANCELLED, now=now)
-    return job
 
 
 def wish_for(session: Session, *, job_id: str, attempt: int) -> Wish | None:
@@ -222,7 +226,9 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
 def _claimable(now: datetime) -> ColumnElement[bool]:
     """Jobs that nobody runs; trainings whose account is stopped wait until an operator has mended the ledger."""
     expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
-    return and_(or_(Job.state == JobState.QUEUED, expired), or_(Job.hold_id.is_(None), ~stopped(Job.account_id)))
+    elsewhere = exists().where(FurtherDataset.job_id == Job.id, stopped(FurtherDataset.account_id))
+    armable = or_(Job.hold_id.is_(None), and_(~stopped(Job.account_id), ~elsewhere))
+    return and_(or_(Job.state == JobState.QUEUED, expired), armable)
 
 
 def _take(
@@ -248,9 +254,9 @@ def _take(
     if _changed(session, taken) != 1:
         return None
     session.refresh(job)
-    if job.hold_id is not None:
-        ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
-    quotas.take_turn(session, job.account_id, now=now)
+    for hold_id in holds_of(session, job):
+        ledger.fence(session, hold_id=hold_id, attempt=job.attempt, now=now)
+    quotas.take_turn(session, job.project_id, now=now)
     return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
 
 

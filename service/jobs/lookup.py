@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, exists, or_, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
-from service.access import find, visible
+from service.access import find, is_own, project_of, visible
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Made, Release, Sweep
+from service.db.job_tables import FurtherDataset, Job, Made, Release, Sweep
 from service.errors import NotFound, StaleAttempt
 
 MadeByJob = TypeVar("MadeByJob", bound=Made)
@@ -26,9 +26,70 @@ def get_release(session: Session, release_id: str) -> Release:
     return find(session, Release, release_id)
 
 
+def get_own_release(session: Session, release_id: str) -> Release:
+    """Return a release of the caller's own project, or raise NotFound: its account is not shared with it."""
+    release = get_release(session, release_id)
+    if not is_own(session, project_of(session, release.account_id)):
+        message = "This stays with the project that has trained the release: it tells of its account."
+        raise NotFound(message, release_id=release_id)
+    return release
+
+
+def trained_on(session: Session, release: Release) -> Dataset:
+    """Return the dataset of a release that was found: its classes and the size of its images are known with it."""
+    return session.get_one(Dataset, release.dataset_id)
+
+
+def training_of(session: Session, release: Release) -> Job:
+    """Return the training of a release that was found, for what is known with the release: recipe and options."""
+    return session.get_one(Job, release.job_id)
+
+
+def payer_of(session: Session, release: Release) -> dict[str, str | None]:
+    """Return the columns by which a job on a release belongs to its account and dataset.
+
+    Of a release that another project shares they are empty: the job is that of who asks.
+    """
+    own = is_own(session, project_of(session, release.account_id))
+    return {name: getattr(release, name) if own else None for name in ("account_id", "dataset_id")}
+
+
+def receipt_of(session: Session, release: Release, account_id: str | None) -> dict[str, Any]:
+    """Return the receipt of an account that has paid for a release; of the first, where none is named.
+
+    Raises:
+        NotFound: the account has not paid for it.
+    """
+    if account_id in (None, release.account_id):
+        return release.receipt
+    of_account = FurtherDataset.job_id == release.job_id, FurtherDataset.account_id == account_id
+    found = visible(session, FurtherDataset, select(FurtherDataset.receipt)).where(*of_account)
+    receipt: dict[str, Any] | None = session.scalar(found.order_by(FurtherDataset.position).limit(1))
+    if receipt is None:
+        raise NotFound("This account has not paid for the release.", account_id=account_id)
+    return receipt
+
+
 def get_dataset(session: Session, dataset_id: str) -> Dataset:
     """Return a dataset, or raise NotFound."""
     return find(session, Dataset, dataset_id)
+
+
+def reads(dataset_id: Any) -> ColumnElement[bool]:
+    """Return the condition that a job reads a private dataset, alone or together with others.
+
+    Args:
+        dataset_id: an id, or a column of them.
+    """
+    further = exists().where(FurtherDataset.job_id == Job.id, FurtherDataset.dataset_id == dataset_id)
+    return or_(Job.dataset_id == dataset_id, further)
+
+
+def paid_by(table: type[Job | Release], account_id: str) -> ColumnElement[bool]:
+    """Return the condition that an account pays for a job, or has paid for a release, alone or with others."""
+    job_id = table.id if table is Job else Release.job_id
+    further = exists().where(FurtherDataset.job_id == job_id, FurtherDataset.account_id == account_id)
+    return or_(table.account_id == account_id, further)
 
 
 def get_sweep(session: Session, sweep_id: str) -> Sweep:

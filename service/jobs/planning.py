@@ -2,91 +2,56 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import TRAIN, DatasetState, Visibility
-from privacy.accounting.filter import Filter
+from obscura.wire.words import DatasetState, Visibility
 from privacy.errors import InvalidParameter, PrivacyError
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import Plan
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
-from service import ledger
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
 from service.errors import Conflict, InvalidInput, LedgerCorruption
 from service.jobs.lookup import get_dataset
-from service.ledger import Account, Unit
+from service.jobs.training_sets import TrainingSet, training_set
 from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024
 DELTA_SHARE = 10  # a delta above 1 / (10 n) is remarked on; the field asks for "much less than 1/n"
 
 
-@dataclass(frozen=True)
-class TrainingSet:
-    """A private dataset that may be trained on, and who pays for it: its account, whose filter is open."""
-
-    dataset: Dataset
-    account: Account
-    privacy_filter: Filter
-    units_declared: int
-
-    @property
-    def units(self) -> str:
-        """What the account protects, in the plural."""
-        return f"{self.account.unit.value}s"
-
-    def budget_nano(self, epsilon: float) -> int:
-        """Return the nano-units that an epsilon at the account's delta holds.
-
-        Raises:
-            InvalidInput: epsilon is not a finite number above 0, or holds nothing.
-        """
-        is_number = not isinstance(epsilon, bool) and isinstance(epsilon, int | float)
-        if not is_number or not math.isfinite(epsilon) or epsilon <= 0:
-            raise InvalidInput(
-                f"epsilon must be a finite number above 0; {epsilon!r} was given.", epsilon=repr(epsilon)
-            )
-        try:
-            budget_nano = self.privacy_filter.nano_of(epsilon)
-        except PrivacyError as error:
-            raise InvalidInput(f"This epsilon cannot be planned: {error}.") from error
-        if budget_nano < 1:
-            account = self.account
-            raise InvalidInput(
-                f"epsilon {epsilon:g} buys nothing on account *{account.name}*: at its delta it is less than the "
-                "smallest amount that is counted. Ask for more.",
-                epsilon=epsilon,
-            )
-        return budget_nano
-
-
-def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
+def plan_job(
+    session: Session,
+    *,
+    dataset_id: str,
+    recipe: str,
+    epsilon: float,
+    options: Mapping[str, Any],
+    further_dataset_ids: Sequence[str] = (),
+) -> Plan:
     """Compute a plan and its price. Reads public parameters, never data, and does not ask whether the account has it.
 
     Args:
         dataset_id: a private dataset; its content need not have arrived.
-        epsilon: what the job may spend at the account's delta, > 0 and finite.
+        epsilon: what the job may spend at the account's delta, > 0 and finite; of several, at each one's.
+        further_dataset_ids: further private datasets, which are read together with it.
 
     Raises:
         NotFound: no such dataset.
         InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
             contributes, the dataset cannot be trained on, or the public one that the options name is of no use.
     """
-    return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
+    return plan_on(session, training_set(session, dataset_id, further_dataset_ids), recipe, epsilon, options)
 
 
 def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
     """As `plan_job`, on a training set that was looked up already."""
     plan = _plan(trained, recipe, epsilon, options)
     _require_public(session, plan, trained.dataset)
-    note = delta_note(trained.account.delta, trained.units_declared, trained.units)
-    return plan if note is None else replace(plan, notes=(*plan.notes, note))
+    notes = [delta_note(one.account.delta, one.units_declared, one.units) for one in trained.payers]
+    return replace(plan, notes=(*plan.notes, *dict.fromkeys(note for note in notes if note is not None)))
 
 
 def charged_before_useful(plan: Any) -> int | None:
@@ -100,63 +65,6 @@ def charged_before_useful(plan: Any) -> int | None:
         return None
 
 
-def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> TrainingSet:
-    """Return a private dataset and its account, fit for training as far as their declarations go.
-
-    Args:
-        lock: it can neither be deleted nor join another account, as an upload may make it, before this transaction
-            ends. Whoever pays for a training must be found after that.
-
-    Raises:
-        NotFound: no such dataset.
-        InvalidInput: it is public, was deleted, or its account's promise cannot be kept for it.
-    """
-    dataset = get_dataset(session, dataset_id)
-    if lock:
-        session.refresh(dataset, with_for_update={"read": True})
-    if dataset.visibility is not Visibility.PRIVATE or dataset.account_id is None:
-        raise InvalidInput(
-            "Training needs a private dataset, which belongs to an account. This one is public: "
-            "it can be the evaluation dataset of a job."
-        )
-    if dataset.state is DatasetState.DELETED:
-        raise InvalidInput("This dataset was deleted.")
-    account = ledger.get_account(session, dataset.account_id)
-    if account.unit is Unit.SUBJECT and dataset.subjects_declared is None:
-        raise InvalidInput(
-            f"Account *{account.name}* protects whole subjects, but this dataset carries no subject ids: a training "
-            "on it would protect single records only. Declare it again with subjects_declared, and upload the ids."
-        )
-    n = units_declared(session, dataset, account)
-    trained = TrainingSet(dataset, account, ledger.filter_of(account), n)
-    if account.delta > 1 / n:
-        raise InvalidInput(
-            f"Account *{account.name}* has delta {account.delta:g}, which is above 1/{n} ({1 / n:.3g}) for the {n} "
-            f"{trained.units} declared in its datasets: such a guarantee would allow publishing some of them. Use an "
-            "account with a smaller delta.",
-            **{"delta": account.delta, "delta_max": 1 / n, f"{trained.units}_declared": n},
-        )
-    return trained
-
-
-def units_declared(session: Session, dataset: Dataset, account: Account) -> int:
-    """Return n: how many units an account speaks of when a training on one of its datasets is asked for.
-
-    Its delta is for all that it ever publishes. So what was declared is added up over all of its datasets that have, or
-    had, content and over the one asked for. A deleted one counts if a training on it was ever begun: what that
-    published stays published. A unit in two datasets counts twice; nobody may look whether it is the same.
-    """
-    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
-    spoken_of = and_(
-        Dataset.account_id == account.id,
-        Dataset.ready_at.is_not(None),
-        or_(Dataset.state != DatasetState.DELETED, begun),
-    )
-    by_subject = func.coalesce(Dataset.subjects_declared, Dataset.records_declared)
-    units = func.sum(by_subject if account.unit is Unit.SUBJECT else Dataset.records_declared)
-    return session.scalar(select(units).where(or_(Dataset.id == dataset.id, spoken_of))) or 0
-
-
 def delta_note(delta: float, n: int, units: str) -> str | None:
     """Return a remark on a delta that is allowed, and more than a tenth of 1/n; None where it is less."""
     if delta <= 1 / (DELTA_SHARE * n):
@@ -165,19 +73,6 @@ def delta_note(delta: float, n: int, units: str) -> str | None:
         f"delta {delta:g} is more than a tenth of 1/n for the {n} {units} declared in the account's datasets: in the "
         f"worst case that delta allows, about {delta * n:.2g} of them would be left unprotected. For a new account, "
         f"choose at most 1/{DELTA_SHARE * n}."
-    )
-
-
-def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
-    """Return what was declared about a private dataset and its account's unit: all that a plan is made from."""
-    return PublicFacts(
-        classes=tuple(dataset.classes),
-        height=dataset.height,
-        width=dataset.width,
-        channels=dataset.channels,
-        records_declared=dataset.records_declared,
-        unit=account.unit.value,
-        subjects_declared=dataset.subjects_declared,
     )
 
 
@@ -230,7 +125,8 @@ def require_content(session: Session, trained: TrainingSet, recipe: str, evaluat
         InvalidInput: the evaluation dataset is of no use for this training.
         Conflict: a dataset's content has not arrived.
     """
-    require_ready(session, trained.dataset, "training dataset")
+    for one in trained.all:
+        require_ready(session, one.dataset, "training dataset")
     if evaluation_dataset_id is None:
         return
     if recipe in RECIPES and RECIPES[recipe].publishes == "histogram":
@@ -276,16 +172,36 @@ def _require_public(session: Session, plan: Plan, training: Dataset) -> None:
 
 
 def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    budget_nano = trained.budget_nano(epsilon)
-    facts = facts_of(trained.dataset, trained.account)
+    """Return a plan that costs no account more than the epsilon is worth there, at the first one's prices.
+
+    What it releases is found for one account. Stages on samples have another price at another account's rate: so each
+    account's plan is tried, the one to which the epsilon is worth least first, until one is affordable for all.
+    """
+    budgets_nano = {one.account.id: one.budget_nano(epsilon) for one in trained.payers}
     try:
         too_long = len(canonical_json(dict(options))) > OPTIONS_BYTES_MAX
     except (TypeError, ValueError):
         raise InvalidInput("The options must be a JSON object of finite numbers, texts and lists.") from None
     if too_long:
         raise InvalidInput(f"The options are longer than {OPTIONS_BYTES_MAX} bytes.")
+    for payer in sorted(trained.payers, key=lambda one: budgets_nano[one.account.id]):
+        plan = _plan_for(trained, payer, recipe, budgets_nano[payer.account.id], options)
+        if len(trained.payers) == 1:
+            return plan
+        priced = [plan.priced_by(one.privacy_filter, budgets_nano[one.account.id]) for one in trained.payers]
+        if all(one.price_nano <= one.budget_nano for one in priced):
+            return priced[0]
+    raise InvalidInput(
+        "This cannot be planned: what one of the accounts could pay for, another one could not, at their rates. Ask "
+        "for less, or train on them one by one.",
+    )
+
+
+def _plan_for(
+    trained: TrainingSet, payer: TrainingSet, recipe: str, budget_nano: int, options: Mapping[str, Any]
+) -> Plan:
     try:
-        plan = build_plan(recipe, dict(options), trained.privacy_filter, budget_nano, facts)
+        plan = build_plan(recipe, dict(options), payer.privacy_filter, budget_nano, trained.facts)
     except PrivacyError as error:
         refused = {"parameter": error.name} if isinstance(error, InvalidParameter) else {}
         raise InvalidInput(f"This cannot be planned: {error}.", **refused) from error

@@ -30,8 +30,9 @@ from service.jobs.kind import Ask
 from service.jobs.kinds.train import at_the_present_rate, hold_price, newest_release
 from service.jobs.lifecycle import request_cancel
 from service.jobs.lookup import get_sweep
-from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
+from service.jobs.planning import plan_on, require_anchors_ready, require_content
 from service.jobs.submission import remember
+from service.jobs.training_sets import TrainingSet
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
 
@@ -107,7 +108,7 @@ def submit_sweep(
             ask = Ask(new_id("job"), now + timedelta(microseconds=position))
             named = {"evaluation_dataset_id": evaluation_dataset_id, "sweep_id": sweep_id}
             hold_price(session, ask, trained, plan, epsilon=trial.epsilon, options=trial.options, **named)
-        quotas.require_jobs(session, account.id, now=now)
+        quotas.require_jobs(session, account.project_id, now=now)
         return sweep
 
     return at_the_present_rate(session, dataset_id, held_on)

@@ -19,7 +19,7 @@ from service.ledger.accounts import (
 )
 from service.ledger.chain import Entry
 from service.ledger.counting import charge_count
-from service.ledger.facts import order_of, record_fact, record_sample, require_as_held
+from service.ledger.facts import further_datasets, order_of, record_fact, record_sample, require_as_held
 from service.ledger.holds import (
     RateChanged,
     arm,
@@ -27,6 +27,7 @@ from service.ledger.holds import (
     charge,
     fence,
     hold,
+    holds_of,
     lock_to_hold,
     released,
     return_hold,
@@ -73,9 +74,11 @@ __all__ = [
     "fence",
     "filter_of",
     "filter_of_hold",
+    "further_datasets",
     "get_account",
     "get_hold",
     "hold",
+    "holds_of",
     "insufficient",
     "lock_account",
     "lock_to_hold",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -19,6 +21,7 @@ from service.settings import Settings
 ROUND_SECONDS = 5.0
 ASKING = timedelta(seconds=45)  # for which a process has a person to itself; longer than the provider may take
 PEOPLE_PER_ROUND_MAX = 1000
+ASKED_AT_ONCE_MAX = 8
 
 
 class Confirming(Background):
@@ -36,18 +39,24 @@ class Confirming(Background):
     ) -> None:
         super().__init__("obscura-people")
         self._settings, self._factory, self._provider, self._clock = settings, factory, provider, clock
+        self._interval = timedelta(seconds=settings.oidc_confirm_seconds)
 
     def round(self) -> int:
         """Ask about everybody whose turn it is; return for how many the provider answered."""
-        now, answered = self._clock(), 0
+        now, away = self._clock(), threading.Event()
         with transaction(self._factory, read_only=True) as session:
-            waiting = due(session, now, timedelta(seconds=self._settings.oidc_confirm_seconds))
+            waiting = due(session, now, self._interval)
             gone = long_lapsed(session, now=now)
-        for person_id in waiting:
+
+        def ask(person_id: str) -> bool:
             try:
-                answered += self._ask(person_id)
+                return not away.is_set() and self._ask(person_id)
             except ProviderUnavailable:  # nobody waits for as many time-outs as there are people
-                break
+                away.set()
+                return False
+
+        with ThreadPoolExecutor(ASKED_AT_ONCE_MAX) as pool:
+            answered = sum(pool.map(ask, waiting))
         if gone:
             with transaction(self._factory) as session:
                 end_lapsed(session, now=now)
@@ -74,7 +83,8 @@ class Confirming(Background):
     def _ask(self, person_id: str) -> bool:
         now = self._clock()
         free = Person.asked_until.is_(None) | (Person.asked_until <= now)
-        this = select(Person).where(Person.id == person_id, free, Person.refresh_token.is_not(None))
+        old = Person.confirmed_at <= now - self._interval  # still: another process may have asked since
+        this = select(Person).where(Person.id == person_id, free, old, Person.refresh_token.is_not(None))
         with transaction(self._factory) as session:
             person = session.scalar(this.with_for_update(skip_locked=True))
             if person is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 
 from service.errors import NotFound
 from service.storage.interface import Storage
@@ -22,7 +22,8 @@ _SHELF, _SUFFIX = "journals", ".jsonl"
 class Line:
     """One charge whose releases may exist: `count` of them, for `price_nano` of the account's budget together.
 
-    Lines from before they named an account have none.
+    Lines from before they named an account have none. `further` are the prices that other accounts pay for the same
+    releases, by account; None for most.
     """
 
     attempt: int
@@ -30,6 +31,7 @@ class Line:
     count: int
     price_nano: int
     account_id: str | None = None
+    further: Mapping[str, int] | None = None
 
 
 class Journal:
@@ -45,13 +47,17 @@ class Journal:
         self._attempt, self._account_id = attempt, account_id
         storage.append(self._key, b"")
 
-    def write(self, *, stage: str, count: int, price_nano: int) -> None:
+    def write(self, *, stage: str, count: int, price_nano: int, further: Mapping[str, int] | None = None) -> None:
         """Append a line; it is on the disk when this returns.
+
+        Args:
+            further: what other accounts pay for the same releases, by account.
 
         Raises:
             OSError: the disk is full or failing; nothing may be released.
         """
-        line = json.dumps(asdict(Line(self._attempt, stage, count, price_nano, self._account_id))).encode()
+        told = asdict(Line(self._attempt, stage, count, price_nano, self._account_id, further))
+        line = json.dumps({name: value for name, value in told.items() if name != "further" or value}).encode()
         # A newline on both sides: a line that a crash tore apart cannot spoil the next one.
         self._storage.append(self._key, b"\n" + line + b"\n")
 
@@ -75,20 +81,28 @@ def read_journal(storage: Storage, job_id: str) -> Iterator[Line]:
 @dataclass(frozen=True)
 class Journalled:
     """What a journal shows: what its releases cost together in nano-units, how many there are by stage, and of which
-    account's budget, where its lines say so.
+    account's budget, where its lines say so; and what they cost further accounts, which few do.
     """
 
     price_nano: int
     counts: Counter[str]
     account_id: str | None
+    further: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def payers(self) -> list[tuple[str | None, int]]:
+        """Every account that pays, the job's own first, and what the releases cost it."""
+        return [(self.account_id, self.price_nano), *self.further.items()]
 
 
 def journalled(storage: Storage, job_id: str) -> Journalled:
     """Add up the lines of a job's journal."""
-    lines, counts = list(read_journal(storage, job_id)), Counter[str]()
+    lines, counts, further = list(read_journal(storage, job_id)), Counter[str](), Counter[str]()
     for line in lines:
         counts[line.stage] += line.count
-    return Journalled(sum(line.price_nano for line in lines), counts, next((line.account_id for line in lines), None))
+        further.update(line.further or {})
+    own = next((line.account_id for line in lines), None)
+    return Journalled(sum(line.price_nano for line in lines), counts, own, further)
 
 
 def journalled_jobs(storage: Storage) -> list[str]:

@@ -19,6 +19,7 @@ from obscura.wire.words import EntryKind
 from service import ledger
 from service.access import require_visible, visible
 from service.db.access_tables import Decision
+from service.db.job_tables import FurtherDataset, Job
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
@@ -149,6 +150,25 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     ids = session.scalars(query).all()
     paid = Payments.read(session, ids[:limit])
     return [paid.payer(id) for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
+
+
+def cohorts(session: Session, account_id: str) -> list[Payer]:
+    """Return the cohorts of an account's population, oldest first: itself, every account that a training has read
+    together with it, and whatever was read together with those. Alone where there was none.
+
+    Raises:
+        NotFound: No account has this id.
+    """
+    require_visible(session, AccountRow, account_id)
+    pairs = visible(session, FurtherDataset, select(Job.account_id, FurtherDataset.account_id).distinct())
+    read_together = session.execute(pairs.join(Job, Job.id == FurtherDataset.job_id)).all()
+    found, reached = set[str](), {account_id}
+    while reached - found:
+        found = found | reached
+        reached = {each for pair in read_together if found & set(pair) for each in pair if each is not None}
+    paid = Payments.read(session, found)
+    oldest = sorted(paid.accounts.values(), key=lambda row: (row.created_at, row.id))
+    return [paid.payer(row.id) for row in oldest]
 
 
 def count(paid: ledger.Entry) -> CountRecord:

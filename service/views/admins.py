@@ -71,7 +71,7 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
     ]
 
 
-def webhooks(session: Session, rows: Sequence[Webhook]) -> list[WebhookRecord]:
+def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[WebhookRecord]:
     """Webhooks without their secrets, each with what became of it."""
-    states = states_of(session, rows)
+    states = states_of(session, rows, now)
     return [record_of(WebhookRecord, row, state=states[row.id]) for row in rows]

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.job_schemas import (
     FINAL_STATES,
     EventRecord,
+    JobCohort,
     JobRecord,
     ProgressFacts,
 )
@@ -21,8 +22,8 @@ from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
 from service.access import visible
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Sample
-from service.db.ledger_tables import AccountRow
+from service.db.job_tables import FurtherDataset, Job, Sample
+from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import NotFound
 from service.jobs import charged_before_useful
 from service.jobs.kind import failure_of
@@ -105,8 +106,13 @@ def event(session: Session, row: Job) -> EventRecord:
 
 
 def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
-    """Return the holds and the accounts of jobs, compared with the log."""
-    return Payments.read(session, (row.account_id for row in rows), (row.hold_id for row in rows))
+    """Return the holds and the accounts of jobs, compared with the log: of some trainings there are several."""
+    trainings = [row.id for row in rows if row.kind == TRAIN]
+    joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(trainings))
+    all_holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id)).where(HoldRow.job_id.in_(joint))
+    found = session.execute(all_holds).all() if trainings else []
+    account_ids = [*(row.account_id for row in rows), *(account_id for account_id, _ in found)]
+    return Payments.read(session, account_ids, [*(row.hold_id for row in rows), *(hold_id for _, hold_id in found)])
 
 
 def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
@@ -135,15 +141,51 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
     )
 
 
+def cohorts_of(session: Session, rows: Sequence[AnyJob], paid: Payments) -> dict[str, list[JobCohort]]:
+    """Return the accounts that pay for trainings on several datasets, by the job's id; most jobs have none."""
+    trainings = {row.id: row for row in rows if row.kind == TRAIN}
+    query = visible(session, FurtherDataset).where(FurtherDataset.job_id.in_(trainings))
+    found = session.scalars(query.order_by(FurtherDataset.position)).all() if trainings else []
+    named: dict[str, dict[str, list[str]]] = {}  # datasets by account, by job
+    for row in found:
+        own = {str(trainings[row.job_id].account_id): [str(trainings[row.job_id].dataset_id)]}
+        named.setdefault(row.job_id, own).setdefault(row.account_id, []).append(row.dataset_id)
+    holds = {(hold.job_id, hold.account_id): hold for hold in paid.holds.values()}
+    return {
+        job_id: [_cohort(paid, holds[job_id, account_id], dataset_ids) for account_id, dataset_ids in accounts.items()]
+        for job_id, accounts in named.items()
+    }
+
+
+def _cohort(paid: Payments, hold: ledger.Hold, dataset_ids: list[str]) -> JobCohort:
+    return JobCohort(
+        account_id=hold.account_id,
+        dataset_ids=dataset_ids,
+        price_nano=hold.amount_nano,
+        price_epsilon=paid.epsilon_of(hold.account_id)(hold.amount_nano),
+        charged_nano=hold.charged_nano,
+    )
+
+
 def _records(session: Session, rows: Sequence[AnyJob], paid: Payments, drawn: Mapping[str, Sample]) -> list[JobRecord]:
     going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
     stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(going_on))
     plans = session.execute(stored).all() if going_on else []
     useful_from_nano = {job_id: charged_before_useful(plan) for job_id, plan in plans}
-    return [_record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id)) for row in rows]
+    cohorts = cohorts_of(session, rows, paid)
+    return [
+        _record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id), cohorts.get(row.id, []))
+        for row in rows
+    ]
 
 
-def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from_nano: int | None) -> JobRecord:
+def _record(
+    row: AnyJob,
+    facts: ProgressFacts,
+    drawn: Sample | None,
+    useful_from_nano: int | None,
+    cohorts: Sequence[JobCohort],
+) -> JobRecord:
     """Return a job's record.
 
     Args:
@@ -151,6 +193,7 @@ def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from
         facts: Its progress.
         drawn: The sample that it draws.
         useful_from_nano: What a training that goes on must have charged to have something to publish.
+        cohorts: The accounts that pay, where several datasets are read together.
     """
     publishes = None if useful_from_nano is None else facts.charged_nano >= max(useful_from_nano, 1)
     return record_of(
@@ -163,6 +206,7 @@ def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from
         progress=facts,
         failure=failure_of(row),
         sample_id=None if drawn is None else drawn.id,
+        cohorts=list(cohorts),
     )
 
 

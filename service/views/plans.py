@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
+from obscura.wire.job_schemas import BudgetFacts, PlannedCohort, PlanRecord, PlanRequest, StageFacts
 from privacy.plans.plan import Plan
 from service import jobs, ledger
-from service.access import find
-from service.db.dataset_tables import Dataset
 from service.errors import InvalidInput
+from service.jobs.training_sets import TrainingSet, training_set
 from service.settings import Settings
 
 _EXTRACTORS_NAMED_MAX = 10
@@ -24,14 +23,8 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
     """
     made = jobs.plan_job(session, **{name: getattr(asked, name) for name in PlanRequest.model_fields})
     require_extractor(settings, made)
-    account_id = find(session, Dataset, asked.dataset_id).account_id
-    if account_id is None:
-        raise InvalidInput("Training needs a private dataset, which belongs to an account.")
-    payer = ledger.get_account(session, account_id)
-    before = ledger.balance_of(payer)
-    epsilon_of = ledger.filter_of(payer).epsilon_of
-    left_after_nano = max(before.left_nano - made.price_nano, 0)
-    affordable = not payer.frozen and made.budget_nano <= before.left_nano
+    trained = training_set(session, asked.dataset_id, asked.further_dataset_ids)
+    payer, epsilon_of = trained.account, trained.privacy_filter.epsilon_of
     return PlanRecord(
         recipe=made.recipe,
         dataset_id=asked.dataset_id,
@@ -54,16 +47,41 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         buys=made.facts,
         notes=list(made.notes),
         config=made.config.model_dump(),
-        budget=BudgetFacts(
-            account_id=payer.id,
-            limit_epsilon=before.limit_epsilon,
-            left_epsilon=before.left_epsilon,
-            left_nano=before.left_nano,
-            left_after_epsilon=epsilon_of(left_after_nano) if affordable else before.left_epsilon,
-            left_after_nano=left_after_nano if affordable else before.left_nano,
-            affordable=affordable,
-        ),
+        budget=_budget(payer, made),
+        cohorts=_cohorts(trained, made, asked.epsilon) if trained.further else [],
     )
+
+
+def _budget(payer: ledger.Account, made: Plan) -> BudgetFacts:
+    before, epsilon_of = ledger.balance_of(payer), ledger.filter_of(payer).epsilon_of
+    left_after_nano = max(before.left_nano - made.price_nano, 0)
+    affordable = not payer.frozen and made.budget_nano <= before.left_nano
+    return BudgetFacts(
+        account_id=payer.id,
+        limit_epsilon=before.limit_epsilon,
+        left_epsilon=before.left_epsilon,
+        left_nano=before.left_nano,
+        left_after_epsilon=epsilon_of(left_after_nano) if affordable else before.left_epsilon,
+        left_after_nano=left_after_nano if affordable else before.left_nano,
+        affordable=affordable,
+    )
+
+
+def _cohorts(trained: TrainingSet, made: Plan, epsilon: float) -> list[PlannedCohort]:
+    cohorts = []
+    for payer in trained.payers:
+        priced = made.priced_by(payer.privacy_filter, payer.budget_nano(epsilon))
+        named = [one.dataset.id for one in trained.all if one.account.id == payer.account.id]
+        cohorts.append(
+            PlannedCohort(
+                dataset_ids=named,
+                price_nano=priced.price_nano,
+                price_epsilon=payer.privacy_filter.epsilon_of(priced.price_nano),
+                delta=payer.account.delta,
+                budget=_budget(payer.account, priced),
+            )
+        )
+    return cohorts
 
 
 def require_extractor(settings: Settings, plan: Plan) -> None:

@@ -91,7 +91,7 @@ def _take(session: Session, now: datetime) -> Sequence[Outgoing]:
     """Take what is due, so that nobody else sends it meanwhile. What a webhook that is told nothing was to get goes."""
     due = select(Delivery.webhook_id).where(Delivery.next_at <= now).distinct().limit(WEBHOOKS_A_ROUND_MAX)
     waiting = session.scalars(due).all()
-    live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), is_live())).all()
+    live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), is_live(now))).all()
     gone = set(waiting) - {webhook.id for webhook in live}
     session.execute(update(Delivery).where(Delivery.webhook_id.in_(gone)).values(next_at=None))
     taken = []

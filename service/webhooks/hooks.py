@@ -82,10 +82,10 @@ def secrets_of(webhook: Webhook, now: datetime) -> list[str]:
     return [webhook.secret] if former is None else [webhook.secret, former]
 
 
-def states_of(session: Session, webhooks: Sequence[Webhook]) -> dict[str, str]:
+def states_of(session: Session, webhooks: Sequence[Webhook], now: datetime) -> dict[str, str]:
     """Return the word for what became of each webhook, by its id: active, failing, disabled or revoked."""
     ids = [webhook.id for webhook in webhooks]
-    gone = set(session.scalars(select(Webhook.id).where(Webhook.id.in_(ids), is_of_somebody_gone())))
+    gone = set(session.scalars(select(Webhook.id).where(Webhook.id.in_(ids), is_of_somebody_gone(now))))
     return {webhook.id: "revoked" if webhook.id in gone else _state(webhook) for webhook in webhooks}
 
 

@@ -154,7 +154,8 @@ class Scene:
         """Every job has ended, every journal is paid for, every artifact is captured, and the ledger verifies."""
         with transaction(self.shop.factory, read_only=True) as session:
             everything = set(session.scalars(select(Job.id)))
-            captured = session.scalars(select(EntryRow.job_id).where(EntryRow.kind == EntryKind.CAPTURE)).all()
+            ended = select(EntryRow.job_id, EntryRow.account_id).where(EntryRow.kind == EntryKind.CAPTURE)
+            captured = session.execute(ended).all()
         found = audit(self.shop.settings, everything, {})
         assert found.sound, found
         assert len(captured) == len(set(captured))

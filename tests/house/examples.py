@@ -20,6 +20,7 @@ TOGETHER = tuple(
         "api",
         "api_more",
         "formats",
+        "cohorts",
         "uneven",
         "ledger",
         "operations",
@@ -47,10 +48,16 @@ NOT_RUN = {
     "obscura webhooks test": "asks a server elsewhere; tests/service/api/routes/test_webhooks.py runs it",
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
     "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
+    **dict.fromkeys(
+        [f"obscura releases {verb}" for verb in ("share", "unshare", "publish", "requests", "approve")],
+        "needs two departments and a release; tests/service/api/routes/test_shares.py runs it",
+    ),
     "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
     "obscura quickstart digits": "tests/service/cli/test_quickstart.py runs it and compares what it says",
     "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "
     "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
+    "openssl rand": "needs another program",
+    "obscura datasets push people-2026/": "needs pictures of people; tests/service/cli/test_cohorts.py pushes some",
     "obscura datasets push volumes/ --account patients --slices axial": "needs NIfTI files; "
     "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",

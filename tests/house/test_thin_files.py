@@ -39,12 +39,13 @@ OWN = {
     "privacy/auditing/payment_order.py": "a game that tries to break a mechanism",
     "privacy/mechanisms/contribution.py": "a mechanism, with its proof",
     "service/api/routes/audit.py": "a noun's routes",
+    "service/api/routes/shares.py": "a noun's routes",
     "service/api/routes/webhooks.py": "likewise",
     "service/audit/anchors.py": "reads what a stranger's server says",
     "service/datasets/erasing.py": "what is erased and why that is safe, which the audit relies on",
+    "service/datasets/recognition.py": "a keyed number and fingerprint, with the reason that they tell nothing",
     "service/db/revisions.py": "of migrations alone",
     "service/db/writers.py": "who waits for SQLite's one writer; it carries the bar of 300 pairs a second",
-    "service/people/confirming.py": "a thread of its own, beside what it says to the provider and what follows",
     "service/ledger/counting.py": "what spends without a hold",
     "service/ledger/facts.py": "what is written and moves no budget",
     "workers/evaluation/membership.py": "an attack, which only tests and benchmarks mount",
@@ -52,6 +53,7 @@ OWN = {
     "workers/supervise/dispatch.py": "the embedded mode's only part of its own",
     "workers/train/checkpoints.py": "a sealed file, with its crash safety",
     "workers/train/croissant.py": "a format of the outside world",
+    "workers/train/unions.py": "what of several datasets is read, with the proof that a unit changes it once",
 }
 
 

@@ -104,7 +104,10 @@ def has_keys(session: Session, settings: Settings, job: Job) -> bool:
         return True
     config = {} if job.plan is None else job.plan.get("config", {})
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
-    reads.append(job.dataset_id if job.kind == TRAIN else job.evaluation_dataset_id)
+    if job.kind == TRAIN:
+        reads += [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job.id))]
+    else:
+        reads.append(job.evaluation_dataset_id)
     ready = select(Dataset.id).where(Dataset.state == DatasetState.READY)  # the keys of others are gone for good
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
     paths = [settings.ledger_key_path, *(key_path(settings, dataset_id) for dataset_id in sorted(wanted))]

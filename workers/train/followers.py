@@ -208,7 +208,8 @@ def read_armed_training(context: Context) -> Training:
     """
     with transaction(context.factory, read_only=True) as session:
         training = read_training(session, context.attempt)
-        if ledger.get_hold(session, training.hold_id).state is not ledger.HoldState.ARMED:
+        states = {ledger.get_hold(session, payer.hold_id).state for payer in training.payers}
+        if states != {ledger.HoldState.ARMED}:
             raise Conflict("The hold of this training is not armed.", job_id=context.attempt.job_id)
     require_keys(context.settings, training)
     return training

@@ -1,13 +1,8 @@
-"""A training as it was accepted: its rows, what follows from them, and what its recipe is given.
-
-A charge is a transaction, committed before the release that it pays for; between the two a line goes to the job's
-journal (`service.storage.journals`).
-"""
+"""A training as it was accepted: its rows, what follows from them, and what its recipe is given."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,28 +13,26 @@ from sqlalchemy.orm import Session
 
 from models.extractor import Extractor, ExtractorUnusable, read_extractor
 from obscura.wire.words import DatasetState, EntryKind, Visibility
-from privacy.accounting.events import Event
 from privacy.accounting.filter import Filter
-from privacy.errors import BudgetExceeded, EventRefused
 from privacy.mechanisms.noise import derive_key
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import Plan, PublicFacts, Stage, stage_from_json
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Images, Labels, key_id_of, key_path, open_dataset, open_subjects, read_key
+from service.datasets.vault import Images, Labels, key_id_of, key_path, open_dataset, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.errors import Conflict, HoldExhausted, LedgerCorruption, NotFound
+from service.errors import Conflict, LedgerCorruption, NotFound
 from service.failpoints import failpoint
-from service.jobs.planning import facts_of
+from service.jobs.training_sets import facts_of
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage, work_key
-from service.storage.journals import Journal
 from workers.recipes.interface import Budget, Progress, Run, Trainer, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt
 from workers.train.checkpoints import SealedFolder
+from workers.train.unions import key_of_all, open_together
 
 _PAGE_ROWS = 1000
 Ended = TypeVar("Ended")
@@ -91,20 +84,44 @@ class Context:
         return storage_of(self.settings)
 
 
+@dataclass(frozen=True)
+class Payer:
+    """An account that pays for a training: its hold, and what the same releases cost it."""
+
+    account: ledger.Account
+    privacy_filter: Filter  # by which its hold was priced: the account's may have changed since
+    hold_id: str
+    stages: Mapping[str, Stage]
+    charged_nano: int  # by earlier attempts
+
+
 @dataclass(frozen=True, repr=False)
 class Training:
-    """A training as it was ordered and paid for. All of it is public but `secret`, which seeds the noise."""
+    """A training as it was ordered and paid for. All of it is public but `secret`, which seeds the noise.
+
+    Attributes:
+        datasets: that it reads, its own first.
+        payers: every account that pays, in the order in which they are locked.
+    """
 
     job: Job
     account: ledger.Account
-    dataset: Dataset
+    datasets: tuple[Dataset, ...]
     anchors: Dataset | None
     plan: Plan
     facts: PublicFacts
-    privacy_filter: Filter  # by which its hold was priced: the account's may have changed since
-    hold_id: str
-    charged_nano: int  # by earlier attempts
+    payers: tuple[Payer, ...]
     secret: bytes
+
+    @property
+    def dataset(self) -> Dataset:
+        """Its own: the first that was named."""
+        return self.datasets[0]
+
+    @property
+    def payer(self) -> Payer:
+        """The account of its own dataset, which the plan speaks of."""
+        return next(payer for payer in self.payers if payer.account.id == self.account.id)
 
 
 def read_training(session: Session, attempt: Attempt) -> Training:
@@ -118,23 +135,36 @@ def read_training(session: Session, attempt: Attempt) -> Training:
     if job.account_id is None or job.dataset_id is None or job.hold_id is None:
         raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
     account = ledger.get_account(session, job.account_id)
-    dataset = session.get_one(Dataset, job.dataset_id)
-    if dataset.state is not DatasetState.READY:
-        raise NotFound("The dataset has no content.", dataset_id=dataset.id)
+    named = [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job.id))]
+    datasets = tuple(session.get_one(Dataset, dataset_id) for dataset_id in named)
+    for dataset in datasets:
+        if dataset.state is not DatasetState.READY:
+            raise NotFound("The dataset has no content.", dataset_id=dataset.id)
     secret = jobs.secret_of(session, job_id=job.id, attempt=attempt.number)
     ledger.require_as_held(session, job, secret.hex())
     plan = plan_from_json(job.plan)
     return Training(
         job=job,
         account=account,
-        dataset=dataset,
+        datasets=datasets,
         anchors=anchors_of(session, plan),
         plan=plan,
-        facts=facts_of(dataset, account),
-        privacy_filter=ledger.filter_of_hold(session, job.hold_id),
-        hold_id=job.hold_id,
-        charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
+        facts=facts_of(datasets, account),
+        payers=tuple(_payer(session, hold_id, plan) for hold_id in ledger.holds_of(session, job.id)),
         secret=secret,
+    )
+
+
+def _payer(session: Session, hold_id: str, plan: Plan) -> Payer:
+    """Return who pays by a hold, at the prices of the entry that took it; old ones tell none, and have the plan's."""
+    reserved, entry = ledger.get_hold(session, hold_id), ledger.entry_of_hold(session, hold_id, EntryKind.HOLD)
+    told = [stage_from_json(stage, plan.facts) for stage in entry.details.get("stages", ())]
+    return Payer(
+        account=ledger.get_account(session, reserved.account_id),
+        privacy_filter=ledger.filter_of_hold(session, hold_id),
+        hold_id=hold_id,
+        stages={stage.name: stage for stage in told or plan.stages},
+        charged_nano=reserved.charged_nano,
     )
 
 
@@ -166,93 +196,13 @@ def require_keys(settings: Settings, training: Training) -> None:
         LedgerCorruption: the key of a dataset that the training reads is not the one that it was stored under.
         NotFound: it is gone.
     """
-    for dataset in (training.dataset, training.anchors):
+    for dataset in (*training.datasets, training.anchors):
         if dataset is None or dataset.vault_key_id is None:  # uploaded before keys had ids
             continue
         if key_id_of(read_key(key_path(settings, dataset.id))) != dataset.vault_key_id:
             raise LedgerCorruption(
                 "The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id
             )
-
-
-def charged_by_stage(session: Session, training: Training) -> Counter[str]:
-    """Return the nano-units that all attempts of a training have charged, by stage, from the ledger's entries."""
-    charged: Counter[str] = Counter()
-    after = 0
-    while rows := ledger.entries(session, training.account.id, after, _PAGE_ROWS):
-        for entry in rows:
-            if entry.kind is EntryKind.CHARGE and entry.hold_id == training.hold_id:
-                charged[entry.details["stage"]] += entry.amount_nano
-        after = rows[-1].sequence
-    return charged
-
-
-class HeldBudget:
-    """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
-
-    A recipe may only privatise what its plan announced: an event with other noise or sensitivity is refused.
-
-    It is closed from the start where this attempt is there to publish what was paid for.
-
-    Args:
-        context: of the attempt, which has armed the hold.
-        training: whose journal gets a line for every charge before anything is released for it.
-    """
-
-    def __init__(self, context: Context, training: Training) -> None:
-        self._context, self._training = context, training
-        self._journal = Journal(context.storage, training.job.id, context.attempt.number, training.account.id)
-        self.charged_nano = training.charged_nano
-        self.closed = training.job.ended_early is not None
-
-    def close(self) -> None:
-        """Refuse every further charge: the training ends early, with what it has."""
-        self.closed = True
-
-    def charge(self, event: Event, stage: str) -> None:
-        """Pay for `event.count` releases; durable when this returns.
-
-        Raises:
-            BudgetExceeded: the hold does not cover the event, or the budget is closed; nothing was charged.
-            EventRefused: the plan has no such stage, or announced it with another event.
-            OSError: the journal cannot be written; nothing may be released.
-        """
-        training, planned = self._training, self._training.plan.stage(stage)
-        if planned is None or not planned.announces(event):
-            raise EventRefused(stage, event)
-        amount_nano = planned.price_of(event.count)
-        if self.closed:
-            raise BudgetExceeded(amount_nano, 0)
-        before_nano = self.charged_nano
-        try:
-            with transaction(self._context.factory) as session:
-                self.charged_nano = ledger.charge(
-                    session,
-                    hold_id=training.hold_id,
-                    attempt=self._context.attempt.number,
-                    amount_nano=amount_nano,
-                    stage=stage,
-                    event=event.to_json(),
-                    paid_as_whole=planned.paid_as_whole,
-                    now=datetime.now(UTC),
-                )
-                failpoint("charge.before")
-        except HoldExhausted as error:
-            left_nano = error.numbers.get("left_nano")
-            raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
-        failpoint("charge.after")
-        self._journal.write(stage=stage, count=event.count, price_nano=self.charged_nano - before_nano)
-        failpoint("journal.after")
-
-    def in_numbers(self) -> dict[str, float]:
-        """Return what was charged and what is planned, as reports show it."""
-        charged_nano, planned_nano = self.charged_nano, self._training.plan.price_nano
-        return {
-            "charged_nano": charged_nano,
-            "planned_nano": planned_nano,
-            "charged_epsilon": self._training.privacy_filter.epsilon_of(charged_nano),
-            "planned_epsilon": self._training.privacy_filter.epsilon_of(planned_nano),
-        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -292,7 +242,7 @@ def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> Pub
 
 
 def open_run(context: Context, training: Training, public: PublicParts, budget: Budget, progress: Progress) -> Run:
-    """Open the private data of a hold that is armed, and return what the recipe is given.
+    """Open the private data of holds that are armed, and return what the recipe is given.
 
     Args:
         context: of the attempt, on the device to train on.
@@ -301,16 +251,11 @@ def open_run(context: Context, training: Training, public: PublicParts, budget: 
     Raises:
         NotFound: the dataset has no content.
     """
-    settings, dataset_id, job_id = context.settings, training.dataset.id, training.job.id
-    key = read_key(key_path(settings, dataset_id))
-    private_images, private_labels = open_dataset(settings, dataset_id)
-    data = TrainingData(
-        private_images,
-        private_labels,
-        training.facts.classes,
-        open_subjects(settings, dataset_id) if training.facts.unit == "subject" else None,
-        **public.given(),
-    )
+    settings, job_id = context.settings, training.job.id
+    dataset_ids = [dataset.id for dataset in training.datasets]
+    key = key_of_all([read_key(key_path(settings, dataset_id)) for dataset_id in dataset_ids])
+    images, labels, subjects = open_together(settings, dataset_ids, with_subjects=training.facts.unit == "subject")
+    data = TrainingData(images, labels, training.facts.classes, subjects, **public.given())
     return Run(
         plan=training.plan,
         facts=training.facts,

@@ -82,7 +82,8 @@ def list_jobs(
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Response:
     """List the jobs, newest first, all or those of an account, a state, a recipe."""
-    asked = narrowed(Job, account_id=account_id, state=state, recipe=recipe)
+    asked = narrowed(Job, state=state, recipe=recipe)
+    asked += [] if account_id is None else [jobs.paid_by(Job, account_id)]
     return answer_newest(service, request, page, Job, views.records, *asked, columns=views.JOBS)
 
 

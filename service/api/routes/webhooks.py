@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -38,14 +40,14 @@ def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Resp
     private = service.settings.webhooks_private
     with transaction(service.factory) as session:
         made = hooks.create(session, admin, **body.model_dump(), private=private, now=service.clock())
-        record = _with_secret(session, made)
+        record = _with_secret(session, made, service.clock())
     return _fresh(record)
 
 
 @router.get("", dependencies=[ADMIN], response_model=Page[WebhookRecord], summary="List webhooks")
 def list_webhooks(service: Running, request: Request, page: Paging) -> Response:
     """List the webhooks of the key's project, newest first, also those that are told nothing any more."""
-    return answer_newest(service, request, page, Webhook, views.webhooks)
+    return answer_newest(service, request, page, Webhook, partial(views.webhooks, now=service.clock()))
 
 
 @router.post(
@@ -59,7 +61,7 @@ def rotate_webhook(service: Running, webhook_id: WebhookId, body: WebhookRotatio
     """Make another secret. For the overlap each request carries a signature under each of the two."""
     with transaction(service.factory) as session:
         made = hooks.rotate(session, webhook_id, **body.model_dump(), now=service.clock())
-        record = _with_secret(session, made)
+        record = _with_secret(session, made, service.clock())
     return _fresh(record)
 
 
@@ -75,13 +77,13 @@ def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Re
 def remove_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
     """Tell an address nothing more, nor what it was to be told already."""
     with transaction(service.factory) as session:
-        (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)])
+        (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)], service.clock())
         hooks.remove(session, webhook_id)
     return answer(request, record)
 
 
-def _with_secret(session: Session, made: Webhook) -> NewWebhookRecord:
-    return NewWebhookRecord(**dict(views.webhooks(session, [made])[0]), secret=made.secret)
+def _with_secret(session: Session, made: Webhook, now: datetime) -> NewWebhookRecord:
+    return NewWebhookRecord(**dict(views.webhooks(session, [made], now)[0]), secret=made.secret)
 
 
 def _fresh(record: NewWebhookRecord) -> Response:

@@ -24,8 +24,9 @@ from service.errors import InvalidInput
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
 from service.jobs.lookup import get_dataset
-from service.jobs.planning import plan_on, require_anchors_ready, require_ready, training_set
+from service.jobs.planning import plan_on, require_anchors_ready, require_ready
 from service.jobs.submission import planned_job, queue_job
+from service.jobs.training_sets import training_set
 
 STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records: bytes of memory
 _NAMED = 3  # classes that are recognised least

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -18,15 +18,16 @@ from service.access import visible
 from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
-from service.db.job_tables import FailureCode, Job, Release
+from service.db.job_tables import FailureCode, FurtherDataset, Job, Release
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
 from service.jobs.endings import end_job, lock_attempt, require_sha256
 from service.jobs.kind import Ask, Kind, Order
 from service.jobs.kinds.evaluate import queue_evaluation
 from service.jobs.lookup import stale_attempt
-from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
+from service.jobs.planning import plan_on, require_anchors_ready, require_content
 from service.jobs.submission import planned_job, queue_job
+from service.jobs.training_sets import TrainingSet, training_set
 from service.ledger import Account
 from service.ledger.chain import body_hash, canonical_json
 from service.ledger.commitments import columns_of, row_digest
@@ -45,27 +46,29 @@ def accept(
     epsilon: float,
     options: Mapping[str, Any],
     evaluation_dataset_id: str | None,
+    further_dataset_ids: Sequence[str] = (),
 ) -> Job:
-    """Accept a training: its price is held from now on.
+    """Accept a training: its price is held from now on, on each account that it reads a dataset of, or on none.
 
     Raises:
         InvalidInput: an argument is out of range.
         NotFound: no such dataset.
         Conflict: a dataset's content has not arrived.
-        InsufficientBudget: the account has too little left; carries every number.
-        AccountFrozen: the account takes no new jobs.
-        RateChanged: the account's limit was raised again and again while this was priced.
+        InsufficientBudget: an account has too little left; carries every number.
+        AccountFrozen: an account takes no new jobs.
+        RateChanged: an account's limit was raised again and again while this was priced.
     """
 
     def held_on(trained: TrainingSet) -> Job:
         require_content(session, trained, recipe, evaluation_dataset_id)
-        _require_affordable(session, trained, epsilon)
+        for payer in trained.payers:
+            _require_affordable(session, payer, epsilon)
         plan = plan_on(session, trained, recipe, epsilon, options)
         require_anchors_ready(session, plan)
         named = {"evaluation_dataset_id": evaluation_dataset_id}
         return hold_price(session, ask, trained, plan, epsilon=epsilon, options=options, **named)
 
-    return at_the_present_rate(session, dataset_id, held_on)
+    return at_the_present_rate(session, dataset_id, held_on, further_dataset_ids)
 
 
 def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) -> None:
@@ -77,12 +80,15 @@ def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) 
         raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
 
 
-def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Held]) -> Held:
-    """Price trainings on a dataset and hold the price, anew where a raise of the limit came between the two.
+def at_the_present_rate(
+    session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Held], further_ids: Sequence[str] = ()
+) -> Held:
+    """Price trainings on a dataset and hold the price, anew where a raise of a limit came between the two.
 
     Args:
         dataset_id: a private dataset.
-        held_on: plans and holds on a dataset that stays as it is and an account that may be raised meanwhile.
+        held_on: plans and holds on datasets that stay as they are and accounts that may be raised meanwhile.
+        further_ids: of the datasets that are read together with it.
 
     Raises:
         RateChanged: as often as this tries, a raise came in between.
@@ -90,7 +96,7 @@ def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[Tr
     for left in reversed(range(PRICINGS_MAX)):
         try:
             with session.begin_nested():  # rolled back, it gives back the account's lock: prices are found without it
-                return held_on(training_set(session, dataset_id, lock=True))
+                return held_on(training_set(session, dataset_id, further_ids, lock=True))
         except ledger.RateChanged:
             if not left:
                 raise
@@ -109,6 +115,9 @@ def hold_price(
 ) -> Job:
     """Hold the price of a planned training, with what is needed to recompute it and bound to the order, and queue it.
 
+    Where several accounts pay, each holds what the same releases cost at its own rate, in the order in which accounts
+    are locked. Until the commit nobody sees one of these holds, and then all.
+
     Args:
         ask: who asks. Of two jobs the older is taken first.
         trained: what it is trained on, and who pays.
@@ -120,29 +129,42 @@ def hold_price(
         AccountFrozen: the account takes no new jobs.
     """
     job = planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
-    details = {
+    further = {position: one.dataset.id for position, one in enumerate(trained.further, start=2)}
+    details: dict[str, Any] = {
         "recipe": plan.recipe,
         "dataset_id": job.dataset_id,
         "epsilon": job.epsilon,
         "plan_sha256": body_hash(job.plan),
-        "stages": [stage.to_json() for stage in plan.stages],
-        "order": ledger.order_of(session, job, job.secret),
+        "order": ledger.order_of(session, job, job.secret, further),
     }
-    try:
-        held = ledger.hold(
-            session,
-            account_id=trained.account.id,
-            job_id=job.id,
-            amount_nano=plan.price_nano,
-            priced_by=trained.privacy_filter,
-            details=details,
-            now=job.created_at,
-        )
-    except InsufficientBudget as error:  # another job was faster
-        raise error.suggesting(newest_release(session, trained.account)) from None
-    job.hold_id = held.id
+    if trained.further:
+        details["accounts"] = sorted(payer.account.id for payer in trained.payers)
+    for position, payer in enumerate(sorted(trained.payers, key=lambda one: one.account.id)):
+        if position > 0:
+            failpoint("joint.hold")
+        own = payer.account.id == trained.account.id
+        priced = plan if own else plan.priced_by(payer.privacy_filter, payer.budget_nano(epsilon))
+        try:
+            held = ledger.hold(
+                session,
+                account_id=payer.account.id,
+                job_id=job.id,
+                amount_nano=priced.price_nano,
+                priced_by=payer.privacy_filter,
+                details=details | {"stages": [stage.to_json() for stage in priced.stages]},
+                now=job.created_at,
+            )
+        except InsufficientBudget as error:  # another job was faster
+            raise error.suggesting(newest_release(session, payer.account)) from None
+        if own:
+            job.hold_id = held.id
     failpoint("hold.after")
-    return queue_job(session, job)
+    queue_job(session, job)
+    for place, one in enumerate(trained.further, start=2):
+        row = FurtherDataset(job_id=job.id, position=place, dataset_id=one.dataset.id, account_id=one.account.id)
+        session.add(row)
+    session.flush()
+    return job
 
 
 def newest_release(session: Session, account: Account) -> str | None:
@@ -168,7 +190,7 @@ def publish(
     kind: str = ReleaseKind.GENERATOR,
     incomplete: Mapping[str, Any] | None = None,
 ) -> Release:
-    """Publish what was trained: capture, receipt, release row and success in one transaction (I7).
+    """Publish what was trained: captures, receipts, release row and success in one transaction (I7).
 
     The evaluation on the dataset that the training names is queued in the same transaction.
 
@@ -196,7 +218,7 @@ def publish(
         return published
     if job.ended_early is EarlyEnd.DISCARDED:
         raise StaleAttempt("What this training has made was discarded.", attempt=attempt, current_attempt=job.attempt)
-    hold_id, account_id, dataset_id = _training_ids(job)
+    account_id, dataset_id = _training_ids(job)
     release = Release(
         id=release_id,
         job_id=job_id,
@@ -211,18 +233,28 @@ def publish(
         incomplete=None if incomplete is None else _json(incomplete),
         created_at=to_the_minute(now),
     )
-    ledger.capture(
-        session,
-        hold_id=hold_id,
-        attempt=attempt,
-        artifact_sha256=artifact_sha256,
-        reason="published",
-        now=now,
-        release={"id": release_id, "sha256": row_digest("releases", columns_of(release))},
-    )
-    capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
-    release.receipt = make_receipt(session, capture, release_id=release_id, key=key)
+    shown = {"id": release_id, "sha256": row_digest("releases", columns_of(release))}
+    receipts: dict[str, dict[str, Any]] = {}
+    for hold_id in ledger.holds_of(session, job_id):
+        if receipts:
+            failpoint("joint.capture")
+        ledger.capture(
+            session,
+            hold_id=hold_id,
+            attempt=attempt,
+            artifact_sha256=artifact_sha256,
+            reason="published",
+            now=now,
+            release=shown,
+        )
+        capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
+        receipts[capture.account_id] = make_receipt(session, capture, release_id=release_id, key=key)
+    if account_id not in receipts:
+        raise LedgerCorruption("A training job has no hold on its account.", job_id=job_id)
+    release.receipt = receipts.pop(account_id)
     session.add(release)
+    for row in ledger.further_datasets(session, job_id):
+        row.receipt = receipts.pop(row.account_id, None)
     if incomplete is None:  # everything was made before anybody could end it
         job.ended_early = job.salvage_attempt = None
     end_job(session, job, JobState.SUCCEEDED, now=now, release_id=release_id)
@@ -231,10 +263,10 @@ def publish(
     return release
 
 
-def _training_ids(job: Job) -> tuple[str, str, str]:
+def _training_ids(job: Job) -> tuple[str, str]:
     if job.hold_id is None or job.account_id is None or job.dataset_id is None:
         raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
-    return job.hold_id, job.account_id, job.dataset_id
+    return job.account_id, job.dataset_id
 
 
 def _json(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from typer.testing import CliRunner
 from obscura.cli import app as cli
 from obscura.wire.words import Outcome
 from service.access import Principal, Scope
+from service.api import auditing
+from service.api.auditing import EventWriter
 from service.audit import events
 from service.audit.events import AuditLogBroken, EventReport, remove_old, verify_events
 from service.audit.signing import open_signing_key, trusted_keys
@@ -175,7 +178,7 @@ def test_old_events_are_removed_under_a_signature_and_the_rest_verifies(log, set
     with transaction(log) as session:
         append(session, [event_of(None, "GET /", None, Outcome.REFUSED, at=now)])
     later = now + timedelta(days=2 * DAYS)
-    while remove_old(log, settings, now=later):
+    while remove_old(log, settings, now=later, proved=True):
         pass
     report = verified(log, settings)
     assert (report.findings, report.events, report.removed_through, report.newest[0]) == ([], 0, 13, 13)
@@ -183,6 +186,30 @@ def test_old_events_are_removed_under_a_signature_and_the_rest_verifies(log, set
         append(session, [event_of(None, "GET /", None, Outcome.REFUSED, at=later)])
     report = verified(log, settings)
     assert (report.findings, report.events, report.newest[0]) == ([], 1, 14)
+
+
+def test_a_clock_that_jumps_ahead_does_not_empty_the_log(log, settings):
+    """By the other year, all of it is old. What is written meanwhile proves nothing: the clock has dated that, too."""
+    other_year = NOW + timedelta(days=730)
+    assert not remove_old(log, settings, now=other_year)
+    with transaction(log) as session:
+        append(session, [event_of(None, "GET /", None, Outcome.REFUSED, at=other_year)])
+    assert not remove_old(log, settings, now=other_year + 23 * HOUR)
+    assert verified(log, settings).events == 13
+    assert not remove_old(log, settings, now=other_year + 25 * HOUR)
+    assert verified(log, settings).events == 1
+
+
+def test_a_clock_is_proved_by_a_day_in_which_nobody_sets_it(settings, factory, monkeypatch):
+    seconds, wall = [0.0], [NOW]
+    monkeypatch.setattr(auditing, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    writer = EventWriter(factory, settings, lambda: wall[0])
+    proved = []
+    for hours, jump in ((23, 0), (2, 0), (1, 24 * 365), (23, 0), (1, 0)):
+        seconds[0] += hours * 3600
+        wall[0] += (hours + jump) * HOUR
+        proved.append(writer._is_proved(wall[0]))
+    assert proved == [False, True, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ UNSEEN = {
     ("datasets", "failure_code"): "of an upload before the one that arrived",
     ("decisions", "decided_at"): "a time that is shown",
     ("decisions", "asked_at"): "entries tell its hour; a request that was approved is not approved again",
+    ("decisions", "project_id"): "who may see it and decide; its entry says of which account it is, and who decided",
     ("decisions", "name"): "of requests about admins; a raise has none",
     ("decisions", "admin_id"): "of requests about admins; a raise has none",
     ("decisions", "key_id"): "of requests about admins; a raise has none",
@@ -126,9 +127,18 @@ class World(LedgerBook):
             facts = {"path": "samples/x/images.zip", "sha256": SHA, "size_bytes": 9}
             kinds.sample.finish(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
         self.do(ledger.charge_count, account_id=self.accounts["patients"])
+        self.open("patients of the year after")
+        first, second = (self.upload("patients of the year after", records=10_000) for _ in range(2))
+        self.run(self.ask(dataset_id=first, further_dataset_ids=[self.private, second]))
         return self
 
-    def upload(self, account: str | None, digests: frozenset[bytes] | None = frozenset(), name: str = "scans") -> str:
+    def upload(
+        self,
+        account: str | None,
+        digests: frozenset[bytes] | None = frozenset(),
+        name: str = "scans",
+        records: int = 60_000,
+    ) -> str:
         """Declare a dataset and let its content arrive; `digests=None` leaves it declared."""
         account_id = None if account is None else self.accounts[account]
         row = Dataset(
@@ -140,7 +150,7 @@ class World(LedgerBook):
             height=28,
             width=28,
             channels=1,
-            records_declared=60_000,
+            records_declared=records,
             state=DatasetState.DECLARED,
             created_at=self.tick(),
         )
@@ -167,20 +177,18 @@ class World(LedgerBook):
         facts = {"principal": "key_me", "idempotency_key": None, "dataset_id": self.private, "recipe": "datalens"}
         return facts | {"evaluation_dataset_id": self.test_set}
 
-    def ask(self) -> str:
+    def ask(self, **named: Any) -> str:
         with transaction(self.factory) as session:
-            options = {"vote_share": 0.1}
-            return jobs.submit(
-                session, jobs.KINDS["train"], **self.asked(), epsilon=0.5, options=options, now=self.tick()
-            ).id
+            order = {**self.asked(), "options": {"vote_share": 0.1}, "epsilon": 0.5, **named}
+            return jobs.submit(session, jobs.KINDS["train"], **order, now=self.tick()).id
 
     def attempt(self, job_id: str) -> None:
-        """Claim a training, arm its hold and charge a little."""
+        """Claim a training, arm its holds and charge a little."""
         self.claim(job_id)
         with transaction(self.factory) as session:
-            hold_id = str(jobs.get_job(session, job_id).hold_id)
-            ledger.arm(session, hold_id=hold_id, attempt=1, now=self.tick())
-            ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=1000, stage="votes", now=self.tick())
+            for hold_id in ledger.holds_of(session, job_id):
+                ledger.arm(session, hold_id=hold_id, attempt=1, now=self.tick())
+                ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=1000, stage="votes", now=self.tick())
 
     def run(self, job_id: str) -> dict[str, Any]:
         self.attempt(job_id)
@@ -214,6 +222,8 @@ def other_value(column: Column[Any], value: Any) -> Any:
         return (value or NOW) + timedelta(seconds=1)
     if isinstance(kind, LargeBinary):
         return bytes([value[0] ^ 128]) + value[1:]
+    if column.name == "position":  # of a row that is beside others
+        return value + 100
     if isinstance(value, int | float) or isinstance(kind, Integer | Float):
         return (value or 0) + 1
     assert isinstance(kind, String), column

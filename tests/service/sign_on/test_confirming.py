@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from service.db.access_tables import Admin, ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden
 from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
-from tests.together import wait_until
+from tests.together import at_once, wait_until
 
 MINUTE = 60
 
@@ -336,3 +337,22 @@ def test_decisions_without_a_provider_are_as_ever(house: House) -> None:
             decisions.acting_key(session, key.id)
         session.info.pop(PEOPLE_DECIDE)
         assert decisions.acting_key(session, key.id).id == key.id
+
+
+@pytest.mark.services
+def test_on_postgresql_a_person_comes_changes_and_leaves(
+    running: RunningProvider, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.people.confirming.ROUND_SECONDS", 3600.0)
+    running.people(ana=ANA, ben=BEN)
+    with opened(running, postgres_url, tmp_path / "data") as house:
+        browser, program = house.sign_in("ana"), house.program(house.key_of(house.sign_in("ben")))
+        house.clock.ahead += timedelta(seconds=30)
+        answered = at_once(*[house.confirm] * 4)  # as many processes
+        assert sum(answered) == 2, answered
+        assert browser.get("/you").status_code == 200
+        running.people(ana=ANA | {"groups": ["heart-lab"]})
+        assert house.confirm(30) == 2
+        assert browser.get("/you").status_code == 303
+        assert not opens(program)
+        assert house.sign_in("ana").get("/you").status_code == 200

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from joserfc import jwt
-from joserfc.jwk import KeySet, OctKey, RSAKey
+from joserfc.jwk import ECKey, KeySet, OctKey
 from sqlalchemy import select
 
 from service.dashboard.access import COOKIE
@@ -18,7 +18,7 @@ from service.dashboard.people import PENDING_COOKIE
 from service.db.access_tables import ApiKey, Person, SignIn
 from service.db.audit_tables import AuditEvent
 from service.db.session import transaction
-from tests.service.sign_on.conftest import ANA, SITE, House, form_token_of, opened
+from tests.service.sign_on.conftest import ANA, CLIENT, SITE, House, form_token_of, opened
 
 
 def test_whoever_signs_in_is_a_person_with_the_roles_of_their_groups(house: House) -> None:
@@ -140,14 +140,17 @@ def test_an_identity_that_the_provider_has_not_signed_for_us_now_is_refused(
     browser = house.browser()
     address = house.answer_of("ana", browser)
     known = provider._known
-    own = RSAKey.generate_key(2048, {"kid": "own", "alg": "RS256", "use": "sig"})
+    own = ECKey.generate_key("P-256", {"kid": "own", "alg": "ES256", "use": "sig"})
     trusted = forgery in ("another client", "another issuer", "expired")
 
     def forge(token: str) -> str:
         header, body, signature = token.split(".")
         claims = json.loads(base64.urlsafe_b64decode(body + "=="))
         claims.pop("at_hash", None)
-        changes = {"another client": {"aud": "other"}, "another issuer": {"iss": "https://other.example"}}
+        changes = {
+            "another client": {"aud": "other", "azp": CLIENT["client_id"]},
+            "another issuer": {"iss": "https://other.example"},
+        }
         changes |= {"expired": {"exp": claims["iat"] - 3600}, "changed": {"sub": "ben"}}
         claims |= changes.get(forgery, {})
         plain = coded(claims)
@@ -158,7 +161,7 @@ def test_an_identity_that_the_provider_has_not_signed_for_us_now_is_refused(
         if forgery == "shared secret":
             key = OctKey.import_key(provider._settings.oidc_client_secret.get_secret_value())
             return jwt.encode({"alg": "HS256"}, claims, key)
-        return jwt.encode({"alg": "RS256", "kid": "own"}, claims, own)
+        return jwt.encode({"alg": "ES256", "kid": "own"}, claims, own)
 
     asked = provider._identity
 
@@ -178,12 +181,12 @@ def test_the_same_forgery_with_nothing_wrong_signs_in(house: House, monkeypatch:
     """The control of the forgeries: a key that counts, and true claims."""
     provider = house.app.state.service.provider
     known, asked = provider._known, provider._identity
-    own = RSAKey.generate_key(2048, {"kid": "own", "alg": "RS256", "use": "sig"})
+    own = ECKey.generate_key("P-256", {"kid": "own", "alg": "ES256", "use": "sig"})
 
     def identity(client, token, **given):
         body = token["id_token"].split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=="))
-        forged = jwt.encode({"alg": "RS256", "kid": "own"}, claims, own)
+        forged = jwt.encode({"alg": "ES256", "kid": "own"}, claims, own)
         return asked(client, dict(token) | {"id_token": forged}, **given)
 
     monkeypatch.setattr(provider, "_identity", identity)

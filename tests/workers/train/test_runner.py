@@ -34,7 +34,8 @@ from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
 from workers.supervise.attempts import Attempt, ExitStatus
-from workers.train.orders import Context, HeldBudget, Training, read_training
+from workers.train.held_budget import HeldBudget
+from workers.train.orders import Context, Training, read_training
 from workers.train.progress import ReportedProgress
 
 CANARY = "canary-4711-patient-smith"
@@ -214,7 +215,7 @@ def armed(workshop: Any) -> tuple[Context, Training]:
     """A training that has armed its hold and charged nothing."""
     context = workshop.context(workshop.claim(workshop.train()))
     training = workshop.do(read_training, attempt=context.attempt)
-    workshop.do(ledger.arm, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
+    workshop.do(ledger.arm, hold_id=training.payer.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
     return context, training
 
 
@@ -252,7 +253,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     first = workshop.do(read_training, attempt=context.attempt)
     (steps,) = first.plan.stages
     assert (steps.event.count, steps.repeats) == (30, 1)
-    workshop.do(ledger.arm, hold_id=first.hold_id, attempt=1, now=datetime.now(UTC))
+    workshop.do(ledger.arm, hold_id=first.payer.hold_id, attempt=1, now=datetime.now(UTC))
     budget = HeldBudget(context, first)
     for count, made in ((1, 1), (20, 21)):
         budget.charge(replace(steps.event, count=count), steps.name)
@@ -261,7 +262,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     workshop.give_back(job_id)
     context = workshop.context(workshop.claim(job_id))
     second = workshop.do(read_training, attempt=context.attempt)
-    workshop.do(ledger.arm, hold_id=second.hold_id, attempt=2, now=datetime.now(UTC))
+    workshop.do(ledger.arm, hold_id=second.payer.hold_id, attempt=2, now=datetime.now(UTC))
     budget = HeldBudget(context, second)
     for count, fits in ((11, False), (10, True), (1, False)):  # one step more than planned, and no more
         with nullcontext() if fits else pytest.raises(BudgetExceeded):

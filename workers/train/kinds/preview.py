@@ -28,7 +28,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
-from service.jobs.planning import facts_of
+from service.jobs.training_sets import facts_of
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
@@ -86,7 +86,7 @@ def run(context: Context) -> None:
         if job.account_id is None or job.dataset_id is None:
             raise LedgerCorruption("A preview lacks its account or dataset.", job_id=job_id)
         plan = plan_from_json(job.plan)
-        facts = facts_of(session.get_one(Dataset, job.dataset_id), ledger.get_account(session, job.account_id))
+        facts = facts_of([session.get_one(Dataset, job.dataset_id)], ledger.get_account(session, job.account_id))
         named = None if job.evaluation_dataset_id is None else public_dataset(session, job.evaluation_dataset_id)
         anchors = anchors_of(session, plan)
     parts = public_parts(settings, plan, anchors)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -25,7 +24,8 @@ from service.storage.journals import Journalled, journalled
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
-from workers.train.orders import Context, HeldBudget, Training, open_run, public_parts, read_training, require_keys
+from workers.train.held_budget import HeldBudget, arm_all
+from workers.train.orders import Context, Training, open_run, public_parts, read_training, require_keys
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 
@@ -84,25 +84,30 @@ def publish(context: Context, release_id: str) -> None:
         key=open_signing_key(context.settings.ledger_key_path),
         **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},
     )
-    keep_receipt(storage, release.receipt)
+    with transaction(context.factory, read_only=True) as session:
+        further = [row.receipt for row in ledger.further_datasets(session, job_id)]
+    for receipt in (release.receipt, *further):
+        if receipt is not None:
+            keep_receipt(storage, receipt)
 
 
 def _require_charged(session: Session, job_id: str, released: Journalled) -> None:
     """Refuse to publish what the ledger has not been paid for, such as after the restoring of an old backup (I5).
 
     Raises:
-        LedgerCorruption: the runners' journal shows more than the hold's charges.
+        LedgerCorruption: the runners' journal shows more than the charges of a hold.
     """
-    hold_id = jobs.get_job(session, job_id).hold_id
-    charged_nano = 0 if hold_id is None else ledger.get_hold(session, hold_id).charged_nano
-    told = {} if hold_id is None else ledger.released(session, hold_id)
-    if released.price_nano > charged_nano or any(released.counts[stage] > count for stage, count in told.items()):
-        raise LedgerCorruption(
-            "The journal of this job shows releases for which the ledger has no charge.",
-            job_id=job_id,
-            released_nano=released.price_nano,
-            charged_nano=charged_nano,
-        )
+    own_id = jobs.get_job(session, job_id).hold_id
+    for hold_id in ledger.holds_of(session, job_id):
+        hold, told = ledger.get_hold(session, hold_id), ledger.released(session, hold_id)
+        shown_nano = released.price_nano if hold_id == own_id else released.further[hold.account_id]
+        if shown_nano > hold.charged_nano or any(released.counts[stage] > count for stage, count in told.items()):
+            raise LedgerCorruption(
+                "The journal of this job shows releases for which the ledger has no charge.",
+                job_id=job_id,
+                released_nano=shown_nano,
+                charged_nano=hold.charged_nano,
+            )
 
 
 def _train(context: Context, training: Training, budget: HeldBudget, progress: ReportedProgress) -> None:
@@ -114,7 +119,7 @@ def _train(context: Context, training: Training, budget: HeldBudget, progress: R
     recipe, trainer = training.plan.recipe, context.trainers[training.plan.recipe]
     public = public_parts(context.settings, training.plan, training.anchors)
     with transaction(context.factory) as session:
-        ledger.arm(session, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
+        arm_all(session, training, context.attempt.number)
         failpoint("arm.before")
     failpoint("arm.after")
     processes = 1 if budget.closed else processes_wanted(context.settings, RECIPES[recipe], context.device)

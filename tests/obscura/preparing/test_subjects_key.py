@@ -1,0 +1,66 @@
+"""A secret of the owner's: subjects have the same numbers in every upload, and nobody else can make them."""
+
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from obscura.preparing import PackingError, prepare, read_choices
+from obscura.preparing.arrays import Arrays
+
+SECRET = "0123456789abcdef" * 4
+
+
+def pushed(subjects: list[Any], key: Path | None, seed: int = 0) -> tuple[list[str], bool]:
+    """The folders of the subjects as they are sent, in the order of the pictures, and what is said of them."""
+    images = np.random.default_rng(seed).integers(0, 256, (len(subjects), 16, 16), dtype=np.uint8)
+    arrays = Arrays(images, [0] * len(subjects), subjects)
+    package = prepare(arrays, read_choices(classes="all", subjects_key=key), subjects=True)
+    with zipfile.ZipFile(BytesIO(b"".join(package.open()))) as sent:
+        if package.format == "npz":
+            numbers = np.load(BytesIO(sent.read("subjects.npy"))).tolist()
+            return [str(number) for number in numbers], package.recognised
+        return [name.split("/")[1] for name in sent.namelist()], package.recognised
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "subjects.key"
+    path.write_text(SECRET)
+    return path
+
+
+def test_the_same_people_have_the_same_numbers_in_another_upload(key: Path) -> None:
+    first, recognised = pushed(["anna", "bert", "anna"], key)
+    second, _ = pushed(["carl", "anna"], key, seed=1)
+    assert recognised
+    assert first[0] == first[2] == second[1]
+    assert len({*first, *second}) == 3
+    assert all(0 <= int(number) < 2**63 for number in first)
+
+
+def test_another_secret_gives_others_and_a_newline_at_the_end_is_none(key: Path, tmp_path: Path) -> None:
+    other, same = tmp_path / "other.key", tmp_path / "same.key"
+    other.write_text(SECRET[::-1])
+    same.write_text(f"{SECRET}\n")
+    numbers = [pushed(["anna"], path)[0] for path in (key, other, same)]
+    assert numbers[0] == numbers[2] != numbers[1]
+
+
+def test_without_a_secret_numbers_are_those_of_one_upload() -> None:
+    numbers, recognised = pushed(["anna", "bert"], None)
+    assert not recognised
+    assert sorted(numbers) == ["0", "1"]
+
+
+@pytest.mark.parametrize("content", [None, "", "short"])
+def test_a_secret_that_is_missing_or_can_be_guessed_is_refused(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "subjects.key"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(PackingError, match="at least 32 bytes"):
+        read_choices(subjects_key=path)
+    assert path.exists() is (content is not None)  # none is made: another one would let known subjects pass for new

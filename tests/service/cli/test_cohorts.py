@@ -1,0 +1,72 @@
+"""Two cohorts of people from the command line: known again, trained on together, each with a budget and a receipt."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SMALL = ("-o", "components=4", "-o", "evaluation_samples=100")
+TERMS = ("-d", "1e-4", "--unit", "subject")
+
+
+def people(folder: Path, names: list[str], seed: int) -> Path:
+    """Three pictures of each person."""
+    rng = np.random.default_rng(seed)
+    for number, name in enumerate(names):
+        place = folder / ("sick" if number % 2 else "well") / name
+        place.mkdir(parents=True)
+        for picture in range(3):
+            Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(place / f"{picture}.png")
+    return folder
+
+
+@pytest.fixture
+def push(shell: Any, tmp_path: Path) -> Any:
+    key = tmp_path / "subjects.key"
+    key.write_text("0123456789abcdef" * 4 + "\n")
+
+    def pushed(account: str, names: list[str], seed: int, *more: str, code: int = 0) -> Any:
+        folder = people(tmp_path / f"scans-{seed}", names, seed)
+        stated = ("--at-most", "100", "--subjects-at-most", "20", "--subjects-key", str(key))
+        told = ("datasets", "push", str(folder), "--account", account, "--size", "16", *stated, "--json")
+        return shell(*told, *more, code=code)
+
+    return pushed
+
+
+def test_people_of_two_years_are_trained_on_together(shell, push, tmp_path):
+    for name, epsilon in (("seen in 2025", "3"), ("seen in 2026", "5")):
+        shell("accounts", "create", name, "-e", epsilon, *TERMS)
+    first = push("seen in 2025", [f"p{n}" for n in range(8)], 1).json
+    refused = push("seen in 2026", ["p3", "q1"], 2, code=2)
+    assert "in another account" in refused.err
+    assert not any(word in refused.err for word in ("p3", "q1", "2025"))
+    second = push("seen in 2026", [f"q{n}" for n in range(8)], 3).json
+    again = push("seen in 2026", ["q1", "r1"], 4).json
+    assert [each["subjects_recognised"] for each in (first, second, again)] == [True] * 3
+
+    named = (first["id"], second["name"], again["id"])
+    asked = ("--recipe", "moments", "-e", "1.5", *SMALL)
+    plan = shell("plan", *named, *asked, "--json").json
+    assert [cohort["dataset_ids"] for cohort in plan["cohorts"]] == [[first["id"]], [second["id"], again["id"]]]
+    shown = shell("plan", *named, *asked)
+    assert shown.out.count("pays epsilon") == 2
+    assert "one dataset" in shell("plan", *named, *asked, "--preview", code=2).err
+
+    job = shell("train", *named, *asked, "--wait", "--json").json
+    assert (job["state"], len(job["cohorts"])) == ("succeeded", 2)
+    cohorts = shell("accounts", "cohorts", "seen in 2026", "--json").json
+    assert [cohort["name"] for cohort in cohorts] == ["seen in 2025", "seen in 2026"]
+    paid = {cohort["id"]: cohort["balance"]["spent_nano"] for cohort in cohorts}
+    assert paid == {cohort["account_id"]: cohort["charged_nano"] for cohort in job["cohorts"]}
+
+    for cohort in cohorts:
+        file = tmp_path / f"{cohort['id']}.json"
+        shell("releases", "receipt", job["release_id"], "--account", cohort["name"], "--out", str(file))
+        assert json.loads(file.read_text())["statement"]["account"]["id"] == cohort["id"]
+    alone = shell("jobs", "list", "--json").json
+    assert [each["id"] for each in alone if "cohorts" in each] == [job["id"]]
+    assert shell("ledger", "verify", "--json").json["findings"] == []

@@ -1,0 +1,186 @@
+"""Subjects that are known again: one number in every dataset of a project, no second budget, and ids that end here."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from obscura.wire.words import DatasetState
+from service.datasets import deletion, receiving
+from service.datasets.fingerprints import SubjectsKnown, look_up, settle
+from service.datasets.reading import Sent
+from service.datasets.recognition import recognise
+from service.datasets.vault import open_dataset, open_subjects
+from service.db.base import new_id
+from service.db.dataset_tables import Dataset, Fingerprint
+from service.db.ledger_tables import AccountRow
+from service.db.project_tables import Project
+from service.db.session import SessionFactory, transaction
+from service.errors import InvalidInput
+from service.settings import Settings
+from tests.service.datasets.uploading import npz
+
+KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+HASHES = np.array([7, 3, 7, 9], np.int64)
+Numbers = dict[Any, int]
+
+
+class Desk:
+    """Where datasets with subjects are declared and uploaded."""
+
+    def __init__(self, settings: Settings, factory: SessionFactory, declare: Any, open_account: Any) -> None:
+        self.settings, self.factory, self._declare, self._open = settings, factory, declare, open_account
+        self._seed = 0
+
+    def account(self, name: str) -> str:
+        account_id: str = self._open(self.factory, name=name, unit="subject")
+        return account_id
+
+    def upload(self, account_id: str, ids: Any, **facts: Any) -> str:
+        """Upload one fresh picture for each of these ids."""
+        declared = {"subjects_declared": 10, "subjects_recognised": True, **facts}
+        dataset_id: str = self._declare(account_id, **declared)
+        self._seed += 1
+        images = np.random.default_rng(self._seed).integers(0, 256, (len(ids), 4, 4), dtype=np.uint8)
+        body = npz(images, np.zeros(len(ids), np.int64), subjects=np.asarray(ids))
+        sent = Sent(iter([body]), "npz")
+        receiving.receive(self.settings, self.factory, dataset_id, sent, clock=lambda: datetime.now(UTC))
+        return dataset_id
+
+    def numbers(self, dataset_id: str, ids: Any) -> Numbers:
+        return dict(zip(ids, open_subjects(self.settings, dataset_id).tolist(), strict=True))
+
+    def datasets(self, state: DatasetState) -> int:
+        with transaction(self.factory, read_only=True) as session:
+            return len(session.scalars(select(Dataset.id).where(Dataset.state == state)).all())
+
+
+@pytest.fixture
+def desk(
+    settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
+) -> Desk:
+    return Desk(settings, factory, declare, open_account)
+
+
+def test_a_subject_has_one_number_whoever_else_is_there() -> None:
+    numbers, prints = recognise(HASHES, "prj_a", KEY)
+    fewer, fewer_prints = recognise(HASHES[1:2], "prj_a", KEY)
+    assert numbers[0] == numbers[2]
+    assert len(set(numbers.tolist())) == len(prints) == 3
+    assert fewer[0] == numbers[1]
+    assert fewer_prints < prints
+    assert min(numbers) >= 0
+
+
+@pytest.mark.parametrize(("project", "key"), [("prj_b", KEY), ("prj_a", OTHER)])
+def test_in_another_project_or_installation_it_is_somebody_else(project: str, key: bytes) -> None:
+    here, elsewhere = recognise(HASHES, "prj_a", KEY), recognise(HASHES, project, key)
+    assert not set(here[0].tolist()) & set(elsewhere[0].tolist())
+    assert not here[1] & elsewhere[1]
+
+
+def test_neither_number_nor_fingerprint_is_what_the_upload_said() -> None:
+    """Who reads the database, or the arrays, and knows an id, cannot tell whether it is there."""
+    numbers, prints = recognise(HASHES, "prj_a", KEY)
+    assert not set(numbers.tolist()) & set(HASHES.tolist())
+    halves = {int(number).to_bytes(8, "big") for number in numbers}
+    assert all(half not in print for half in halves for print in prints)
+
+
+def test_two_subjects_under_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Same:
+        def copy(self) -> Any:
+            return self
+
+        def update(self, data: bytes) -> None:
+            pass
+
+        def digest(self) -> bytes:
+            return bytes(32)
+
+    monkeypatch.setattr("service.datasets.recognition.hmac.new", lambda *_: Same())
+    with pytest.raises(ValueError, match=r"^$"):
+        recognise(HASHES, "prj_a", KEY)
+
+
+def test_who_comes_again_is_known_in_any_order_and_spelling(desk: Desk) -> None:
+    account_id = desk.account("patients")
+    first = desk.numbers(desk.upload(account_id, ["7", "12", "anna"]), ["7", "12", "anna"])
+    second = desk.numbers(desk.upload(account_id, [12, 7, 40]), ["12", "7", "40"])
+    assert {name: second[name] for name in ("7", "12")} == {name: first[name] for name in ("7", "12")}
+    assert second["40"] not in first.values()
+
+
+def test_where_nobody_is_to_be_recognised_numbers_are_drawn_afresh(desk: Desk) -> None:
+    account_id, ids = desk.account("patients"), ["a", "b"]
+    known = desk.numbers(desk.upload(account_id, ids), ids)
+    fresh = [desk.numbers(desk.upload(account_id, ids, subjects_recognised=False), ids) for _ in range(2)]
+    drawn = [set(numbers.values()) for numbers in (known, *fresh)]
+    assert not drawn[0] & drawn[1]
+    assert not drawn[1] & drawn[2]
+
+
+def test_a_subject_of_another_account_is_refused_and_nothing_is_stored(desk: Desk) -> None:
+    desk.upload(desk.account("patients of 2025"), ["anna", "bert"])
+    later = desk.account("patients of 2026")
+    with transaction(desk.factory, read_only=True) as session:
+        before = session.scalars(select(Fingerprint.digest)).all()
+    with pytest.raises(SubjectsKnown) as caught:
+        desk.upload(later, ["carl", "bert"])
+    assert not any(name in str(caught.value) for name in ("bert", "carl", "2025", "1", "2"))
+    assert desk.datasets(DatasetState.READY) == 1
+    with transaction(desk.factory, read_only=True) as session:
+        assert sorted(session.scalars(select(Fingerprint.digest))) == sorted(before)
+    with transaction(desk.factory, read_only=True) as session:
+        refused = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DECLARED)).one()
+    with pytest.raises(Exception, match="no content"):
+        open_dataset(desk.settings, refused)
+    desk.upload(later, ["carl"])
+    assert desk.datasets(DatasetState.READY) == 2
+
+
+def test_a_subject_whose_dataset_was_deleted_is_still_known(desk: Desk) -> None:
+    """What was published from it stays published; unless nothing ever was, see test_erasing."""
+    account_id = desk.account("patients of 2025")
+    dataset_id = desk.upload(account_id, ["anna"])
+    desk.upload(account_id, ["bert"])
+    deletion.delete(desk.settings, desk.factory, dataset_id, cancel_jobs=False, now=datetime.now(UTC))
+    with pytest.raises(SubjectsKnown):
+        desk.upload(desk.account("patients of 2026"), ["anna"])
+
+
+def test_the_same_id_in_another_project_is_somebody_else(desk: Desk) -> None:
+    here, elsewhere = desk.account("ours"), desk.account("theirs")
+    with transaction(desk.factory) as session:
+        project = Project(id=new_id("prj"), name="others", created_at=datetime.now(UTC))
+        session.add(project)
+        session.flush()
+        session.get_one(AccountRow, elsewhere).project_id = project.id
+    first, second = (desk.numbers(desk.upload(account_id, ["7"]), ["7"]) for account_id in (here, elsewhere))
+    assert first != second
+
+
+def test_a_look_that_is_older_than_another_upload_is_taken_again(desk: Desk) -> None:
+    """What was found before the lock counts only as long as nothing was accepted since."""
+    _, prints = recognise(HASHES, "prj_default", KEY)
+    known = look_up(desk.factory, frozenset(), prints)
+    first = desk.upload(desk.account("first"), ["x"])
+    later = desk.account("later")
+    with transaction(desk.factory) as session:
+        session.add_all(Fingerprint(digest=each, dataset_id=first, upload_attempt=1) for each in prints)
+        waiting = session.scalars(select(Dataset).where(Dataset.id == first)).one()
+        again = Dataset(**{c.name: getattr(waiting, c.name) for c in Dataset.__table__.columns} | {"id": new_id("ds")})
+        again.account_id = later
+        session.add(again)
+        session.flush()
+        with pytest.raises(SubjectsKnown):
+            settle(session, again, frozenset(), known, prints)
+
+
+def test_only_declared_subjects_can_be_recognised(desk: Desk, open_account: Any) -> None:
+    records = open_account(desk.factory, name="records")
+    with pytest.raises(InvalidInput, match="declares subjects"):
+        desk._declare(records, subjects_recognised=True)
