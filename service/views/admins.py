@@ -23,7 +23,7 @@ from service import admins, decisions, quotas
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.project_tables import Project
 from service.db.webhook_tables import Webhook
-from service.webhooks.hooks import state_of
+from service.webhooks.hooks import states_of
 
 
 def admin(row: Admin) -> AdminRecord:
@@ -42,16 +42,19 @@ def project(row: Project) -> ProjectRecord:
     return record_of(ProjectRecord, row)
 
 
-def project_use(session: Session, row: Project, now: datetime) -> ProjectUseRecord:
-    """A department with its quota and what it takes."""
-    use = quotas.use_of(session, row.id, now=now)
-    return record_of(
-        ProjectUseRecord,
-        row,
-        disk_bytes_declared=quotas.shown_bytes(use.disk_bytes),
-        jobs_unfinished=use.jobs,
-        worker_hours_used=use.worker_hours,
-    )
+def project_uses(session: Session, rows: Sequence[Project], now: datetime) -> list[ProjectUseRecord]:
+    """Departments with their quotas and what they take."""
+    uses = quotas.uses_of(session, rows, now=now)
+    return [
+        record_of(
+            ProjectUseRecord,
+            row,
+            disk_bytes_declared=quotas.shown_bytes(uses[row.id].disk_bytes),
+            jobs_unfinished=uses[row.id].jobs,
+            worker_hours_used=uses[row.id].worker_hours,
+        )
+        for row in rows
+    ]
 
 
 def lifetime(row: Decision, now: datetime) -> dict[str, Any]:
@@ -95,4 +98,5 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
 
 def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[WebhookRecord]:
     """Webhooks without their secrets, each with what became of it."""
-    return [record_of(WebhookRecord, row, state=state_of(session, row, now)) for row in rows]
+    states = states_of(session, rows, now)
+    return [record_of(WebhookRecord, row, state=states[row.id]) for row in rows]

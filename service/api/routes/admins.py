@@ -136,7 +136,7 @@ def list_projects(service: Running, request: Request, page: Paging) -> Response:
 def read_project(service: Running, request: Request, project_id: ProjectId) -> Response:
     """Read a project: its name, its quota and what it takes."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.project_use(session, find(session, Project, project_id), service.clock())
+        (record,) = views.project_uses(session, [find(session, Project, project_id)], service.clock())
     return answer(request, record)
 
 
@@ -157,7 +157,7 @@ def set_quota(service: Running, request: Request, project_id: ProjectId, body: Q
     """Say how much a project may take. Whoever takes more already keeps it, and gets nothing more."""
     with transaction(service.factory) as session:
         project = quotas.set_quota(session, project_id, body.model_dump(exclude_unset=True))
-        record = views.project_use(session, project, service.clock())
+        (record,) = views.project_uses(session, [project], service.clock())
     return answer(request, record)
 
 
