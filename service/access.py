@@ -8,21 +8,22 @@ verification bear nobody, and see everything.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, overload
 
-from sqlalchemy import ColumnElement, Select, and_, exists, not_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, and_, exists, not_, or_, select
+from sqlalchemy.orm import Session, aliased
 from sqlalchemy.orm.interfaces import ORMOption
 
+from obscura.wire.words import JobState
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.audit_tables import AuditEvent
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FurtherDataset, Job, Made, Release, Sweep
+from service.db.job_tables import FurtherDataset, Job, Made, Release, Share, Sweep
 from service.db.ledger_tables import AccountRow
-from service.db.project_tables import DEFAULT_PROJECT, Project
+from service.db.project_tables import DEFAULT_PROJECT, EVERY_PROJECT, Project
 from service.db.session import LAST, Last, SessionFactory, with_info
 from service.db.webhook_tables import Webhook
 from service.errors import Forbidden, NotFound
@@ -30,7 +31,7 @@ from service.errors import Forbidden, NotFound
 Row = TypeVar("Row", bound=Base)
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 _CALLER = "obscura_caller"
-CONTENT: tuple[type[Base], ...] = (Dataset, FurtherDataset, Job, Release, Sweep, *get_args(Made))
+CONTENT: tuple[type[Base], ...] = (Dataset, FurtherDataset, Job, Release, Share, Sweep, *get_args(Made))
 
 
 class Scope(enum.StrEnum):
@@ -109,9 +110,10 @@ class Principal:
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
     """Return the condition on a table's rows that a caller may see; None where these are all.
 
-    Whoever has a key of a project sees its rows. An admin of the installation sees the accounts, requests, keys,
-    webhooks and audit events of every project, but datasets, jobs and what these made only as long as there is one
-    project, and so does a reader without a key see anything. A dataset that was erased is seen by nobody.
+    Whoever has a key of a project sees its rows, and releases that are shared with it, with what their own project has
+    drawn from them and measured. An admin of the installation sees the accounts, requests, keys, webhooks and audit
+    events of every project, but datasets, jobs and what these made only as long as there is one project, and so does a
+    reader without a key see anything. A dataset that was erased is seen by nobody.
 
     Args:
         caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
@@ -127,20 +129,58 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
 
 
 def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
-    """The condition that a row belongs to a project: by a column of its own, or by its account, release or job."""
+    """The condition that a row belongs to a project, by a column of its own, or by its account, release or job; or is
+    shared with it.
+    """
     accounts = select(AccountRow.id).where(AccountRow.project_id == project_id)
+    maker = aliased(Job)
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision, Webhook):
+    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision, Job, Webhook):
         condition = table.project_id == project_id
-    elif table not in get_args(Made):
-        condition = table.account_id.in_(accounts)
-    elif hasattr(table, "release_id"):
-        condition = table.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))
+    elif table is Share:
+        condition = Share.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))
+    elif table in get_args(Made):
+        condition = exists().where(maker.id == table.job_id, maker.project_id == project_id)
     else:
-        condition = table.job_id.in_(select(Job.id).where(Job.account_id.in_(accounts)))
+        condition = table.account_id.in_(accounts)
+    if table is Release:
+        condition = or_(condition, Release.id.in_(_shared_with(project_id)))
+    elif hasattr(table, "release_id") and table in get_args(Made):
+        # What its own project has made of a shared release, once it is there: a job that names an account is that's.
+        there = maker.id == table.job_id, maker.account_id.is_not(None), maker.state == JobState.SUCCEEDED
+        condition = or_(condition, table.release_id.in_(_shared_with(project_id)) & exists().where(*there))
     return condition
+
+
+def _shared_with(project_id: str) -> Select[str]:
+    """The query for the releases that other projects share with one."""
+    return select(Share.release_id).where(Share.ended_at.is_(None), Share.project_id.in_([project_id, EVERY_PROJECT]))
+
+
+def project_of(session: Session, account_id: str | None) -> str:
+    """Return the project that something new belongs to: its account's, or else that of the caller, or the first."""
+    if account_id is not None:
+        return projects_of(session, [account_id])[account_id]
+    return _own_project(session) or DEFAULT_PROJECT
+
+
+def projects_of(session: Session, account_ids: Iterable[str]) -> dict[str, str]:
+    """Return the projects that accounts belong to, by the accounts' ids."""
+    asked = select(AccountRow.id, AccountRow.project_id).where(AccountRow.id.in_(set(account_ids)))
+    return {row.id: row.project_id for row in session.execute(asked)}
+
+
+def is_own(session: Session, project_id: str) -> bool:
+    """Tell whether what the caller sees of a project is theirs, and not only shared with them."""
+    return _own_project(session) in (None, project_id)
+
+
+def _own_project(session: Session) -> str | None:
+    caller = session.info.get(_CALLER)
+    principal = None if caller is None else caller()
+    return None if principal is None else principal.project_id
 
 
 def on_behalf(

@@ -1,10 +1,10 @@
 """Requests that two people decide: one admin asks for something, and it is done when another one approves it.
 
 The module of each noun says what may be asked for and carries it out: `service.ledger.limits` raises limits,
-`service.admins` admits and removes admins and revokes their keys. What holds for every request stands here: all keys of
-one person count as that person, a request lapses after seven days, and where a sign-in provider knows who is who, its
-people decide and nobody else. About a project its owners decide, two of them or one and an admin of the installation.
-Takes a session, never commits.
+`service.admins` admits and removes admins and revokes their keys, `service.jobs.sharing` shares releases. What holds
+for every request stands here: all keys of one person count as that person, a request lapses after seven days, and where
+a sign-in provider knows who is who, its people decide and nobody else. About a project its owners decide, two of them
+or one and an admin of the installation. Takes a session, never commits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from service.access import PEOPLE_DECIDE, visible
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
+from service.db.project_tables import Project
 from service.errors import Conflict, Forbidden, NotFound, short_reason
 from service.notices import tell_of_decision
 from service.recording import Act, record
@@ -32,12 +33,13 @@ EXPIRED = "expired"
 # Carries out what was asked for, with the key of the admin who approves it.
 Effect = Callable[[Session, Decision, ApiKey, datetime], None]
 
-# Of each action: the prefix of its ids, and the column that no two requests that wait may share.
+# Of each action: the prefix of its ids, and the columns that no two requests that wait may share.
 _KINDS = {
-    DecisionAction.RAISE: ("lim", Decision.account_id),
-    DecisionAction.ADMIT: ("adr", Decision.name),
-    DecisionAction.REMOVE: ("adr", Decision.admin_id),
-    DecisionAction.REVOKE: ("adr", Decision.key_id),
+    DecisionAction.RAISE: ("lim", [Decision.account_id]),
+    DecisionAction.ADMIT: ("adr", [Decision.name]),
+    DecisionAction.REMOVE: ("adr", [Decision.admin_id]),
+    DecisionAction.REVOKE: ("adr", [Decision.key_id]),
+    DecisionAction.SHARE: ("shq", [Decision.release_id, Decision.shared_with]),
 }
 
 
@@ -58,7 +60,7 @@ def acting_key(session: Session, key_id: str) -> ApiKey:
     return key
 
 
-def voice_of(person: Admin) -> str:
+def voice_of(session: Session, person: Admin) -> str:
     """Return the id of whom a person counts as where two must agree: that of who named an owner alone, or of whom the
     sign-in provider knows, or their own.
 
@@ -67,7 +69,7 @@ def voice_of(person: Admin) -> str:
     if person.person_id is not None:
         return person.person_id
     alone = person.project_id is not None and person.admission is Admission.ALONE
-    return str(person.asked_by) if alone else person.id
+    return voice_of(session, session.get_one(Admin, person.asked_by)) if alone else person.id
 
 
 def ask(
@@ -85,7 +87,8 @@ def ask(
     """
     reason = short_reason(reason)
     prefix, subject = _KINDS[action]
-    same = (Decision.action == action, subject == terms[subject.key], Decision.state == DecisionState.PENDING)
+    same = [Decision.action == action, Decision.state == DecisionState.PENDING]
+    same += [column == terms[column.key] for column in subject]
     recent = Decision.asked_at > now - REQUEST_LIFETIME
     waiting = session.scalar(select(Decision.id).where(*same, recent).limit(1))
     if waiting is not None:
@@ -171,6 +174,7 @@ class DecisionView:
     decision: Decision
     state: str
     account_name: str | None
+    shared_with: str | None
     asked_by: str
     decided_by: str | None
 
@@ -184,8 +188,9 @@ def list_decisions(session: Session, now: datetime, *conditions: Any, limit: int
     """Return requests that fulfil conditions: those that nobody has decided first, and the newest first among these."""
     asking, deciding = aliased(Admin), aliased(Admin)
     query = (
-        visible(session, Decision, select(Decision, AccountRow.name, asking.name, deciding.name))
+        visible(session, Decision, select(Decision, AccountRow.name, Project.name, asking.name, deciding.name))
         .outerjoin(AccountRow, AccountRow.id == Decision.account_id)
+        .outerjoin(Project, Project.id == Decision.shared_with)
         .join(asking, asking.id == Decision.asked_by)
         .outerjoin(deciding, deciding.id == Decision.decided_by)
         .where(*conditions)
@@ -207,7 +212,7 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
     if deciding.admin_id == decision.asked_by:
         raise Forbidden("It takes two people: you asked for this, so another admin must approve it.")
     asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.asked_by, deciding.admin_id))
-    if voice_of(asks) == voice_of(decides):
+    if voice_of(session, asks) == voice_of(session, decides):
         raise Forbidden(
             f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: one "
             "has named the other alone, or both are one person with several roles. Somebody else must approve it."

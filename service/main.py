@@ -113,6 +113,7 @@ def create_app(
         ring=workers.doorbell.ring,
         key_uses=key_uses,
         disks=DiskProbe(settings),
+        audit_trouble=events.trouble if events else lambda: "",
         wrong_keys=WrongKeys(counts),
         rates=Rates(settings.requests_per_minute, counts),
         provider=people[0] if people else None,

@@ -51,6 +51,8 @@ class Act(enum.StrEnum):
     PROJECT_MADE = "project made"
     PROJECT_RENAMED = "project renamed"
     QUOTA_SET = "quota set"
+    RELEASE_SHARED = "release shared"
+    RELEASE_UNSHARED = "release unshared"
     ASKED = "decision asked for"
     APPROVED = "decision approved"
     DECLINED = "decision declined"
@@ -145,7 +147,7 @@ def record(session: Session, act: Act, object_id: str, *, project_id: str | None
     """Have an act written at the end of its transaction, where there is an audit log.
 
     Args:
-        object_id: of the key, admin, person, project or request.
+        object_id: of the key, admin, person, project, release or request.
         project_id: that the act concerns; None for the installation.
     """
     if LAST in session.info:

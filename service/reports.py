@@ -16,11 +16,9 @@ from typing import Any
 import jinja2
 
 from obscura.wire.schemas import to_the_minute
-from service.access import find
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
-from service.jobs import get_release
+from service.jobs import get_own_release, trained_on
 from service.jobs.kinds.evaluate import finished_evaluations
 from service.storage.interface import Storage, key_of
 from service.wording import open_templates
@@ -39,11 +37,11 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
         name: PAGE or DATA.
 
     Raises:
-        NotFound: no such release, or it has no such file.
+        NotFound: no such release, or it has no such file, or another project shares it: reports tell of the account.
     """
     with transaction(factory, read_only=True) as session:
-        release = get_release(session, release_id)
-        classes = find(session, Dataset, release.dataset_id).classes
+        release = get_own_release(session, release_id)
+        classes = trained_on(session, release).classes
         evaluations = [_document(row) for row in finished_evaluations(session, release_id)]
     base = storage.read(key_of(release_id), name)
     return (_page if name == PAGE else _data)(base, evaluations, classes)

@@ -13,12 +13,10 @@ from typing import Any
 from models.program import write_program
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
 from obscura.wire.words import ReleaseKind
-from service.access import find
 from service.cards import TAGS, folder_names, guarantee, one_line, write_card
-from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.errors import NotFound
-from service.jobs import get_release
+from service.jobs import get_release, trained_on
 from service.storage.interface import Storage, key_of
 
 _NETWORKS = {
@@ -40,7 +38,7 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
     """
     with transaction(factory, read_only=True) as session:
         release = get_release(session, release_id)
-        classes = find(session, Dataset, release.dataset_id).classes
+        classes = trained_on(session, release).classes
     if release.kind is not ReleaseKind.GENERATOR:
         raise NotFound(f"A {release.kind.value} has no {name}; a generator has.", release_id=release.id)
     description = json.loads(storage.read(key_of(release_id), "generator.json"))

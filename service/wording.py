@@ -62,6 +62,7 @@ DECISIONS = {
     DecisionAction.ADMIT: "Admit",
     DecisionAction.REMOVE: "Remove",
     DecisionAction.REVOKE: "Revoke a key of",
+    DecisionAction.SHARE: "Share",
 }
 DECISION_STATES = {
     DecisionState.PENDING.value: "Waits for another admin",

@@ -14,6 +14,8 @@ from obscura.errors import ApiError, ConnectionFailed
 from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
 
+AUDIT_LINES = 1000  # of one answer, at most
+
 
 class AccountClient:
     """A connection that answers to a `with` block.
@@ -138,6 +140,10 @@ class AccountClient:
         body |= {} if project_id is None else {"project_id": project_id}
         return self._post(admin_schemas.NewKeyRecord, "/v1/keys", body)
 
+    def people(self) -> Iterator[admin_schemas.PersonRecord]:
+        """Whom the sign-in provider knows, with a line for each role that its groups give them here."""
+        return self.transport.pages(admin_schemas.PersonRecord, "/v1/people")
+
     def keys(self, *, made_by: str | None = None) -> Iterator[admin_schemas.KeyRecord]:
         """All keys, without secrets; or those that a key has made, with what these have made, and so on."""
         return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys", made_by=made_by)
@@ -166,6 +172,21 @@ class AccountClient:
     def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
         """Ask for another admin's key to be revoked, with all that it has made."""
         return self._post(admin_schemas.AdminRequestRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
+
+    def audit_log(self, *, after: str | None = None) -> Iterator[admin_schemas.AuditEventRecord]:
+        """Who asked for what, and what came of it, oldest first, as far as your key may see it. Keep it private.
+
+        Args:
+            after: Id of the last event that you have; None begins with the first.
+        """
+        lines = [""] * AUDIT_LINES
+        while len(lines) == AUDIT_LINES:  # fewer are all; each reading leaves an event, so it would never be none
+            params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
+            lines = self.transport.request("GET", "/v1/audit-events", params=params).text.splitlines()
+            for line in lines:
+                event = admin_schemas.AuditEventRecord.model_validate_json(line)
+                after = event.id
+                yield event
 
     # --- accounts ---
 

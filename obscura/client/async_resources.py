@@ -194,6 +194,9 @@ class AsyncRelease(AsyncLive, job_schemas.ReleaseRecord):
     evaluate = verb(Release.evaluate, AsyncEvaluation.of)
     evaluations = listed(Release.evaluations, AsyncEvaluation.of)
     sample = verb(Release.sample, AsyncSample.of)
+    share = verb(Release.share)
+    shares = listed(Release.shares)
+    unshare = verb(Release.unshare)
 
 
 class AsyncSweep(_AsyncCancellable, job_schemas.SweepRecord):

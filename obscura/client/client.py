@@ -24,7 +24,7 @@ from obscura.client.async_resources import (
     AsyncSample,
     AsyncSweep,
 )
-from obscura.client.datasets import Datasets
+from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Dataset
 from obscura.client.one_step import Labels, Pictures, push_for
 from obscura.client.plans import AsyncPlanClient, PlanClient
@@ -33,7 +33,7 @@ from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
 from obscura.client.verbs import listed, verb
 from obscura.stopping import in_thread
-from obscura.wire import schemas
+from obscura.wire import job_schemas, schemas
 
 __all__ = ["AsyncClient", "AsyncDatasets", "Client"]
 
@@ -183,6 +183,31 @@ class Client(PlanClient):
         """Read a sample."""
         return Sample.read(self.transport, sample_id)
 
+    def find_release(self, name_or_id: str) -> Release:
+        """Return the release with this id, or else the only one with this name.
+
+        Raises:
+            NoSuchName: Nothing has this id or name, or several have the name.
+        """
+        found = self.release(name_or_id) if name_or_id.startswith("rel_") else None
+        return found or only_one(self.releases(), name_or_id, "release")
+
+    def share_requests(self) -> Iterator[job_schemas.ShareRequestRecord]:
+        """What was asked about sharing releases (`Release.share`), newest first."""
+        return self.transport.pages(job_schemas.ShareRequestRecord, "/v1/share-requests")
+
+    def approve_share(self, request_id: str) -> job_schemas.ShareRequestRecord:
+        """Share a release as another person has asked for.
+
+        Raises:
+            AuthError: You asked for it yourself.
+        """
+        return self._repeat(job_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/approve")
+
+    def decline_share(self, request_id: str) -> job_schemas.ShareRequestRecord:
+        """Leave everything as it is; also withdraws one's own request."""
+        return self._repeat(job_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/decline")
+
 
 class AsyncDatasets:
     """All datasets of a service: `obscura.client.datasets.Datasets` for asyncio.
@@ -245,10 +270,12 @@ class AsyncClient(AsyncPlanClient):
     project = verb(Client.project)
     set_quota = verb(Client.set_quota)
     create_key = verb(Client.create_key)
+    people = listed(Client.people)
     keys = listed(Client.keys)
     rotate_key = verb(Client.rotate_key)
     revoke_key = verb(Client.revoke_key)
     ask_revocation = verb(Client.ask_revocation)
+    audit_log = listed(Client.audit_log)
     create_webhook = verb(Client.create_webhook)
     webhooks = listed(Client.webhooks)
     rotate_webhook = verb(Client.rotate_webhook)
@@ -284,6 +311,10 @@ class AsyncClient(AsyncPlanClient):
     releases = listed(Client.releases, AsyncRelease.of)
     evaluations = listed(Client.evaluations, AsyncEvaluation.of)
     sample = verb(Client.sample, AsyncSample.of)
+    find_release = verb(Client.find_release, AsyncRelease.of)
+    share_requests = listed(Client.share_requests)
+    approve_share = verb(Client.approve_share)
+    decline_share = verb(Client.decline_share)
 
     async def train(
         self,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar, Unpack
 
 from obscura.client.holdings import Account, Dataset
+from obscura.client.resources import Release
 from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
@@ -18,7 +19,7 @@ __all__ = ["Datasets"]
 
 OnBytes = Callable[[int, int], None]
 Say = Callable[[str], None]
-Named = TypeVar("Named", Account, Dataset, ProjectRecord)
+Named = TypeVar("Named", Account, Dataset, ProjectRecord, Release)
 GONE = ("deleting", "deleted")
 
 

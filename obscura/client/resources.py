@@ -210,6 +210,33 @@ class Release(Live, job_schemas.ReleaseRecord):
                 saved.append(self._save(f"files/{name}", Path(folder) / name))
         return saved
 
+    def share(self, project_id: str | None = None, *, reason: str) -> job_schemas.ShareRequestRecord:
+        """Ask for another project to see this release, which another owner, or an admin, must approve.
+
+        Args:
+            project_id: As the other project's people tell it; None publishes to all projects, later ones too.
+            reason: Kept with the request.
+        """
+        body = {"project_id": project_id, "reason": reason}
+        answer = self._transport.request("POST", f"{self.path}/shares", json=body)
+        return job_schemas.ShareRequestRecord.model_validate_json(answer.content)
+
+    def shares(self) -> Iterator[job_schemas.ShareRecord]:
+        """With whom it is shared, and was, newest first."""
+        return self._transport.pages(job_schemas.ShareRecord, f"{self.path}/shares")
+
+    def unshare(self, project_id: str | None = None) -> job_schemas.ShareRecord:
+        """Stop sharing it with a project, or its being published, at once. What was drawn or downloaded stays there.
+
+        Raises:
+            NotFoundError: It is not shared so.
+        """
+        for share in self.shares():
+            if share.ended_at is None and share.project_id == project_id:
+                answer = self._transport.request("DELETE", f"{self.path}/shares/{share.id}", repeatable=True)
+                return job_schemas.ShareRecord.model_validate_json(answer.content)
+        raise NotFoundError("not_found", 404, f"Release {self.id} is not shared so.", {}, [])
+
     def _repr_html_(self) -> str:
         grid = None
         if self.kind == "generator":

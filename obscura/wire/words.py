@@ -128,12 +128,14 @@ class Admission(enum.StrEnum):
 
 
 class DecisionAction(enum.StrEnum):
-    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, or that a key is revoked."""
+    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, that a key is revoked, or
+    that a release is shared with another project."""
 
     RAISE = "raise"
     ADMIT = "admit"
     REMOVE = "remove"
     REVOKE = "revoke"
+    SHARE = "share"
 
 
 class DecisionState(enum.StrEnum):

@@ -59,6 +59,7 @@ class EventWriter(Background):
         self.required, self.clock = settings.audit_log == "required", clock
         self._factory, self._settings = factory, settings
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
+        self._written = False  # the last time that it was tried
         self._lock = threading.Lock()
         self._clock_since = time.monotonic(), clock()
 
@@ -75,6 +76,23 @@ class EventWriter(Background):
             not_written(1, AuditLogUnavailable())
         self._noted.set()
         return written
+
+    def trouble(self) -> str:
+        """Say what is wrong where nothing may happen without an event and none can be written; else an empty text.
+
+        Where the last one was written the next one is believed in; else it is tried, and nothing is left of that.
+        """
+        if not self.required or self._written:
+            return ""
+        trial = event_of(None, "GET /v1/health/ready", None, Outcome.ALLOWED, at=self.clock())
+        try:
+            with transaction(self._factory) as session:
+                append(session, [trial])
+                session.rollback()
+        except SQLAlchemyError:
+            return "The audit log cannot be written to, and here nothing is done or shown without it."
+        self._written = True
+        return ""
 
     def stop(self) -> None:
         """Write what waits, and no more."""
@@ -103,6 +121,7 @@ class EventWriter(Background):
             with transaction(self._factory) as session:
                 append(session, [event for event, _ in some])
         except Exception as error:  # whatever it is, nobody may wait for ever
+            self._written = False
             not_written(len(some), error)
             if self.required:
                 for _, written in some:
@@ -111,6 +130,7 @@ class EventWriter(Background):
             with self._lock:
                 self._waiting.extendleft(reversed(some))
             return False
+        self._written = True
         for _, written in some:
             written.set_result(None)
         return True

@@ -55,6 +55,7 @@ class Service:
     ring: Callable[[], None]
     disks: DiskProbe
     key_uses: KeyUses
+    audit_trouble: Callable[[], str] = lambda: ""
     provider: Provider | None = None
     wrong_keys: WrongKeys = field(default_factory=WrongKeys)
     rates: Rates = field(default_factory=lambda: Rates(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -58,7 +59,10 @@ def look_around(folder: Path) -> Iterator[Finding]:
         )
     else:
         yield Finding("data folder", "ok", str(settings.local_path))
-    yield _database(settings)
+    database = _database(settings)
+    yield database
+    unknown = Finding("storage", "missing", "not looked at: without its database nobody knows whose it is")
+    yield _storage(settings) if database.state == "ok" else unknown
     yield _trainer(settings)
 
 
@@ -88,6 +92,37 @@ def _database(settings: Settings) -> Finding:
             "database", "bad", f"has schema {revision}, this version {newest}: stop the service, then obscura up"
         )
     return Finding("database", "ok", f"{url.get_backend_name()}, schema {revision}")
+
+
+def _storage(settings: Settings) -> Finding:
+    """Whether the storage answers, can be written to, and belongs to the database's installation."""
+    from service.db.session import make_engine, make_session_factory, transaction
+    from service.errors import ObscuraError
+    from service.installation import mark_of, recorded
+    from service.storage import is_elsewhere, storage_of
+
+    where = settings.storage if is_elsewhere(settings) else "the data folder"
+    engine = make_engine(settings.database_url, pool_size=1)
+    try:
+        storage = storage_of(settings)
+        with transaction(make_session_factory(engine), read_only=True) as session:
+            own_id = recorded(session)
+        kept = mark_of(storage, own_id)
+        trial = f"trial-{secrets.token_hex(8)}"
+        storage.write(trial, b"of obscura doctor")
+        storage.remove(trial)
+    except (ObscuraError, OSError) as error:
+        said = error.message if isinstance(error, ObscuraError) else type(error).__name__
+        return Finding("storage", "bad", f"{where} cannot be read and written to: {said}")
+    finally:
+        engine.dispose()
+    if own_id is None or kept is None:
+        return Finding(
+            "storage", "missing", f"{where} is of no installation yet; the first start writes that: obscura up"
+        )
+    if own_id != kept:
+        return Finding("storage", "bad", f"{where} is of installation {kept}, and the database of {own_id}")
+    return Finding("storage", "ok", f"{where}, of this database's installation")
 
 
 def _trainer(settings: Settings) -> Finding:

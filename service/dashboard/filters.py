@@ -80,6 +80,8 @@ class Filters:
         if self.account:
             paying = table in (Job, Release)
             found.append(paid_by(table, self.account) if paying else table.account_id == self.account)
+            own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == self.account)
+            found.append(own.exists())
         if self.q:
             newest = visible(session, table, select(table.id)).order_by(table.created_at.desc()).limit(SEARCHED_MAX)
             named = table.id.in_(newest) & table.name.icontains(self.q, autoescape=True)

@@ -12,13 +12,12 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from obscura.wire import formats
 from obscura.wire.class_shares import AS_STATED, read_class_shares
 from service import jobs, reports, weights
-from service.access import Principal, find
+from service.access import Principal
 from service.api.ordering import order
 from service.api.routes.releases import read_content
-from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
+from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.filters import Filters
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
@@ -32,6 +31,7 @@ RELEASES_A_PAGE = 30
 COMPARED_MAX = 4  # beside each other
 # The files of a release that may be fetched by name; the rest of its folder is not served.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
+OF_ACCOUNT = {"report.json", "report.html"}  # what tells of the account, and stays with its project
 _KEPT = {"Cache-Control": "private, max-age=3600"}
 
 
@@ -70,7 +70,10 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         view = views.view(session, release_id)
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
         public = views.datasets_like(session, view.dataset)
-    present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, release_id, name)}
+        shares = views.shares(session, jobs.shares(session, release_id))
+        project = jobs.project_names(session, [view.release.project_id])[view.release.project_id]
+    named = (*DOWNLOADS, "grid.png", "report.html")
+    present = {name for name in named if _exists(dashboard, release_id, name)} - (set() if view.payer else OF_ACCOUNT)
     if "generator.json" in present:
         present |= set(formats.MADE)
     return page(
@@ -80,6 +83,8 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         samples=samples,
         evaluations=evaluations,
         public=public,
+        shares=shares,
+        project=project,
         present=present,
         downloads=[name for name in DOWNLOADS if name in present],
         packings=formats.PACKINGS,
@@ -106,7 +111,7 @@ def report(dashboard: Running, release_id: str) -> Response:
 def receipt(dashboard: Running, release_id: str) -> JSONResponse:
     """Serve the signed receipt as a download: whoever keeps it can prove what was paid."""
     with transaction(dashboard.factory, read_only=True) as session:
-        row = jobs.get_release(session, release_id)
+        row = jobs.get_own_release(session, release_id)
     attachment = f'attachment; filename="{row.id}-receipt.json"'
     return JSONResponse(row.receipt, headers={"Content-Disposition": attachment})
 
@@ -148,6 +153,30 @@ def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) 
     return _ordered(dashboard, trainer, form, "evaluate", fields)
 
 
+@router.post("/releases/{release_id}/shares")
+def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> RedirectResponse:
+    """Ask for a release to be shared with another project, or with all."""
+    other = None if form.get("everybody") else form.get("project", "").strip()
+    if other == "":
+        raise InvalidInput("Name the project by its id, or choose all projects.")
+    dashboard.do(
+        jobs.ask_share,
+        release_id=release_id,
+        project_id=other,
+        reason=form.get("reason", ""),
+        asked_with=admin.id,
+        now=dashboard.clock(),
+    )
+    return RedirectResponse("/admins", status_code=303)
+
+
+@router.post("/releases/{release_id}/shares/{share_id}/end")
+def end_share(dashboard: Running, _admin: Admin, release_id: str, share_id: str) -> RedirectResponse:
+    """Stop sharing a release."""
+    dashboard.do(jobs.end_share, release_id=release_id, share_id=share_id, now=dashboard.clock())
+    return RedirectResponse(f"/releases/{release_id}", status_code=303)
+
+
 router.get("/samples/{sample_id}/content")(read_content)
 
 
@@ -187,7 +216,7 @@ def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, 
     if text.strip() == AS_STATED:
         return AS_STATED
     with transaction(dashboard.factory, read_only=True) as session:
-        classes = find(session, Dataset, jobs.get_release(session, release_id).dataset_id).classes
+        classes = jobs.trained_on(session, jobs.get_release(session, release_id)).classes
     try:
         return read_class_shares(text, classes, every=False)
     except ValueError as error:

@@ -79,7 +79,8 @@ class Admin(Base):
 
 
 class Decision(Base):
-    """What one admin asks for and a second one decides: a higher limit, or about another admin or a key of theirs.
+    """What one admin asks for and a second one decides: a higher limit, about another admin or a key of theirs, or that
+    a release is shared.
 
     People stand beside the keys that they used: `asked_by` with `asked_with`, `decided_by` with `decided_with`. A raise
     that was decided before keys belonged to people names keys alone, and what was decided about admins before this
@@ -87,6 +88,7 @@ class Decision(Base):
     A raise is approved against `epsilon_before`, the limit when it was asked for. An admission names the id and the
     SHA-256 of a token that the new admin made, and that nobody else has seen. `keys_revoked` is how many keys went with
     what was approved. `project_id` is the one that it is about, whose owners decide as well; None for the installation.
+    A release is shared with the project `shared_with`, or with EVERY_PROJECT.
     """
 
     __tablename__ = "decisions"
@@ -101,7 +103,11 @@ class Decision(Base):
             "(action = 'admit') = (key_hash IS NOT NULL) AND (action IN ('admit', 'revoke')) = (key_id IS NOT NULL)",
             "names_key",
         ),
-        check("action IN ('raise', 'admit') OR admin_id IS NOT NULL", "concerns_one"),
+        check("action IN ('raise', 'admit', 'share') OR admin_id IS NOT NULL", "concerns_one"),
+        check(
+            "(action = 'share') = (release_id IS NOT NULL) AND (release_id IS NULL) = (shared_with IS NULL)",
+            "concerns_release",
+        ),
         check(
             "(state = 'pending') = (decided_at IS NULL) "
             "AND (decided_at IS NULL) = (decided_by IS NULL AND decided_with IS NULL)",
@@ -135,6 +141,8 @@ class Decision(Base):
     decided_with: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
     decided_at: Mapped[datetime | None]
     project_id: Mapped[Id | None] = mapped_column(index=True)
+    release_id: Mapped[Id | None]
+    shared_with: Mapped[Id | None]
 
 
 class ApiKey(Base):

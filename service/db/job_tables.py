@@ -1,4 +1,5 @@
-"""Tables of the jobs and of what they publish: sweeps, jobs, releases, samples, evaluations."""
+"""Tables of the jobs and of what they publish: sweeps, jobs, releases and with whom they are shared, samples,
+evaluations."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from obscura.wire.words import EarlyEnd, JobState, ReleaseKind, SampleFormat
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.project_tables import DEFAULT_PROJECT
 
 
 class FailureCode(enum.StrEnum):
@@ -69,7 +71,8 @@ class Job(Base):
     seeds the mechanism's noise: it is never shown or logged, and a loaded job does not carry it (jobs.secret_of reads
     it). `attempts_lost` counts the attempts whose worker died; one that was handed on by a worker that shut down does
     not count. `ended_early` says why a training charges no more; `salvage_attempt` is the attempt that was started
-    only to publish what the ones before it had paid for.
+    only to publish what the ones before it had paid for. `project_id` is that of who asked: a job on another project's
+    release, which is shared, names neither the account nor the dataset of that.
     """
 
     __tablename__ = "jobs"
@@ -91,6 +94,7 @@ class Job(Base):
             postgresql_where=text("state IN ('queued', 'running')"),
         ),
         Index(None, "account_id", "created_at"),
+        Index(None, "project_id", "created_at"),
         Index(None, "state", "created_at"),
         Index(None, "recipe", "created_at"),
     )
@@ -122,6 +126,7 @@ class Job(Base):
     created_at: Mapped[datetime] = mapped_column(index=True)
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    project_id: Mapped[Id] = mapped_column(server_default=DEFAULT_PROJECT)
 
     account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset | None] = relationship(lazy="raise_on_sql", viewonly=True, foreign_keys=[dataset_id])
@@ -175,6 +180,29 @@ class Release(Base):
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
     account: Mapped[AccountRow] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset] = relationship(lazy="raise_on_sql", viewonly=True)
+
+
+class Share(Base):
+    """That a release can be read in another project, or in EVERY_PROJECT, as two people have decided; until it ends."""
+
+    __tablename__ = "shares"
+    __table_args__ = (
+        Index(
+            "uq_shares_open",
+            "release_id",
+            "project_id",
+            unique=True,
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    release_id: Mapped[Id] = mapped_column(ForeignKey("releases.id"))
+    project_id: Mapped[Id]
+    decision_id: Mapped[Id] = mapped_column(ForeignKey("decisions.id"))
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
 
 
 class Sample(Base):

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, Id, Name
 
+EVERY_PROJECT = "*"  # in place of one, where a release is published to all
 DEFAULT_PROJECT = "prj_default"  # which every installation has, and where all is that was made before there were others
 
 

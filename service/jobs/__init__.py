@@ -22,29 +22,45 @@ from service.jobs.lifecycle import (
     request_cancel,
     wish_for,
 )
-from service.jobs.lookup import get_job, get_release, get_sweep, made_by, paid_by, reads, receipt_of, secret_of
+from service.jobs.lookup import (
+    get_job,
+    get_own_release,
+    get_release,
+    get_sweep,
+    made_by,
+    paid_by,
+    reads,
+    receipt_of,
+    secret_of,
+    trained_on,
+)
 from service.jobs.planning import charged_before_useful, plan_job
+from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, project_names, shares
 from service.jobs.silence import minutes_told, tell_silence
 from service.jobs.submission import pay_for_count, submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, submit_sweep
 
 __all__ = [
     "KINDS",
+    "SHARE_EFFECTS",
     "Claim",
     "EarlyEnd",
     "FailureCode",
     "JobState",
     "Trial",
     "Wish",
+    "ask_share",
     "cancel_sweep",
     "charged_before_useful",
     "claim",
     "claimable",
     "end_early",
+    "end_share",
     "finish_cancelled",
     "finish_failed",
     "finish_unsaved",
     "get_job",
+    "get_own_release",
     "get_release",
     "get_sweep",
     "give_back",
@@ -56,15 +72,18 @@ __all__ = [
     "paid_by",
     "pay_for_count",
     "plan_job",
+    "project_names",
     "publish",
     "reads",
     "receipt_of",
     "report_progress",
     "request_cancel",
     "secret_of",
+    "shares",
     "submit",
     "submit_sweep",
     "tell_silence",
+    "trained_on",
     "tries_left",
     "wish_for",
 ]

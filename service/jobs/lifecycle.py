@@ -168,8 +168,13 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     job = lock_job(session, job_id)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):
         raise Conflict(f"This job has {job.state.value} already; there is nothing to cancel.", job_id=job_id)
-    if job.state is JobState.CANCELLED:
-        return job
+    if job.state is not JobState.CANCELLED:
+        cancel(session, job, now=now, discard=discard)
+    return job
+
+
+def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) -> None:
+    """As `request_cancel`, of an unfinished job whose row is locked."""
     early = None
     if job.kind == TRAIN:
         early = EarlyEnd.DISCARDED if discard else job.ended_early or EarlyEnd.CANCELLED
@@ -180,7 +185,6 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     if job.state is JobState.QUEUED and not may_publish(session, job):
         settle(session, job, reason="cancelled before it started", now=now)
         end_job(session, job, JobState.CANCELLED, now=now)
-    return job
 
 
 def wish_for(session: Session, *, job_id: str, attempt: int) -> Wish | None:
@@ -252,7 +256,7 @@ def _take(
     session.refresh(job)
     for hold_id in holds_of(session, job):
         ledger.fence(session, hold_id=hold_id, attempt=job.attempt, now=now)
-    quotas.take_turn(session, job.account_id, now=now)
+    quotas.take_turn(session, job.project_id, now=now)
     return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
 
 

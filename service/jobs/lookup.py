@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, exists, or_, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
-from service.access import find, visible
+from service.access import find, is_own, project_of, visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FurtherDataset, Job, Made, Release, Sweep
 from service.errors import NotFound, StaleAttempt
@@ -24,6 +24,34 @@ def get_job(session: Session, job_id: str) -> Job:
 def get_release(session: Session, release_id: str) -> Release:
     """Return a release, or raise NotFound."""
     return find(session, Release, release_id)
+
+
+def get_own_release(session: Session, release_id: str) -> Release:
+    """Return a release of the caller's own project, or raise NotFound: its account is not shared with it."""
+    release = get_release(session, release_id)
+    if not is_own(session, project_of(session, release.account_id)):
+        message = "This stays with the project that has trained the release: it tells of its account."
+        raise NotFound(message, release_id=release_id)
+    return release
+
+
+def trained_on(session: Session, release: Release) -> Dataset:
+    """Return the dataset of a release that was found: its classes and the size of its images are known with it."""
+    return session.get_one(Dataset, release.dataset_id)
+
+
+def training_of(session: Session, release: Release) -> Job:
+    """Return the training of a release that was found, for what is known with the release: recipe and options."""
+    return session.get_one(Job, release.job_id)
+
+
+def payer_of(session: Session, release: Release) -> dict[str, str | None]:
+    """Return the columns by which a job on a release belongs to its account and dataset.
+
+    Of a release that another project shares they are empty: the job is that of who asks.
+    """
+    own = is_own(session, project_of(session, release.account_id))
+    return {name: getattr(release, name) if own else None for name in ("account_id", "dataset_id")}
 
 
 def receipt_of(session: Session, release: Release, account_id: str | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import JobState
 from privacy.plans.plan import Plan
 from service import ledger, queue, quotas
-from service.access import require_project
+from service.access import project_of, require_project
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
 from service.db.job_tables import Job, Made
@@ -56,7 +56,7 @@ def submit(
     if first_id is not None:
         return get_job(session, first_id)
     job = kind.accept(session, ask, **order)
-    quotas.require_jobs(session, job.account_id, now=now)
+    quotas.require_jobs(session, job.project_id, now=now)
     return job
 
 
@@ -138,6 +138,7 @@ def planned_job(
 
 def queue_job(session: Session, job: Job, *made: Made) -> Job:
     """Add a job, with the row of what it makes, and ring for it once the caller's transaction has committed."""
+    job.project_id = project_of(session, job.account_id)
     session.add(job)
     session.flush()
     session.add_all(made)

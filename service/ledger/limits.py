@@ -79,7 +79,7 @@ def request_raise(
     _filter_at(account, epsilon, "raised")
     asking = decisions.acting_key(session, asked_with)
     limits = {"epsilon_before": account.epsilon, "epsilon": float(epsilon)}
-    terms = {"account_id": account.id, "project_id": account.project_id, **limits}
+    terms: dict[str, Any] = {"account_id": account.id, "project_id": account.project_id, **limits}
     return decisions.ask(session, DecisionAction.RAISE, account.name, asking=asking, reason=reason, now=now, **terms)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select
@@ -16,18 +17,24 @@ from obscura.wire.job_schemas import (
     IncompleteFacts,
     ReleaseRecord,
     SampleRecord,
+    ShareRecord,
+    ShareRequestRecord,
 )
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
-from service.access import visible
+from service.access import is_own, projects_of, visible
+from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.db.job_tables import Evaluation, Job, Release, Sample, Share
+from service.db.project_tables import EVERY_PROJECT
 from service.errors import NotFound
 from service.jobs.kinds import evaluate
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.kinds.sample import show as show_sample
+from service.jobs.sharing import project_names
 from service.views.accounts import Payer, Payments
+from service.views.admins import lifetime
 from service.views.datasets import dataset
 from service.views.rows import ROWS_MAX, newest
 
@@ -59,10 +66,11 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
     Their cards and files have addresses of their own.
     """
     measured = newest_evaluations(session, [row.id for row in rows])
-    return [_record(row, measured.get(row.id)) for row in rows]
+    projects = projects_of(session, (row.account_id for row in rows))
+    return [_record(row, measured.get(row.id), projects[row.account_id]) for row in rows]
 
 
-def _record(row: Release | Row[Any], measured: Evaluation | None) -> ReleaseRecord:
+def _record(row: Release | Row[Any], measured: Evaluation | None, project_id: str) -> ReleaseRecord:
     summary = with_figures(row.summary, measured)
     histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
     return record_of(
@@ -71,16 +79,20 @@ def _record(row: Release | Row[Any], measured: Evaluation | None) -> ReleaseReco
         summary=summary,
         incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
         histogram=None if histogram is None else HistogramFacts(**histogram),
+        project_id=project_id,
     )
 
 
 @dataclass(frozen=True)
 class ReleaseView:
-    """A release in a list of a page, with its card."""
+    """A release in a list of a page, with its card.
+
+    Of one that another project shares, the names of its dataset and account are not shown.
+    """
 
     release: ReleaseRecord
     card: dict[str, Any]
-    dataset_name: str
+    dataset_name: str | None
 
 
 def views(
@@ -98,15 +110,21 @@ def views(
         NotFound: There is no such release.
     """
     rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=_ON_PAGES)
-    shown = zip(records(session, rows), rows, strict=True)
-    return [ReleaseView(release, row.card, row.dataset_name) for release, row in shown], last
+    shown = []
+    for release, row in zip(records(session, rows), rows, strict=True):
+        own = is_own(session, release.project_id)
+        shown.append(ReleaseView(release, row.card, row.dataset_name if own else None))
+    return shown, last
 
 
 @dataclass(frozen=True)
 class WholeRelease(ReleaseView):
-    """A release on its own page, or beside others, with what paid for it and how it was made."""
+    """A release on its own page, or beside others, with what paid for it and how it was made.
 
-    payer: Payer
+    Of one that another project shares neither is told: it has no payer.
+    """
+
+    payer: Payer | None
     hold: ledger.Hold | None
     dataset: DatasetRecord
     recipe: str
@@ -115,7 +133,7 @@ class WholeRelease(ReleaseView):
     @property
     def used_share(self) -> float | None:
         """What was spent for it of all that its account ever promises; None in doubt."""
-        balance = self.payer.balance
+        balance = None if self.payer is None else self.payer.balance
         if balance is None or self.hold is None:
             return None
         return self.hold.captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.held_nano)
@@ -136,17 +154,39 @@ def view(session: Session, release_id: str) -> WholeRelease:
     row = session.scalar(query.where(Release.id == release_id))
     if row is None:
         raise NotFound("There is no such release.")
-    paid = Payments.read(session, [row.account_id], [row.job.hold_id])
+    (release,) = records(session, [row])
+    own = is_own(session, release.project_id)
+    paid = Payments.read(session, [row.account_id], [row.job.hold_id]) if own else None
     return WholeRelease(
-        release=records(session, [row])[0],
+        release=release,
         card=row.card,
-        dataset_name=row.dataset.name,
-        payer=paid.payer(row.account_id),
-        hold=next(iter(paid.holds.values()), None),
+        dataset_name=row.dataset.name if own else None,
+        payer=None if paid is None else paid.payer(row.account_id),
+        hold=None if paid is None else next(iter(paid.holds.values()), None),
         dataset=dataset(row.dataset),
         recipe=row.job.recipe,
-        options={**row.job.plan.get("config", {}), **row.job.options},
+        options={**row.job.plan.get("config", {}), **row.job.options} if own else {},
     )
+
+
+def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
+    """With whom releases of the own project are shared."""
+    names = project_names(session, [row.project_id for row in rows])
+    return [
+        record_of(
+            ShareRecord,
+            row,
+            project_id=None if row.project_id == EVERY_PROJECT else row.project_id,
+            project_name=names.get(row.project_id),
+        )
+        for row in rows
+    ]
+
+
+def share_request(row: Decision, now: datetime) -> ShareRequestRecord:
+    """A request to share a release."""
+    other = None if row.shared_with == EVERY_PROJECT else row.shared_with
+    return record_of(ShareRequestRecord, row, shared_with=other, **lifetime(row, now))
 
 
 @dataclass(frozen=True)

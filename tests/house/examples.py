@@ -48,6 +48,10 @@ NOT_RUN = {
     "obscura webhooks test": "asks a server elsewhere; tests/service/api/routes/test_webhooks.py runs it",
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
     "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
+    **dict.fromkeys(
+        [f"obscura releases {verb}" for verb in ("share", "unshare", "publish", "requests", "approve")],
+        "needs two departments and a release; tests/service/api/routes/test_shares.py runs it",
+    ),
     "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
     "obscura quickstart digits": "tests/service/cli/test_quickstart.py runs it and compares what it says",
     "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "

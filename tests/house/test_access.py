@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
     *("AccountRow", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "EntryRow", "Evaluation"),
-    *("FurtherDataset", "HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Sweep", "Webhook"),
+    *("FurtherDataset", "HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
 }
 LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
 READERS = {"select", "get", "get_one"}
@@ -36,6 +36,8 @@ WHOLE = {
     "people": "finds who signs in and is asked about, whom no project owns, and their own roles",
     "recording.py": "links each event to the one before, whoever's that is",
     "jobs/lifecycle.py": "workers take any job",
+    "jobs/lookup.py": "what is known with a release that was found: its classes, recipe and options",
+    "jobs/sharing.py": "names projects on both sides of a share, and ends what others draw when it ends",
     "webhooks/delivering.py": "sends what was written for a webhook to its own address",
     "webhooks/hooks.py": "counts those of whoever asks, and says of one that was found whose key made it",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",

@@ -39,6 +39,7 @@ OWN = {
     "privacy/auditing/payment_order.py": "a game that tries to break a mechanism",
     "privacy/mechanisms/contribution.py": "a mechanism, with its proof",
     "service/api/routes/audit.py": "a noun's routes",
+    "service/api/routes/shares.py": "a noun's routes",
     "service/api/routes/webhooks.py": "likewise",
     "service/audit/anchors.py": "reads what a stranger's server says",
     "service/datasets/erasing.py": "what is erased and why that is safe, which the audit relies on",

@@ -15,6 +15,7 @@ from service.api.routes import (
     orders,
     recipes,
     releases,
+    shares,
     webhooks,
 )
 
@@ -34,6 +35,8 @@ def routers() -> tuple[APIRouter, ...]:
         jobs.sweep_router,
         releases.router,
         releases.sample_router,
+        shares.router,
+        shares.request_router,
         admins.project_router,
         admins.key_router,
         webhooks.router,

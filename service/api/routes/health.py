@@ -27,8 +27,8 @@ async def live() -> HealthRecord:
 
 @router.get("/ready", response_model=HealthRecord, summary="Readiness")
 async def ready(service: Running) -> HealthRecord:
-    """The database answers and the disks can be written to and have room, within two seconds. 503 otherwise, and while
-    the service shuts down.
+    """The database answers, the disks can be written to and have room, and so can the audit log where the service does
+    nothing without it, within two seconds. 503 otherwise, and while the service shuts down.
 
     Tells whether trainings may start.
     """
@@ -49,12 +49,12 @@ async def ready(service: Running) -> HealthRecord:
 
 
 def _look(service: Service) -> tuple[bool, str]:
-    """Ask the database whether trainings are stopped, and the disks; free the place among those who ask, however late
-    the answer comes.
+    """Ask the database whether trainings are stopped, the disks, and the audit log; free the place among those who ask,
+    however late the answer comes.
     """
     try:
         with transaction(service.factory, read_only=True) as session:
             stopped = bool(arming_stops(session))
-        return stopped, service.disks.trouble()
+        return stopped, service.disks.trouble() or service.audit_trouble()
     finally:
         service.readiness.release()

@@ -4,7 +4,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import Session, joinedload, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
 from obscura.wire.job_schemas import FINAL_STATES
@@ -127,5 +127,6 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
 
 def _find(session: Session, kind: Kind, made_id: str, *options: ORMOption) -> tuple[Any, Job]:
     assert kind.makes is not None
-    made: Any = find(session, kind.makes, made_id, options=options)
-    return made, jobs.get_job(session, made.job_id)
+    with_job = joinedload(kind.makes.job).defer(Job.secret, raiseload=True)
+    made: Any = find(session, kind.makes, made_id, options=[with_job, *options])
+    return made, made.job

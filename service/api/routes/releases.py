@@ -19,12 +19,13 @@ from obscura.wire.job_schemas import (
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
-from service.access import find
+from service.access import find, visible
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, VIEW, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.errors import NotFound
 from service.jobs.kinds import evaluate
@@ -49,7 +50,11 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 
 @router.get("", dependencies=[VIEW], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
-    """List the releases, newest first, all or those of an account."""
+    """List the releases, newest first, all or those of an account; shared ones are of none that you see."""
+    if account_id is not None:
+        with transaction(service.factory, read_only=True) as session:
+            own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == account_id)
+            account_id = session.scalar(own) or ""
     asked = [] if account_id is None else [jobs.paid_by(Release, account_id)]
     return answer_newest(service, request, page, Release, views.records, *asked, columns=views.RELEASES)
 
@@ -74,10 +79,11 @@ def read_receipt(service: Running, release_id: ReleaseId, account_id: OfAccount 
     """Read the signed statement that this release was paid for: the whole ledger entry, the account's public terms,
     the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served.
 
-    A release of several accounts' datasets has a receipt for each: name the account; without it, that of the first.
+    A release of several accounts' datasets has a receipt for each: name the account; without it, that of the first. Of
+    a release that another project shares receipts stay with that project, and so does the report.
     """
     with transaction(service.factory, read_only=True) as session:
-        return JSONResponse(jobs.receipt_of(session, jobs.get_release(session, release_id), account_id))
+        return JSONResponse(jobs.receipt_of(session, jobs.get_own_release(session, release_id), account_id))
 
 
 @router.get(
@@ -214,5 +220,5 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
 
 
 def _find(session: Session, sample_id: str) -> tuple[Sample, Job]:
-    sample = find(session, Sample, sample_id)
-    return sample, jobs.get_job(session, sample.job_id)
+    sample = find(session, Sample, sample_id, options=[joinedload(Sample.job).defer(Job.secret, raiseload=True)])
+    return sample, sample.job

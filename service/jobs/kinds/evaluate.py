@@ -19,7 +19,7 @@ from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, failure_of
-from service.jobs.lookup import get_dataset, get_job, get_release
+from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.planning import evaluation_set
 from service.jobs.submission import new_job, queue_job, require_drawable
 from service.ledger.commitments import columns_of, evaluation_digest, keyed_digest
@@ -55,7 +55,7 @@ def accept(
     if samples is not None and release.kind is not ReleaseKind.GENERATOR:
         raise InvalidInput("A classifier is tested as it is: leave the number of samples out.")
     require_drawable("samples", samples, ask.samples_max, seed)
-    evaluation_set(session, dataset_id, get_dataset(session, release.dataset_id))
+    evaluation_set(session, dataset_id, trained_on(session, release))
     return queue_evaluation(session, ask, release, dataset_id, samples=samples, seed=seed)
 
 
@@ -70,9 +70,10 @@ def queue_evaluation(
 ) -> Job:
     """Queue the evaluation of a release that is there, or is published in this transaction.
 
-    An evaluation belongs to the sweep that its training is a trial of. Without numbers it takes the training's options.
+    An evaluation belongs to the sweep that its training is a trial of, unless another project asks for it. Without
+    numbers it takes the training's options.
     """
-    training = get_job(session, release.job_id)
+    training, payer = training_of(session, release), payer_of(session, release)
     config = plan_from_json(training.plan).config
     if release.kind is not ReleaseKind.GENERATOR:
         samples = None
@@ -85,11 +86,10 @@ def queue_evaluation(
         KIND.name,
         recipe=training.recipe,
         options=measured,
-        account_id=release.account_id,
-        dataset_id=release.dataset_id,
         evaluation_dataset_id=dataset_id,
         release_id=release.id,
-        sweep_id=training.sweep_id,
+        sweep_id=None if payer["account_id"] is None else training.sweep_id,
+        **payer,
     )
     of = {"release_id": release.id, "dataset_id": dataset_id}
     return queue_job(session, job, Evaluation(id=new_id("evl"), job_id=job.id, created_at=ask.now, **of, **measured))

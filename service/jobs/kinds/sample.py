@@ -20,7 +20,7 @@ from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made, require_sha256
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
-from service.jobs.lookup import get_dataset, get_job, get_release
+from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.submission import new_job, queue_job, require_drawable
 from service.ledger.commitments import columns_of, keyed_digest, sample_digest
 
@@ -54,7 +54,7 @@ def accept(
             release_id=release.id,
             kind=release.kind.value,
         )
-    known = get_dataset(session, release.dataset_id).classes
+    known = trained_on(session, release).classes
     if classes is not None and (not classes or len(set(classes)) != len(classes) or not set(classes) <= set(known)):
         raise InvalidInput(f"classes must be different names out of: {', '.join(known)}.")
     if proportions is not None:
@@ -69,11 +69,10 @@ def accept(
     job = new_job(
         ask,
         KIND.name,
-        recipe=get_job(session, release.job_id).recipe,
+        recipe=training_of(session, release).recipe,
         options=drawn,
-        account_id=release.account_id,
-        dataset_id=release.dataset_id,
         release_id=release.id,
+        **payer_of(session, release),
     )
     drawn |= {"format": SampleFormat(format)}
     return queue_job(
@@ -99,7 +98,7 @@ def _checked(
         raise InvalidInput("Give classes or proportions, not both: proportions name the classes that are drawn.")
     try:
         if isinstance(proportions, str):
-            stated = get_job(session, release.job_id).plan.get("config", {}).get("class_shares")
+            stated = training_of(session, release).plan.get("config", {}).get("class_shares")
             if proportions != AS_STATED or not stated:
                 raise InvalidInput(
                     f"Release *{release.name}* states no balance of its classes: name how often each is to come."

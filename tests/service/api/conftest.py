@@ -96,9 +96,9 @@ class Served:
         body = {"name": f"people {new_id('x')}", **ACCOUNT, **changes}
         return dict(self.send("accounts", body, status=201))
 
-    def dataset(self, **changes: Any) -> dict[str, Any]:
+    def dataset(self, *, scope: str = "admin", **changes: Any) -> dict[str, Any]:
         """Declare a dataset over HTTP."""
-        return dict(self.send("datasets", DATASET | changes, status=201))
+        return dict(self.send("datasets", DATASET | changes, scope=scope, status=201))
 
     def balance(self, account_id: str) -> dict[str, Any]:
         return dict(self.read(f"accounts/{account_id}")["balance"])
@@ -129,9 +129,9 @@ class Served:
         self._arrived(made["id"])
         return made
 
-    def public_like_a_training(self) -> str:
+    def public_like_a_training(self, scope: str = "admin") -> str:
         """A public dataset that releases of `ready_dataset` can be measured on, by its id."""
-        made = self.dataset()
+        made = self.dataset(scope=scope)
         self._arrived(made["id"])
         return str(made["id"])
 

@@ -15,6 +15,7 @@ from sqlalchemy import select, text
 from typer.testing import CliRunner
 
 from obscura.cli import app as cli
+from obscura.client import Client
 from obscura.wire.words import Outcome
 from service.api.auditing import Audit, EventWriter
 from service.audit.events import verify_events
@@ -78,8 +79,13 @@ def test_what_cannot_be_logged_is_refused_and_changes_nothing(tmp_path, database
             page = served.client(None).post("/login", data={"key": served.tokens["admin"]})
             assert (page.status_code, "set-cookie" in page.headers) == (503, False)
             assert served.client(None).get("/v1/health/live").status_code == 200
+            unready = served.client(None).get("/v1/health/ready")
+            assert (unready.status_code, "audit log cannot be written" in unready.text) == (503, True)
         finally:
             mend(served.factory)
+        newest = events_of(database_url)[-1].sequence
+        assert served.client(None).get("/v1/health/ready").status_code == 200  # although nothing was asked meanwhile
+        assert events_of(database_url)[-1].sequence == newest
         assert "k" not in [key["name"] for key in served.read("keys", scope="admin")["items"]]
         assert served.client("admin").get("/v1/accounts").status_code == 200
         with transaction(served.factory, read_only=True) as session:
@@ -102,6 +108,26 @@ def test_where_it_is_not_required_requests_go_on_and_what_waited_is_written_late
     actions = [event.action for event in events_of(database_url)]
     assert actions.count("GET /v1/keys") == 1  # what waits is written when the service stops
     assert made.json()["id"] not in [event.object_id for event in events_of(database_url)]  # which the log says
+
+
+def test_a_service_that_never_could_write_an_event_is_not_ready(tmp_path, database_url):
+    with served_with(tmp_path, database_url, audit_log="required") as served:
+        spoil(served.factory)
+        try:
+            assert served.client(None).get("/v1/health/ready").status_code == 503
+        finally:
+            mend(served.factory)
+        assert served.client(None).get("/v1/health/ready").status_code == 200
+
+
+def test_the_client_reads_the_whole_log_and_what_comes_next(tmp_path, database_url):
+    with served_with(tmp_path, database_url, audit_log="required") as served:
+        for _ in range(3):
+            served.client("admin").get("/v1/jobs").raise_for_status()
+        with Client(served.url, served.tokens["admin"]) as client:
+            seen = list(client.audit_log())
+            assert [event.action for event in seen].count("GET /v1/jobs") == 3
+            assert all(event.action == "GET /v1/audit-events" for event in client.audit_log(after=seen[-1].id))
 
 
 def test_nothing_is_logged_unless_it_is_asked_for(tmp_path, database_url):

@@ -25,8 +25,8 @@ from service.db.session import SessionFactory, transaction
 from service.recording import Act
 from service.settings import Settings
 from tests.conftest import clear_postgres
+from tests.service.departments import NOBODYS, ask
 from tests.service.reading_routes import TestClient, stocked
-from tests.service.test_departments import NOBODYS, ask
 
 ACTS = set(Act)
 SHOWS_NOTHING = {"/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference", "/reference/{name}"}

@@ -3,8 +3,10 @@
 import json
 import re
 import shlex
+import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +164,9 @@ def test_a_profile_is_kept_for_its_owner_and_its_key_goes_nowhere_else(shell, pe
 def test_doctor_looks_at_everything(shell, people, place):
     well = json.loads(obscura("doctor", "--json", data_dir=shell.data_dir).stdout)
     states = {finding["what"]: finding["state"] for finding in well if not finding["what"].startswith("packages of ")}
-    assert states == dict.fromkeys(("python", "service", "data folder", "database", "supervisor", "disk"), "ok")
+    assert states == dict.fromkeys(
+        ("python", "service", "data folder", "database", "storage", "supervisor", "disk"), "ok"
+    )
     (place / "data").mkdir(mode=0o755)
     (place / "data" / "obscura.db").write_text("no database")
     ill = obscura("doctor", data_dir=place / "data")
@@ -170,6 +174,27 @@ def test_doctor_looks_at_everything(shell, people, place):
     assert re.search(r"bad +data folder: .*chmod", ill.stdout)
     assert re.search(r"bad +database: .*obscura ledger verify", ill.stdout)
     assert re.search(r"missing +supervisor: .*obscura up", ill.stdout)
+    assert re.search(r"missing +storage: ", ill.stdout)
+
+
+def test_doctor_asks_the_storage_whose_it_is_and_whether_it_takes_anything(shell, tmp_path, monkeypatch):
+    def said(data_dir: Path) -> str:
+        shown = obscura("doctor", data_dir=data_dir).stdout
+        return next(line for line in shown.splitlines() if re.match(r"\w+ +storage:", line))
+
+    copied = tmp_path / "copied"
+    copied.mkdir(mode=0o700)
+    source = sqlite3.connect(shell.data_dir / "obscura.db")
+    with closing(source), closing(sqlite3.connect(copied / "obscura.db")) as target:
+        source.backup(target)
+    assert said(copied).startswith("missing")
+    (copied / "installation").write_text(f"ins_{'a' * 20}\n", "ascii")
+    assert re.fullmatch(
+        r"bad +storage: the data folder is of installation ins_a+, and the database of ins_\w+", said(copied)
+    )
+    assert [path.name for path in copied.rglob("*trial*")] == []
+    monkeypatch.setenv("OBSCURA_STORAGE", "ftp://elsewhere")
+    assert re.match(r"bad +storage: ftp://elsewhere cannot be read and written to: .*folder, s3", said(copied))
 
 
 def test_recipes_are_those_that_plans_are_made_with(monkeypatch, place):

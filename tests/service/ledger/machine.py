@@ -292,8 +292,9 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         if command.name == "claim" and outcome[1] is not None:
             job_id, attempt = outcome[1]
             self.live[job_id] = attempt
-        if command.name == "charge":
-            hold_id = command.args["hold_id"]
+        if command.name in ("charge", "charge_all"):
+            args = command.args
+            hold_id = args["hold_id"] if "hold_id" in args else self.model.jobs[args["job_id"]]["hold"]
             steps = command.args.get("event", {"count": 0})["count"]
             if not steps or not self.steps[hold_id]:
                 self.journal[hold_id] = self.journal.get(hold_id, 0) + command.args["amount_nano"]
@@ -339,15 +340,14 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
                 self.now = max(self.now, job["lease"])
             self._do(Command("claim", {"worker": dice.choice(WORKERS), "job_id": job_id}))
             return
-        fence = {"attempt": attempt}
         if job["kind"] == "sample":
             self._do(self._end_of_sample(dice, job_id, attempt))
             return
         hold = self.model.holds[job["hold"]]
         if hold["armed"] != attempt:
-            self._do(Command("arm", {"hold_id": job["hold"], **fence}))
+            self._do(self._arming(job_id, attempt))
         elif hold["charged"] == 0 or (hold["charged"] < hold["amount"] and dice.random() < 0.5):
-            self._do(self._charge(dice, job["hold"], attempt))
+            self._do(self._charging(dice, job_id, attempt))
         else:
             self._do(self._publication(dice, job_id, attempt))
 
@@ -362,5 +362,5 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
 
 def _made(outcome: Outcome) -> Any:
-    """What production returned, which the model takes identifiers from; a pair of nothing where it refused."""
-    return outcome[1] if outcome[0] == "ok" else ("(none)", "(none)")
+    """What production returned, which the model takes identifiers from; nothing of them where it refused."""
+    return outcome[1] if outcome[0] == "ok" else ("(none)", "(none)", ())

@@ -138,7 +138,8 @@ class LedgerModel:
         require(amount_nano > 0, "invalid_input")
         require(not account["frozen"], "account_frozen")
         require(account["spent"] + account["held"] + amount_nano <= account["capacity"], "insufficient_budget")
-        require(all(hold["job"] != job_id for hold in self.holds.values()), "conflict")
+        of_job = [hold["account"] for hold in self.holds.values() if hold["job"] == job_id]
+        require(account_id not in of_job, "conflict")
         self.holds[made] = {
             "account": account_id,
             "job": job_id,

@@ -184,7 +184,7 @@ def test_the_role_that_ends_in_one_project_takes_nothing_in_another(
         }
         owns = {admin.project_id: admin.removed_at is None for admin in session.scalars(select(Admin))}
         assert owns == {heart: True, DEFAULT_PROJECT: False, None: True}
-        voices = {voice_of(admin) for admin in session.scalars(select(Admin))}
+        voices = {voice_of(session, admin) for admin in session.scalars(select(Admin))}
         assert voices == {person.id}
 
 
@@ -217,7 +217,7 @@ def test_two_people_of_one_name_are_two_admins(
         names = [admin.name for admin in session.scalars(select(Admin).order_by(Admin.name))]
         assert len(set(names)) == 3
         assert [name[:5] for name in names] == ["Ana", "Ana (", "Ana ("]
-        assert len({voice_of(admin) for admin in session.scalars(select(Admin))}) == 3
+        assert len({voice_of(session, admin) for admin in session.scalars(select(Admin))}) == 3
 
 
 @pytest.mark.parametrize("names", [["\u202eevil"], ["", " "], ["a" * 500], []])

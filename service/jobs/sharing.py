@@ -1,0 +1,116 @@
+"""Releases that other projects see: two people decide that one is shared, and one of them alone ends it.
+
+What was drawn or downloaded by then stays where it is; what is being drawn from a release that is no longer shared is
+cancelled. Takes a session, never commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from obscura.wire.words import UNFINISHED, DecisionAction
+from service.access import find, project_of, visible
+from service.db.access_tables import ApiKey, Decision
+from service.db.base import new_id
+from service.db.job_tables import Job, Share
+from service.db.project_tables import EVERY_PROJECT, Project
+from service.decisions import acting_key, ask
+from service.errors import Conflict, NotFound
+from service.jobs.lifecycle import cancel
+from service.jobs.lookup import get_own_release
+from service.recording import Act, record
+
+SHARES_SHOWN_MAX = 100
+
+
+def ask_share(
+    session: Session, *, release_id: str, project_id: str | None, reason: str, asked_with: str, now: datetime
+) -> Decision:
+    """Ask for a release to be shared with another project. Nothing changes before a second person approves it.
+
+    Args:
+        project_id: of the other project, which its people have told; None publishes to every project.
+        reason: kept with the request.
+        asked_with: id of an owner's key, or of an admin's where there is one project.
+
+    Raises:
+        InvalidInput: there is no reason.
+        NotFound: no such release of the own project, or no such project.
+        Conflict: it is shared so already or belongs to that project, or a request for the same waits.
+        Forbidden: the key is no owner's.
+    """
+    asking, release = acting_key(session, asked_with), get_own_release(session, release_id)
+    home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
+    if other == home:
+        raise Conflict("This release belongs to that project.", project_id=other)
+    if other != EVERY_PROJECT and session.get(Project, other) is None:
+        raise NotFound("There is no such project.", project_id=other)
+    _require_unshared(session, release.id, other)
+    terms = {"name": release.name, "project_id": home, "release_id": release.id, "shared_with": other}
+    return ask(session, DecisionAction.SHARE, release.name, asking=asking, reason=reason, now=now, **terms)
+
+
+def _share(session: Session, decision: Decision, _approving: ApiKey, now: datetime) -> None:
+    release_id, other = str(decision.release_id), str(decision.shared_with)
+    _require_unshared(session, release_id, other)
+    session.add(
+        Share(id=new_id("shr"), release_id=release_id, project_id=other, decision_id=decision.id, created_at=now)
+    )
+    record(session, Act.RELEASE_SHARED, release_id, project_id=decision.project_id)
+
+
+SHARE_EFFECTS = {DecisionAction.SHARE: _share}
+
+
+def end_share(session: Session, *, release_id: str, share_id: str, now: datetime) -> Share:
+    """Stop sharing a release, at once. Ending it twice keeps the first time.
+
+    Raises:
+        NotFound: no such release of the own project, or it is not shared so.
+    """
+    release = get_own_release(session, release_id)
+    share = find(session, Share, share_id, lock=True)
+    if share.release_id != release_id:
+        raise NotFound("There is no such share.", share_id=share_id)
+    if share.ended_at is None:
+        share.ended_at = now
+        session.flush()
+        record(session, Act.RELEASE_UNSHARED, release_id, project_id=project_of(session, release.account_id))
+        _end_foreign_jobs(session, release_id, now)
+    return share
+
+
+def shares(session: Session, release_id: str) -> Sequence[Share]:
+    """Return with whom a release of the own project is shared now, oldest first."""
+    open_now = Share.release_id == release_id, Share.ended_at.is_(None)
+    found = visible(session, Share).where(*open_now).order_by(Share.created_at, Share.id)
+    return session.scalars(found.limit(SHARES_SHOWN_MAX)).all()
+
+
+def project_names(session: Session, ids: Sequence[str]) -> dict[str, str]:
+    """Return the names of projects with which the caller's own shares something, or which share with it, by id."""
+    found = session.execute(select(Project.id, Project.name).where(Project.id.in_(ids)))
+    return {row.id: row.name for row in found}
+
+
+def _require_unshared(session: Session, release_id: str, project_id: str) -> None:
+    same = Share.release_id == release_id, Share.project_id == project_id, Share.ended_at.is_(None)
+    if session.scalar(select(Share.id).where(*same).limit(1)) is not None:
+        raise Conflict("This release is shared so already.", release_id=release_id)
+
+
+def _end_foreign_jobs(session: Session, release_id: str, now: datetime) -> None:
+    """Cancel what projects draw from a release, or measure of it, that do not see it any more."""
+    still = set(
+        session.scalars(select(Share.project_id).where(Share.release_id == release_id, Share.ended_at.is_(None)))
+    )
+    if EVERY_PROJECT in still:
+        return
+    foreign = Job.release_id == release_id, Job.account_id.is_(None), Job.project_id.not_in(still)
+    under_way = select(Job).where(*foreign, Job.state.in_(UNFINISHED)).order_by(Job.id).with_for_update()
+    for job in session.scalars(under_way.execution_options(populate_existing=True)).all():
+        cancel(session, job, now=now)

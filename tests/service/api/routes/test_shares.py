@@ -1,0 +1,293 @@
+"""Releases shared between departments: who decides it, what the other one sees and makes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from obscura.client import ApiError, AuthError, Client, NotFoundError
+from obscura.wire.ids import introduce
+from service.audit.events import verify_events
+from service.audit.signing import trusted_keys
+from service.audit.verify import verify
+from service.dashboard.access import COOKIE
+from service.dashboard.sessions import form_token
+from service.db.job_tables import Sample
+from service.db.session import transaction
+from service.settings import Settings
+from tests.service.api.conftest import Served
+
+STAYS = "This stays with the project that has trained the release"
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"audit_log": "required"})
+
+
+class Two:
+    """A department with a release, another one without anything, and clients for the people of both."""
+
+    def __init__(self, served: Served, release_id: str, account: dict[str, Any]) -> None:
+        self.served, self.release_id, self.account = served, release_id, account
+        self.admin = self._client("admin", served.tokens["admin"])
+        served.named("second", "admin")
+        self.second = self._client("second", served.http["second"].headers["Authorization"].removeprefix("Bearer "))
+        self.home = self.admin.find_project("default").id
+        self.other = self.admin.create_project(name="heart").id
+        self.owner = self._owner("anna", self.home)
+        self.their_owner = self._owner("hugo", self.other)
+        self.analyst = self.member("analyst", "analyst", self.home)
+        self.their_analyst = self.member("their analyst", "analyst", self.other)
+        self.their_viewer = self.member("their viewer", "viewer", self.other)
+
+    def _client(self, name: str, token: str) -> Client:
+        self.served.tokens[name] = token  # by which `served` asks as well
+        return Client(self.served.url, token)
+
+    def _owner(self, name: str, project_id: str) -> Client:
+        token, introduction = introduce()
+        self.admin.ask_admission(name=name, introduction=introduction, reason="a test", project_id=project_id)
+        return self._client(name, token)
+
+    def member(self, name: str, role: str, project_id: str) -> Client:
+        return self._client(name, self.admin.create_key(name=name, role=role, project_id=project_id).token)
+
+    def share(self, project_id: str | None) -> None:
+        asked = self.owner.release(self.release_id).share(project_id, reason="a common study")
+        assert self.second.approve_share(asked.id).state == "approved"
+
+    def sees(self, who: Client) -> bool:
+        listed = [each.id for each in who.releases()]
+        try:
+            assert who.release(self.release_id).id in listed
+        except NotFoundError:
+            assert listed == []
+            return False
+        return True
+
+
+@pytest.fixture
+def two(served: Served, released: Callable[[], tuple[dict[str, Any], str]]) -> Iterator[Two]:
+    account, release_id = released()
+    made = Two(served, release_id, account)
+    yield made
+    for client in vars(made).values():
+        if isinstance(client, Client):
+            client.close()
+
+
+def test_it_takes_two_people_and_the_other_department_sees_the_release_alone(two: Two) -> None:
+    with pytest.raises(NotFoundError):
+        two.their_owner.release(two.release_id)
+    asked = two.owner.release(two.release_id).share(two.other, reason="a common study")
+    assert (asked.state, asked.shared_with) == ("pending", two.other)
+    for alone in (two.owner, two.admin):  # who has named the owner counts as the owner
+        with pytest.raises(AuthError, match="two people"):
+            alone.approve_share(asked.id)
+    with pytest.raises(NotFoundError):
+        two.their_owner.approve_share(asked.id)
+    assert not two.sees(two.their_analyst)
+    assert two.second.approve_share(asked.id).decided_by
+    assert [each.id for each in two.owner.share_requests()] == [asked.id]
+    assert all(two.sees(who) for who in (two.their_analyst, two.their_viewer, two.their_owner, two.owner))
+    assert not two.sees(two.second), "admins of the installation see no releases"
+    assert two.their_analyst.release(two.release_id).project_id == two.home
+    (share,) = two.owner.release(two.release_id).shares()
+    assert (share.project_id, share.project_name, share.ended_at) == (two.other, "heart", None)
+    assert list(two.their_analyst.release(two.release_id).shares()) == []
+
+
+def test_nothing_of_the_account_its_dataset_or_its_job_is_told(two: Two) -> None:
+    two.share(two.other)
+    http = two.served.client("their analyst")
+    place = f"/v1/releases/{two.release_id}"
+    shown = [http.get(f"{place}{part}").raise_for_status().text for part in ("", "/card", "/evaluations", "/shares")]
+    shown += [http.get("/v1/releases").text, http.get("/v1/jobs").text, http.get("/v1/datasets").text]
+    for text in shown:
+        assert two.account["name"] not in text
+        assert "balance" not in text
+        assert "spent" not in text
+    for part in ("receipt", "report.html", "report.json"):
+        answer = http.get(f"{place}/{part}")
+        assert (answer.status_code, STAYS in answer.text) == (404, True), part
+        assert two.served.client("analyst").get(f"{place}/{part}").status_code == 200
+    release = two.analyst.release(two.release_id)
+    foreign, missing = (
+        [http.get(f"/v1/{path}/{id}") for path, id in (("accounts", account), ("datasets", dataset), ("jobs", job))]
+        for account, dataset, job in (
+            (release.account_id, release.dataset_id, release.job_id),
+            (f"acc_{'a' * 20}", f"ds_{'a' * 20}", f"job_{'a' * 20}"),
+        )
+    )
+    assert [each.status_code for each in foreign] == [404] * 3
+    assert [each.json()["detail"] for each in foreign] == [each.json()["detail"] for each in missing]
+    assert http.get("/v1/releases", params={"account_id": release.account_id}).json()["items"] == []
+
+
+def test_what_is_drawn_belongs_to_who_drew_it(two: Two) -> None:
+    first = two.analyst.release(two.release_id).sample(3, format="npz")
+    two.share(two.other)
+    with pytest.raises(NotFoundError):
+        two.their_analyst.sample(first.id)  # it is not drawn yet
+    two.served.finish_sample(first.model_dump(), b"images", "images.npz")
+    assert two.their_viewer.sample(first.id).sha256 == two.analyst.sample(first.id).sha256
+    drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
+    job = drawn.job()
+    assert (job.account_id, job.dataset_id, job.price_nano) == (None, None, 0)
+    assert [each.id for each in two.their_analyst.jobs()] == [job.id]
+    for stranger in (two.analyst, two.owner):
+        with pytest.raises(NotFoundError):
+            stranger.sample(drawn.id)
+        with pytest.raises(NotFoundError):
+            stranger.job(job.id)
+    two.served.finish_sample(drawn.model_dump(), b"other images", "images.npz")
+    assert two.their_analyst.sample(drawn.id).state == "succeeded"
+    entries = [entry for entry in two.owner.entries(two.account["id"]) if entry.kind == "sample"]
+    assert [entry.amount_nano for entry in entries] == [0, 0]  # free, and written down where the release was paid for
+
+
+def test_it_is_measured_on_public_images_of_who_measures(two: Two) -> None:
+    two.share(two.other)
+    dataset_id = two.served.public_like_a_training(scope="hugo")
+    measured = two.their_analyst.release(two.release_id).evaluate(dataset_id)
+    two.served.finish_evaluation(measured.model_dump(), cnn=0.9)
+    assert two.their_analyst.release(two.release_id).summary["accuracy"] == {"cnn": 0.9}
+    assert two.analyst.release(two.release_id).summary["accuracy"] == {"cnn": 0.7}
+    assert list(two.analyst.evaluations(two.release_id)) == []
+
+
+def test_one_owner_ends_it_and_what_is_being_drawn_is_cancelled(two: Two) -> None:
+    two.share(two.other)
+    release = two.their_analyst.release(two.release_id)
+    done, under_way = release.sample(3, format="npz"), release.sample(4, format="npz")
+    two.served.finish_sample(done.model_dump(), b"images", "images.npz")
+    own = two.analyst.release(two.release_id).sample(5, format="npz")
+    (share,) = two.owner.release(two.release_id).shares()
+    for nobody in (two.their_owner, two.analyst):
+        with pytest.raises((NotFoundError, AuthError)):
+            nobody.transport.request("DELETE", f"/v1/releases/{two.release_id}/shares/{share.id}")
+    ended = two.owner.release(two.release_id).unshare(two.other)
+    assert ended.ended_at is not None
+    assert not two.sees(two.their_analyst)
+    assert two.their_analyst.job(under_way.job_id).state == "cancelled"
+    assert two.analyst.job(own.job_id).state == "queued"
+    assert two.their_analyst.sample(done.id).state == "succeeded"
+    for repeat in (release.card, lambda: release.sample(1)):
+        with pytest.raises(NotFoundError, match="no such release"):
+            repeat()
+    with pytest.raises(NotFoundError, match="not shared so"):
+        two.owner.release(two.release_id).unshare(two.other)
+    two.share(two.other)
+    assert two.sees(two.their_analyst)
+
+
+def test_pages_tell_each_side_what_it_may_know(two: Two) -> None:
+    def page(who: str, path: str) -> str:
+        browser = two.served.stranger()
+        browser.post("/login", data={"key": two.served.tokens[who]})
+        answer = browser.get(path, follow_redirects=False)
+        assert answer.status_code == 200, (path, answer.status_code)
+        browser.close()
+        return answer.text
+
+    place = f"/releases/{two.release_id}"
+    assert "No other project" in page("anna", place)
+    two.share(two.other)
+    drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
+    shown = [
+        page("their analyst", path) for path in (place, "/releases", f"/compare?release={two.release_id}", "/jobs")
+    ]
+    shown.append(page("their analyst", f"/jobs/{drawn.job_id}"))
+    for text in shown:
+        assert two.account["name"] not in text
+        assert ">pictures<" not in text  # the dataset
+    assert "Trained by default, which shares it with you" in shown[0]
+    assert two.account["name"] in page("anna", place)
+    assert "heart" in page("anna", place)
+    assert "Share release with heart" in " ".join(page("second", "/admins").split())
+    browser = two.served.stranger()
+    browser.post("/login", data={"key": two.served.tokens["anna"]})
+    (share,) = two.owner.release(two.release_id).shares()
+    form = {"token": form_token(browser.cookies[COOKIE]), "everybody": "yes", "reason": "for teaching"}
+    assert browser.post(f"{place}/shares", data=form).headers["location"] == "/admins"
+    assert [each.state for each in two.owner.share_requests()] == ["pending", "approved"]
+    assert browser.post(f"{place}/shares/{share.id}/end", data=form).headers["location"] == place
+    assert not two.sees(two.their_analyst)
+    browser.close()
+
+
+def test_published_it_is_seen_by_every_department_later_ones_too(two: Two) -> None:
+    two.share(None)
+    later = two.admin.create_project(name="lung").id
+    assert two.sees(two.their_analyst)
+    with two.member("newcomer", "analyst", later) as newcomer:
+        assert two.sees(newcomer)
+        two.owner.release(two.release_id).unshare()
+        assert not two.sees(newcomer)
+
+
+def test_what_makes_no_sense_is_refused(two: Two) -> None:
+    release = two.owner.release(two.release_id)
+    for project, code in ((two.home, 409), (f"prj_{'a' * 20}", 404)):
+        with pytest.raises(ApiError) as refused:
+            release.share(project, reason="a test")
+        assert refused.value.status == code
+    asked = release.share(two.other, reason="a test")
+    with pytest.raises(ApiError, match="waits already"):
+        release.share(two.other, reason="again")
+    release.share(None, reason="something else")
+    two.second.approve_share(asked.id)
+    with pytest.raises(ApiError, match="shared so already"):
+        release.share(two.other, reason="again")
+    with pytest.raises(NotFoundError, match="This stays with"):
+        two.their_owner.release(two.release_id).share(None, reason="it is not ours")
+    with pytest.raises(AuthError):
+        two.analyst.release(two.release_id).share(two.other, reason="no owner")
+
+
+def test_the_ledger_and_the_audit_log_verify_with_what_others_drew(two: Two) -> None:
+    two.share(two.other)
+    drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
+    two.served.finish_sample(drawn.model_dump(), b"images", "images.npz")
+    two.owner.release(two.release_id).unshare(two.other)
+    assert found_in_ledger(two) == set()
+    with transaction(two.served.factory) as session:  # what another project has drawn is committed to as well
+        session.execute(update(Sample).where(Sample.id == drawn.id).values(count=5))
+    assert found_in_ledger(two) == {"sample_mismatch"}
+    lines = two.served.client("anna").get("/v1/audit-events").raise_for_status().text.splitlines()
+    acts = {event["action"]: event for event in map(json.loads, lines) if event["object_id"] == two.release_id}
+    assert {acts[act]["project_id"] for act in ("release shared", "release unshared")} == {two.home}
+
+
+def found_in_ledger(two: Two) -> set[str]:
+    with transaction(two.served.factory, read_only=True, snapshot=True) as session:
+        trusted = trusted_keys(two.served.data_dir / "keys" / "ledger.pem")
+        assert verify_events(session, trusted).findings == []
+        report = verify(session, trusted=trusted, full=True, prices_required=False)  # `served` charges no events
+        return {finding.code.value for finding in report.findings}
+
+
+def test_the_commands_of_both_departments(two: Two, warm: str) -> None:
+    def obscura(who: str, *words: str) -> Any:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+        kept |= {"OBSCURA_URL": two.served.url, "OBSCURA_TOKEN": two.served.tokens[who], "OMP_NUM_THREADS": "1"}
+        command = [warm, "-m", "obscura.cli", "releases", *words, "--json"]
+        ran = subprocess.run(command, env=kept, capture_output=True, text=True, check=False, timeout=120)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    asked = obscura("anna", "share", "release", "--with", two.other, "--reason", "a common study")
+    assert [each["id"] for each in obscura("anna", "requests")] == [asked["id"]]
+    assert obscura("second", "approve", asked["id"])["state"] == "approved"
+    assert [each["project_name"] for each in obscura("anna", "shares", two.release_id)] == ["heart"]
+    assert two.sees(two.their_analyst)
+    assert obscura("anna", "unshare", two.release_id, "--with", two.other)["ended_at"] is not None
+    published = obscura("anna", "publish", two.release_id, "--reason", "for teaching")
+    assert obscura("anna", "decline", published["id"])["state"] == "declined"

@@ -1,0 +1,208 @@
+"""A service in which one project has something of everything, and another one nothing but a release that is shared.
+
+And the routes of the application's own table, with what is sent to each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from fastapi.routing import APIRoute
+
+from obscura.wire.ids import introduce
+from service import dashboard
+from service.api.routes import routers
+from service.dashboard.access import COOKIE
+from service.dashboard.sessions import form_token
+from service.db.project_tables import DEFAULT_PROJECT
+from service.settings import Settings
+from tests.conftest import clear_postgres
+from tests.service.reading_routes import TestClient, address, stocked
+
+ROLES = ("owner", "steward", "analyst", "auditor", "viewer")
+READS = {"owner", "steward", "analyst", "auditor", "admin"}  # who may open pages
+PLAN = {"dataset_id": "{dataset_id}", "recipe": "datalens", "epsilon": 0.1, "options": {}}
+SHAPE = {"height": 8, "width": 8, "channels": 1, "records_declared": 5, "subjects_declared": None}
+# What is sent where an object stands in the body, or where nothing is looked for before the body was read.
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /v1/accounts/{account_id}/freeze": {"reason": "a test"},
+    "POST /v1/accounts/{account_id}/unfreeze": {"reason": "a test"},
+    "POST /v1/accounts/{account_id}/lower-limit": {"reason": "a test", "epsilon": 0.5},
+    "POST /v1/accounts/{account_id}/limit-requests": {"reason": "a test", "epsilon": 500},
+    "POST /v1/admins": {"name": "Eve", "introduction": "key_" + "e" * 20 + ":" + "0" * 64, "reason": "a test"}
+    | {"project_id": "{project_id}"},
+    "POST /v1/admins/{admin_id}/remove": {"reason": "a test"},
+    "POST /v1/datasets": {
+        "name": "d",
+        "account_id": "{account_id}",
+        "visibility": "private",
+        "classes": ["a"],
+        **SHAPE,
+    },
+    "POST /v1/plans": PLAN,
+    "POST /v1/jobs": PLAN,
+    "POST /v1/previews": {**PLAN, "stand_in_dataset_id": None},
+    "POST /v1/sweeps": {"name": "s", "trials": [{key: PLAN[key] for key in ("recipe", "epsilon", "options")}] * 2}
+    | {"dataset_id": "{dataset_id}"},
+    "POST /v1/releases/{release_id}/samples": {"count": 1, "seed": 1, "format": "npz"},
+    "POST /v1/releases/{release_id}/evaluations": {"dataset_id": "{dataset_id}"},
+    "POST /v1/releases/{release_id}/shares": {"project_id": None, "reason": "a test"},
+    "POST /v1/projects/{project_id}/rename": {"name": "another name"},
+    "POST /v1/projects/{project_id}/quota": {"jobs_max": 1000},
+    "POST /v1/webhooks": {"url": "https://hooks.example.org/"},
+    "POST /v1/webhooks/{webhook_id}/rotate": {"overlap_seconds": 60},
+    "POST /v1/keys/{key_id}/revoke": {},
+    "POST /v1/keys/{key_id}/rotate": {"overlap_seconds": 0},
+    "POST /v1/keys/{key_id}/ask-revocation": {"reason": "a test"},
+}
+QUERIES = {
+    "PUT /v1/datasets/{dataset_id}/content": "?format=npz",
+    "GET /compare": "?release={release_id}",
+    "GET /train": "?dataset={dataset_id}",
+    "GET /train/price": "?dataset={dataset_id}&recipe=datalens&epsilon=0.1",
+    "GET /": "?after={account_id}",
+    "GET /datasets/new": "?account={account_id}",
+    **{f"GET /v1/{many}": "?account_id={account_id}" for many in ("datasets", "jobs", "sweeps", "releases")},
+    "GET /v1/limit-requests": "?account_id={account_id}",
+    "GET /v1/keys": "?made_by={key_id}",
+}
+FORM = {
+    "reason": "a test",
+    "sure": "yes",
+    "epsilon": "0.1",
+    "count": "1",
+    "seed": "1",
+    "format": "npz",
+    "everybody": "yes",
+}
+READ_FIRST = {"/datasets/{dataset_id}/content"}  # uploads by browsers: the body is wrong before anything is looked for
+NOBODYS = re.compile(r"/v1/health|/login|/logout|/sign-in|/static|/reference|/v1/recipes")
+
+
+@dataclass(frozen=True)
+class Department:
+    """A service in which one project has something of everything, and another one nothing.
+
+    Attributes:
+        clients: by the name of a key and the project that it is of: ours has everything, theirs nothing.
+        ids: of the objects of ours.
+        missing: ids that nothing has.
+    """
+
+    clients: Mapping[tuple[str, str], TestClient]
+    ids: Mapping[str, str]
+    missing: Mapping[str, str]
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def department(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Department]:
+    folder: Path = tmp_path_factory.mktemp("departments")
+    url = f"sqlite:///{folder / 'obscura.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("migrated_postgres")
+    with stocked(Settings(data_dir=folder, database_url=url, mode="celery")) as (admin, ids):
+        other = admin.post("/v1/projects", json={"name": "heart"}).raise_for_status().json()["id"]
+        clients = {("admin", "nobody"): admin}
+        for role, (whose, project) in product(ROLES, {"ours": DEFAULT_PROJECT, "theirs": other}.items()):
+            token = key_of(admin, role, f"{role} {whose}", project)
+            client = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
+            if role in READS:
+                assert client.post("/login", data={"key": token}).headers["location"] == "/"
+            client.headers["Authorization"] = f"Bearer {token}"
+            clients[role, whose] = client
+        person = admin.get("/v1/admins").json()["items"][0]["id"]
+        ids |= {
+            "made_id": ids["preview_id"],
+            "name": "generator.json",
+            "admin_id": person,
+            "project_id": DEFAULT_PROJECT,
+            "share_id": f"shr_{'b' * 20}",
+        }
+        ids |= {"key_id": admin.get("/v1/keys?limit=20").json()["items"][-1]["id"]}
+        hook = clients["owner", "ours"].post("/v1/webhooks", json={"url": "https://localhost:1/"})
+        ids |= {"webhook_id": hook.raise_for_status().json()["id"]}
+        missing = {
+            name: re.sub(r"(?<=_)\w+$", "a" * 20, id) if name.endswith("_id") else id for name, id in ids.items()
+        }
+        yield Department(clients, ids, missing)
+    if request.param == "postgresql":
+        clear_postgres(url)
+
+
+def key_of(admin: TestClient, role: str, name: str, project_id: str) -> str:
+    """The token of a member of a project; an owner is a person, who has made it and is named by its introduction."""
+    if role != "owner":
+        body = {"name": name, "role": role, "project_id": project_id}
+        return str(admin.post("/v1/keys", json=body).raise_for_status().json()["token"])
+    token, introduction = introduce()
+    body = {"name": name, "introduction": introduction, "reason": "a test", "project_id": project_id}
+    assert admin.post("/v1/admins", json=body).raise_for_status().json()["admin"]["project_id"] == project_id
+    return token
+
+
+def share(department: Department) -> None:
+    """Let the other project see the release of ours, as an owner asks and a second admin approves."""
+    admin, owner = department.clients["admin", "nobody"], department.clients["owner", "ours"]
+    token = admin.app.state.settings.admin_key_path.read_text("ascii").strip()  # of another person than the stock's
+    (other,) = department.clients["owner", "theirs"].get("/v1/projects").json()["items"]
+    body = {"project_id": other["id"], "reason": "a test"}
+    asked = owner.post(f"/v1/releases/{department.ids['release_id']}/shares", json=body).raise_for_status().json()
+    second = TestClient(admin.app, base_url=str(admin.base_url), headers={"Authorization": f"Bearer {token}"})
+    second.post(f"/v1/share-requests/{asked['id']}/approve").raise_for_status()
+
+
+def routes() -> list[tuple[str, str]]:
+    """Method and path of every route that may show or touch what belongs to somebody."""
+    tables = [route for router in (*routers(), *dashboard.PARTS) for route in router.routes]
+    found = [
+        (method, route.path) for route in tables if isinstance(route, APIRoute) for method in sorted(route.methods)
+    ]
+    return [(method, path) for method, path in found if not NOBODYS.match(path)]
+
+
+def ask(client: TestClient, method: str, path: str, ids: Mapping[str, str]) -> tuple[int, str]:
+    """Ask for a path with ids in its places; return status and text without these ids and random parts."""
+    place, headers, body = message(client.cookies.get(COOKIE) or "", method, path, ids)
+    answer = client.request(method, place, headers=headers, content=body)
+    return answer.status_code, without_ids(answer.text, place, ids)
+
+
+def message(cookie: str, method: str, path: str, ids: Mapping[str, str]) -> tuple[str, dict[str, str], bytes]:
+    """Return the address, the headers and the body with which a path is asked for.
+
+    Args:
+        cookie: of the session that a form is from.
+    """
+    name, body = f"{method} {path}", b""
+    place, headers = address(path + QUERIES.get(name, ""), ids), {}
+    if method != "GET" and path.startswith("/v1/"):
+        given = {key: ids.get(str(value).strip("{}"), value) for key, value in BODIES.get(name, {}).items()}
+        headers, body = {"Content-Type": "application/json"}, json.dumps(given).encode()
+        headers |= {"Idempotency-Key": secrets.token_hex(16)} if method == "POST" else {}
+    elif method != "GET":
+        fields = FORM | {"token": form_token(cookie), "once": secrets.token_hex(16)}
+        fields |= {"dataset_id": ids["dataset_id"], "dataset": ids["dataset_id"]}
+        headers, body = {"Content-Type": "application/x-www-form-urlencoded"}, urlencode(fields).encode()
+    return place, headers, body
+
+
+def without_ids(text: str, place: str, ids: Mapping[str, str]) -> str:
+    """Return an answer's text without what was asked for and what is random."""
+    for known in sorted({*ids.values(), *place.split("?")}, key=len, reverse=True):
+        text = text.replace(known, "ID") if len(known) > 8 else text
+    return re.sub(r"[0-9a-f]{32,64}", "RANDOM", text)
+
+
+def named(method: str, path: str) -> set[str]:
+    """Return the places of objects that a route names: in its path, its query or its body."""
+    name = f"{method} {path}"
+    return set(re.findall(r"\{\w+_id\}", f"{path}{QUERIES.get(name, '')}{BODIES.get(name, '')}"))

@@ -1,0 +1,264 @@
+"""Every route with every role, by key and by session, about what is one's own, another project's, and shared.
+
+What may come of each is said here, and not read from the code: a cell that answers otherwise is wrong. An answer about
+what is not theirs is that about what is not there, letter for letter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+from urllib.parse import unquote
+
+import anyio
+import pytest
+
+from service import access
+from service.dashboard.access import COOKIE
+from service.db.base import Base
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
+from tests.service.departments import (
+    READ_FIRST,
+    READS,
+    ROLES,
+    Department,
+    department,
+    message,
+    named,
+    routes,
+    share,
+    without_ids,
+)
+from tests.service.reading_routes import TestClient
+
+__all__ = ["department"]
+
+CALLERS = (*ROLES, "admin")
+# Which roles have which scope; the admin of the installation has every one, and sees no content of several projects.
+MAY: dict[str, set[str]] = {
+    "admin": {"owner", "admin"},
+    "audit": {"owner", "auditor", "admin"},
+    "data": {"owner", "steward", "admin"},
+    "person": set(),  # whom a sign-in provider knows; there is none here, see tests/service/sign_on
+    "read": READS,
+    "releases": {*READS, "viewer"},
+    "train": {"owner", "analyst", "admin"},
+}
+OF_INSTALLATION = {"POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "POST /accounts"} | {
+    f"POST {place}/projects/{{project_id}}/quota" for place in ("", "/v1")
+}
+OF_PROJECTS = {
+    "POST /v1/accounts/{account_id}/counts",
+    "POST /v1/datasets",
+}  # not for an admin, where there are several
+PAGES = {"GET /admins": "admin", "GET /audit": "audit", "POST /train": "train", "POST /datasets/new": "data"}
+FORMS = {  # by how an address begins; the first that fits
+    "/accounts": "admin",
+    "/admins": "admin",
+    "/decisions": "admin",
+    "/projects": "admin",
+    "/you": "person",
+    "/datasets": "data",
+    "/releases/{release_id}/shares": "admin",
+}
+HIDDEN_FROM_ADMINS = {
+    "{dataset_id}",
+    "{job_id}",
+    "{sweep_id}",
+    "{release_id}",
+    "{sample_id}",
+    "{preview_id}",
+    "{made_id}",
+}
+# What a share opens, and the answer of each to whoever may.
+SHARED = {
+    "GET /v1/releases/{release_id}": 200,
+    "GET /v1/releases/{release_id}/card": 200,
+    "GET /v1/releases/{release_id}/grid.png": 200,
+    "GET /v1/releases/{release_id}/files/{name}": 200,
+    "GET /v1/releases/{release_id}/evaluations": 200,
+    "GET /v1/releases/{release_id}/shares": 200,
+    "POST /v1/releases/{release_id}/samples": 202,
+    "GET /v1/samples/{sample_id}": 200,
+    "GET /v1/samples/{sample_id}/content": 200,
+    "GET /compare": 200,
+    "GET /releases/{release_id}": 200,
+    "GET /releases/{release_id}/grid.png": 200,
+    "GET /releases/{release_id}/files/{name}": 200,
+    "POST /releases/{release_id}/samples": 303,
+    "GET /samples/{sample_id}/content": 200,
+}
+STAYS = "This stays with the project that has trained the release"
+
+
+@dataclass
+class Matrix:
+    """Asks the application itself, without a client between, and remembers what it says of what is not there."""
+
+    department: Department
+    missed: dict[tuple[str, str, str], tuple[int, str]] = field(default_factory=dict)
+
+    def ask(self, who: TestClient, means: str, method: str, path: str, ids: Mapping[str, str]) -> tuple[int, str]:
+        cookie = who.cookies.get(COOKIE) or ""
+        place, headers, body = message(cookie, method, path, ids)
+        shown = (
+            {"cookie": f"{COOKIE}={cookie}"} if means == "session" else {"authorization": who.headers["Authorization"]}
+        )
+        portal = self.department.clients["admin", "nobody"].portal
+        assert portal is not None
+        status, text = portal.call(answer, who.app, method, place, {**headers, **shown}, body)
+        return status, without_ids(text, place, ids)
+
+    def missing(self, who: TestClient, means: str, method: str, path: str) -> tuple[int, str]:
+        key = (who.headers["Authorization"], means, f"{method} {path}")
+        if key not in self.missed:
+            self.missed[key] = self.ask(who, means, method, path, self.department.missing)
+        return self.missed[key]
+
+
+async def answer(app: Any, method: str, place: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str]:
+    """Return status and text of an answer of an application."""
+    path, _, query = place.partition("?")
+    named = {"host": "127.0.0.1:8420", **{name.lower(): value for name, value in headers.items()}}
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http"}
+    scope |= {"path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(), "root_path": ""}
+    scope |= {"headers": [(name.encode(), value.encode()) for name, value in named.items()], "state": {}}
+    scope |= {"client": ("127.0.0.1", 50000), "server": ("127.0.0.1", 8420)}
+    parts, status, sent = [], 0, False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        if sent:
+            await anyio.sleep_forever()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(said: Any) -> None:
+        nonlocal status
+        status = said.get("status", status)
+        parts.append(said.get("body", b""))
+
+    await app(scope, receive, send)
+    return status, b"".join(parts).decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Who asks what about whose object: `own`, `foreign` or `shared`; by `key` or by `session`."""
+
+    method: str
+    path: str
+    role: str
+    means: str
+    whose: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def of_api(self) -> bool:
+        return self.path.startswith("/v1/")
+
+    def may(self, scopes: Mapping[str, str]) -> bool:
+        """Whether the role lets the request pass; that the object is theirs is another question."""
+        barred = OF_PROJECTS if self.role == "admin" else OF_INSTALLATION
+        return self.role in MAY[self._scope(scopes)] and self.name not in barred
+
+    def _scope(self, scopes: Mapping[str, str]) -> str:
+        if self.of_api:
+            return scopes[self.name]
+        by_form = next((scope for start, scope in FORMS.items() if self.path.startswith(start)), "train")
+        return PAGES.get(self.name, "read" if self.method == "GET" else by_form)
+
+    def fits(self, status: int, text: str, may: bool, missing: Callable[[], tuple[int, str]]) -> bool:
+        """Whether an answer is the one that this cell has to give."""
+        if (self.means == "session") == self.of_api:  # a session opens no API, and a key no page: one is to sign in
+            return status == (401 if self.of_api else 303)
+        if not may:
+            return status == 403 or (status == 422 and self.path in READ_FIRST)
+        if self.whose == "own":
+            shown = self.method != "GET" or status in (200, 204, 422) or "{name}" in self.path
+            return status not in (401, 403) and shown
+        if self.whose == "shared" and self.role != "admin" and (self.name in SHARED or STAYS in text):
+            return status == SHARED.get(self.name, 404)
+        # A dataset that is not theirs is looked for after a release that is.
+        alike = (status, text) == missing() or (self.whose == "shared" and "no such dataset" in text)
+        return alike and (status == 404 or "{" not in self.path or self.path in READ_FIRST) and status < 500
+
+
+def cells(asked: Iterable[tuple[str, str]]) -> Iterator[Cell]:
+    """Every cell of some routes."""
+    for (method, path), role, means in product(asked, CALLERS, ("key", "session")):
+        if (role, means) == ("viewer", "session"):
+            continue  # has none
+        places = named(method, path)
+        shared = ("shared",) if places & {"{release_id}", "{sample_id}"} else ()
+        for whose in ("own", *(("foreign", *shared) if places else ())):
+            # An admin has no content, and all the rest is theirs.
+            if role != "admin" or (whose == "own") != bool(places & HIDDEN_FROM_ADMINS):
+                yield Cell(method, path, role, means, whose)
+
+
+def wrong_cells(department: Department, asked: Sequence[Cell]) -> list[str]:
+    """Ask, and return the cells that answer otherwise than they have to."""
+    foreign, scopes, matrix = foreign_ids(department), scopes_of(department), Matrix(department)
+    wrong = []
+    for cell in asked:
+        project = "nobody" if cell.role == "admin" else "ours" if cell.whose == "own" else "theirs"
+        question = department.clients[cell.role, project], cell.means, cell.method, cell.path
+        may, missing = cell.may(scopes), partial(matrix.missing, *question)
+        if cell.whose == "own" and may and cell.method != "GET":  # passes, and finds nothing that it could change
+            status, text = missing()
+        else:
+            status, text = matrix.ask(*question, foreign if cell.whose == "foreign" else department.ids)
+        if not cell.fits(status, text, may, missing):
+            wrong.append(f"{cell}: {status} {text[:200]}")
+    return wrong
+
+
+def test_every_cell_of_the_matrix_answers_as_it_is_said_here(department: Department) -> None:
+    share(department)
+    asked = list(cells(routes()))
+    assert len(asked) > 2300, Counter(cell.whose for cell in asked)
+    wrong = wrong_cells(department, asked)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("table", [Job, Dataset, Release])
+def test_a_rule_that_lets_others_see_is_found(
+    department: Department, monkeypatch: pytest.MonkeyPatch, table: type[Base]
+) -> None:
+    """The matrix can fail."""
+    place = f"/v1/{table.__tablename__}/{{{table.__name__.lower()}_id}}"
+    asked = list(cells([("GET", place)]))
+    assert wrong_cells(department, [cell for cell in asked if cell.whose != "shared"]) == []
+    real = access.seen_by
+    monkeypatch.setattr(access, "seen_by", lambda caller, seen: None if seen is table else real(caller, seen))
+    found = wrong_cells(department, [cell for cell in asked if cell.whose == "foreign" and cell.means == "key"])
+    assert len(found) >= len(READS)
+
+
+def scopes_of(department: Department) -> dict[str, str]:
+    """Return the scope that each route of the API asks for, as its document says."""
+    document = department.clients["admin", "nobody"].get("/v1/openapi.json").json()["paths"]
+    return {
+        f"{method.upper()} {path}": operation["security"][0]["ApiKey"][0]
+        for path, operations in document.items()
+        for method, operation in operations.items()
+        if "security" in operation
+    }
+
+
+def foreign_ids(department: Department) -> dict[str, str]:
+    """Return ids of ours, with another release and a sample of it, which are not shared."""
+    analyst, shared = department.clients["analyst", "ours"], department.ids["release_id"]
+    other = next(one["id"] for one in analyst.get("/v1/releases").json()["items"] if one["id"] != shared)
+    body = {"count": 1, "seed": 1, "format": "npz"}
+    drawn = analyst.post(f"/v1/releases/{other}/samples", json=body, headers={"Idempotency-Key": "foreign"})
+    return {**department.ids, "release_id": other, "sample_id": drawn.raise_for_status().json()["id"]}
