@@ -29,7 +29,7 @@ class Note:
     Attributes:
         stamp: names the time; the reasons of the entries that lower limits hold it.
         taken: nano-units by account.
-        keys: of the storage, which were moved aside afterwards.
+        keys: of the storage, which are still to be moved aside.
     """
 
     stamp: str

@@ -99,18 +99,21 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
             together[account_id] = max(together[account_id], spent_nano - account.spent_nano)
         taken = {account_id: nano for account_id, nano in together.items() if nano > 0}
         limits = {account_id: _lower(session, account_id, nano, stamp, now) for account_id, nano in taken.items()}
-        for note in folder.carried:  # in the database that was lost
-            for account_id, nano in carried.forgotten(session, note):
-                limits[account_id] = _lower(session, account_id, nano, note.stamp, now)
+        for before in folder.carried:  # in the database that was lost
+            for account_id, nano in carried.forgotten(session, before):
+                limits[account_id] = _lower(session, account_id, nano, before.stamp, now)
                 together[account_id] += nano
         for job_id in missing.keys() - unknown.journals:
             _discard(session, job_id, now)
         since = published_since(session, folder, missing).values()
         unknown = replace(unknown, releases=unknown.releases.union(since))
         keys = list(_to_move(storage, missing.keys(), unknown, newer, found))
+        note = carried.Note(stamp, taken, keys)
         if taken:
-            carried.write_note(storage, carried.Note(stamp, taken, keys))
+            carried.write_note(storage, note)
     aside = [_move(storage, key, stamp) for key in keys]
+    if taken:
+        carried.write_note(storage, replace(note, keys=()))
     taken = {account_id: nano for account_id, nano in together.items() if nano > 0}
     report = inspect_ledger(settings, factory, thorough=True)
     follow_up(factory, report, now=now)
@@ -138,13 +141,17 @@ def _knows(session: Session, account_id: str, entry: dict[str, Any]) -> bool:
 def _finish(storage: Storage, factory: SessionFactory) -> None:
     """Move aside what an earlier time has accounted for and did not come to move, so that it is not counted twice."""
     for note in carried.read_notes(storage):
+        if not note.keys:  # all was moved; what lies there now is of later
+            continue
         there = [key for key in note.keys if storage.holds(key)]
         with transaction(factory, read_only=True) as session:
             known = not any(carried.forgotten(session, note))
         if not known and len(there) == len(note.keys):
             carried.remove_note(storage, note)  # it ended before anything was committed
-        for key in there if known else ():
-            _move(storage, key, note.stamp)
+        elif known:
+            for key in there:
+                _move(storage, key, note.stamp)
+            carried.write_note(storage, replace(note, keys=()))
 
 
 def _lower(session: Session, account_id: str, nano: int, stamp: str, now: datetime) -> float:

@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from service import installation, ledger
 from service.audit.arming import clear_stops
+from service.audit.carried import read_notes
 from service.backups.carrying import carry_forward
 from service.backups.databases import ProgramMissing
 from service.backups.drill import drill
@@ -194,6 +195,24 @@ def test_carrying_forward_that_is_interrupted_takes_nothing_twice(lone, tmp_path
     assert carried.report.clean, carried.report.findings
     assert codes(lone) == set()
     assert journalled_jobs(storage_of(settings)) == []
+
+
+def test_what_was_signed_since_is_not_moved_by_the_next_time(lone, tmp_path):
+    """The files of receipts and of the checkpoint have the names of those that were moved aside before."""
+    settings, storage = settings_of(lone), storage_of(settings_of(lone))
+    assert lone.key.key_id
+    for moment in range(2):
+        back_up(settings, lone.factory, tmp_path / f"{moment}", with_keys=False, now=lone.now)
+        spend(lone)
+        sign_heads(settings, lone.factory, inspect_ledger(settings, lone.factory), now=lone.tick())
+        assert storage.holds("receipts/checkpoint.json")
+        lose_database(lone)
+        found = restore(settings, tmp_path / f"{moment}", keep_files=True, now=lone.now).report.findings
+        assert "older_than_checkpoint" in {finding.code.value for finding in found}
+        carried = carry_forward(settings, lone.factory, now=lone.now)
+        assert carried.report.clean, carried.report.findings
+        assert sum("checkpoint" in key for key in carried.aside) == 1
+    assert [list(note.keys) for note in read_notes(storage)] == [[], []]
 
 
 def test_where_nothing_can_say_what_was_spent_a_person_decides(book, tmp_path):
