@@ -64,7 +64,8 @@ def routes() -> list[str]:
         paths = create_app(Settings(data_dir=Path(folder))).openapi()["paths"]
     found = [path for path, operations in paths.items() if "get" in operations]
     pages = [route.path for part in dashboard.PARTS for route in part.routes if "GET" in route.methods]
-    return found + [path for path in pages if "{secret}" not in path]  # what signs in once is no page to measure
+    signing_in = ("/login/", "/sign-in/")  # no pages to measure
+    return found + [path for path in pages if not path.startswith(signing_in)]
 
 
 def filled(path: str, stock: Stock) -> list[str]:
