@@ -64,8 +64,7 @@ def routes() -> list[str]:
         paths = create_app(Settings(data_dir=Path(folder))).openapi()["paths"]
     found = [path for path, operations in paths.items() if "get" in operations]
     pages = [route.path for part in dashboard.PARTS for route in part.routes if "GET" in route.methods]
-    signing_in = ("/login/", "/sign-in/")  # no pages to measure
-    return found + [path for path in pages if not path.startswith(signing_in)]
+    return found + [path for path in pages if "{secret}" not in path and not path.startswith("/login/")]  # no page
 
 
 def filled(path: str, stock: Stock) -> list[str]:

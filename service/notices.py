@@ -25,7 +25,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def tell_of_job(session: Session, project_id: str, *, now: datetime, **facts: str) -> None:
-    """Tell webhooks that a job has ended: those of its project, and while there is one project the installation's."""
+    """Tell webhooks that a job has ended: those of the project that asked, and the installation's while it is alone."""
     alone = not_(exists().where(Project.id != DEFAULT_PROJECT))
     mine = and_(Webhook.project_id.is_(None), alone)
     _tell(session, NoticeKind.JOB_ENDED, or_(Webhook.project_id == project_id, mine), project_id, now, facts)

@@ -252,6 +252,27 @@ def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_ad
     assert (last.status_code, "fewer than 2" in last.text) == (409, True)
 
 
+def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_all(house: House) -> None:
+    house.provider.people(ana=ANA, eve=EVE, gil={"name": "Gil", "groups": ["guests"]}, kim={"groups": ["platform"]})
+    ana = house.sign_in("ana")
+    for login in ("eve", "gil"):
+        house.sign_in(login)
+    with transaction(house.factory, read_only=True) as session:
+        ids = {person.subject: person.id for person in session.scalars(select(Person))}
+    page = ana.get("/admins").text
+    assert [ids[who] in page for who in ("ana", "eve", "gil")] == [True, True, False]
+    assert "Gil" not in page
+    page = house.sign_in("kim").get("/admins").text
+    assert [ids[who] in page for who in ("ana", "eve", "gil")] == [True, True, True]
+    listed = house.program(house.key_of(ana)).get("/v1/people").json()["items"]
+    assert {(row["name"], row["project_id"]) for row in listed} == {
+        (ANA["name"], house.heart),
+        (EVE["name"], house.heart),
+    }
+    assert {row["id"] for row in house.admin.get("/v1/people").json()["items"]} >= set(ids.values())
+    assert house.program(house.key_of(house.sign_in("eve"))).get("/v1/people").status_code == 403
+
+
 def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) -> None:
     browser = house.sign_in("eve")
     old = house.program(house.key_of(browser, "read"))
