@@ -16,6 +16,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import HoldState
+from service.audit import carried
 from service.audit.findings import Finding, FindingCode
 from service.audit.receipts import accounts_with_receipts
 from service.audit.shortfalls import epsilon_of, what_makes_up
@@ -39,6 +40,7 @@ class DataFolder:
         samples: likewise.
         receipts: kept of accounts.
         read: what was read of the journals: all of them, or those that were asked for.
+        carried: notes of what was carried forward.
     """
 
     journals: frozenset[str] = frozenset()
@@ -46,6 +48,7 @@ class DataFolder:
     samples: frozenset[str] = frozenset()
     receipts: frozenset[str] = frozenset()
     read: Mapping[str, Journalled] = field(default_factory=dict)
+    carried: tuple[carried.Note, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.journals or self.releases or self.samples or self.receipts)
@@ -64,6 +67,7 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
         receipts=frozenset(accounts_with_receipts(storage)),
         read={job_id: journalled(storage, job_id) for job_id in names if journals is None or job_id in journals},
+        carried=tuple(carried.read_notes(storage)),
     )
 
 
@@ -102,6 +106,13 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
             if job_id in since:
                 finding = replace(finding, message=f"{finding.message} It has published release {since[job_id]}.")
             yield finding
+    for note in folder.carried:
+        for account_id, nano in carried.forgotten(session, note):
+            message = (
+                f"{nano} nano-units of account {account_id} were carried forward ({note.stamp}) in another database. "
+                "This one does not know of it: it is of a backup from before."
+            )
+            yield Finding(FindingCode.JOURNAL_UNKNOWN, message)
     for code, names, noun in (
         (FindingCode.RELEASE_UNKNOWN, unknown.releases, "release"),
         (FindingCode.SAMPLE_UNKNOWN, unknown.samples, "sample"),

@@ -9,7 +9,14 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord, ProjectUseRecord
+from obscura.wire.admin_schemas import (
+    AdminRecord,
+    AdminRequestRecord,
+    KeyRecord,
+    PersonRecord,
+    ProjectRecord,
+    ProjectUseRecord,
+)
 from obscura.wire.schemas import record_of
 from obscura.wire.webhook_schemas import WebhookRecord
 from service import admins, decisions, quotas
@@ -53,6 +60,24 @@ def project_uses(session: Session, rows: Sequence[Project], now: datetime) -> li
 def lifetime(row: Decision, now: datetime) -> dict[str, Any]:
     """What has become of a request by now, and until when it can be decided."""
     return {"state": decisions.state_at(row, now), "expires_at": row.asked_at + decisions.REQUEST_LIFETIME}
+
+
+def people(session: Session, rows: Sequence[ApiKey]) -> list[PersonRecord]:
+    """Keys that stand for roles, each as the person whose role it is."""
+    found = session.scalars(select(Person).where(Person.id.in_({row.person_id for row in rows})))
+    known = {person.id: person for person in found}
+    roles = [(known[str(row.person_id)], row) for row in rows]
+    return [
+        record_of(
+            PersonRecord,
+            person,
+            key_id=row.id,
+            scopes=row.scopes,
+            project_id=row.project_id,
+            created_at=row.created_at,
+        )
+        for person, row in roles
+    ]
 
 
 def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:

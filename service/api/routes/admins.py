@@ -15,6 +15,7 @@ from obscura.wire.admin_schemas import (
     KeyRecord,
     KeyRequest,
     NewKeyRecord,
+    PersonRecord,
     ProjectRecord,
     ProjectRequest,
     ProjectUseRecord,
@@ -194,6 +195,13 @@ def list_keys(
     """List the keys, those that were revoked or have expired too, newest first."""
     asked = [] if made_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == made_by))]
     return answer_newest(service, request, page, ApiKey, views.keys, *asked)
+
+
+@router.get("/people", dependencies=[ADMIN], response_model=Page[PersonRecord], summary="List people")
+def list_people(service: Running, request: Request, page: Paging) -> Response:
+    """List whom the sign-in provider knows, with a line for each role that its groups give them, newest first."""
+    roles = ApiKey.person_id.is_not(None), ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
+    return answer_newest(service, request, page, ApiKey, views.people, *roles)
 
 
 @key_router.post("/{key_id}/revoke", response_model=RevokedKeyRecord, summary="Revoke a key")
