@@ -64,7 +64,7 @@ def routes() -> list[str]:
         paths = create_app(Settings(data_dir=Path(folder))).openapi()["paths"]
     found = [path for path, operations in paths.items() if "get" in operations]
     pages = [route.path for part in dashboard.PARTS for route in part.routes if "GET" in route.methods]
-    return found + [path for path in pages if "{secret}" not in path]  # what signs in once is no page to measure
+    return found + [path for path in pages if "{secret}" not in path and not path.startswith("/login/")]  # no page
 
 
 def filled(path: str, stock: Stock) -> list[str]:

@@ -24,9 +24,8 @@ WAITING_MAX = 1000  # notices of one webhook that were not sent yet; beyond, the
 MINUTE = timedelta(minutes=1)
 
 
-def tell_of_job(session: Session, account_id: str | None, *, now: datetime, **facts: str) -> None:
-    """Tell webhooks that a job has ended: those of its project, and while there is one project the installation's."""
-    project_id = session.scalar(select(AccountRow.project_id).where(AccountRow.id == account_id))
+def tell_of_job(session: Session, project_id: str, *, now: datetime, **facts: str) -> None:
+    """Tell webhooks that a job has ended: those of the project that asked, and the installation's while it is alone."""
     alone = not_(exists().where(Project.id != DEFAULT_PROJECT))
     mine = and_(Webhook.project_id.is_(None), alone)
     _tell(session, NoticeKind.JOB_ENDED, or_(Webhook.project_id == project_id, mine), project_id, now, facts)

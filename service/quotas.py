@@ -6,7 +6,8 @@ them: a refusal tells nothing else of the records. What runs already is never en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
@@ -67,14 +68,11 @@ def set_quota(session: Session, project_id: str, changes: Mapping[str, int | Non
     return project
 
 
-def use_of(session: Session, project_id: str, *, now: datetime) -> Use:
-    """Return what a project takes, which those may see who may see the project.
-
-    Raises:
-        NotFound: no such project.
-    """
-    find(session, Project, project_id)
-    return Use(_disk_bytes(session, project_id), _jobs(session, project_id), _worker_hours(session, project_id, now))
+def uses_of(session: Session, projects: Sequence[Project], *, now: datetime) -> dict[str, Use]:
+    """Return what projects take, by their ids; whoever sees a project may see that."""
+    ids = [project.id for project in projects]
+    disk, jobs, hours = _disk_bytes(session, ids), _jobs(session, ids), _worker_hours(session, ids, now)
+    return {project_id: Use(disk[project_id], jobs[project_id], hours[project_id]) for project_id in ids}
 
 
 def shown_bytes(declared: int) -> int:
@@ -91,7 +89,7 @@ def require_disk(session: Session, project_id: str) -> None:
     project = _limited(session, project_id, "disk_bytes_max")
     if project is None:
         return
-    used, most = _disk_bytes(session, project_id), project.disk_bytes_max or 0
+    used, most = _disk_bytes(session, [project_id])[project_id], project.disk_bytes_max or 0
     if used > most:
         raise QuotaExceeded(
             f"Project *{project.name}* would take {used / 1e9:,.2f} GB of disk, as declared, and its quota is "
@@ -113,7 +111,7 @@ def require_jobs(session: Session, project_id: str, *, now: datetime) -> None:
     project = _limited(session, project_id, "jobs_max", "worker_hours_max")
     if project is None:
         return
-    if project.jobs_max is not None and _jobs(session, project_id) > project.jobs_max:
+    if project.jobs_max is not None and _jobs(session, [project_id])[project_id] > project.jobs_max:
         raise QuotaExceeded(
             f"Project *{project.name}* may have {project.jobs_max} jobs waiting or running at a time, and with this "
             "there would be more. Wait until one has ended, cancel one, or ask an admin of the installation for more.",
@@ -121,7 +119,7 @@ def require_jobs(session: Session, project_id: str, *, now: datetime) -> None:
             quota_jobs=project.jobs_max,
         )
     if project.worker_hours_max is not None:
-        hours = _worker_hours(session, project_id, now)
+        hours = _worker_hours(session, [project_id], now)[project_id]
         if hours >= project.worker_hours_max:
             raise QuotaExceeded(
                 f"Project *{project.name}* has used {hours} hours of workers this month (UTC), and its quota is "
@@ -167,38 +165,43 @@ def _limited(session: Session, project_id: str, *columns: str) -> Project | None
     return session.scalars(limited.with_for_update().execution_options(populate_existing=True)).one()
 
 
-def _disk_bytes(session: Session, project_id: str) -> int:
+def _disk_bytes(session: Session, project_ids: Sequence[str]) -> Counter[str]:
     """A byte for each number of each image: of the datasets as many images as were declared, and of what was drawn."""
     image = cast(Dataset.height, BigInteger) * Dataset.width * Dataset.channels
-    declared = select(func.sum(image * Dataset.records_declared)).where(
-        Dataset.project_id == project_id, Dataset.state.in_(_KEPT), Dataset.erased_at.is_(None)
+    declared = select(Dataset.project_id, func.sum(image * Dataset.records_declared)).where(
+        Dataset.project_id.in_(project_ids), Dataset.state.in_(_KEPT), Dataset.erased_at.is_(None)
     )
     drawn = (
-        select(func.sum(image * Sample.count))
+        select(Job.project_id, func.sum(image * Sample.count))
         .select_from(Sample)
         .join(Job, Job.id == Sample.job_id)
         .join(Release, Release.id == Sample.release_id)
         .join(Dataset, Dataset.id == Release.dataset_id)
-        .where(Job.project_id == project_id, Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
+        .where(Job.project_id.in_(project_ids), Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
     )
-    return int(session.scalar(declared) or 0) + int(session.scalar(drawn) or 0)
+    found: Counter[str] = Counter()
+    for query in (declared.group_by(Dataset.project_id), drawn.group_by(Job.project_id)):
+        for project_id, size in session.execute(query):
+            found[project_id] += int(size)
+    return found
 
 
-def _jobs(session: Session, project_id: str) -> int:
-    waiting = select(func.count(Job.id)).where(Job.project_id == project_id, Job.state.in_(UNFINISHED))
-    return session.scalar(waiting) or 0
+def _jobs(session: Session, project_ids: Sequence[str]) -> Counter[str]:
+    waiting = select(Job.project_id, func.count(Job.id))
+    waiting = waiting.where(Job.project_id.in_(project_ids), Job.state.in_(UNFINISHED)).group_by(Job.project_id)
+    return Counter({row[0]: row[1] for row in session.execute(waiting)})
 
 
-def _worker_hours(session: Session, project_id: str, now: datetime) -> int:
-    """Whole hours of this month (UTC) between the minutes that are shown as start and end of the project's jobs."""
+def _worker_hours(session: Session, project_ids: Sequence[str], now: datetime) -> dict[str, int]:
+    """Whole hours of this month (UTC) between the minutes that are shown as start and end of the projects' jobs."""
     month = to_the_minute(now).replace(day=1, hour=0, minute=0)
-    ran = select(Job.started_at, Job.finished_at).where(
-        Job.project_id == project_id,
+    ran = select(Job.project_id, Job.started_at, Job.finished_at).where(
+        Job.project_id.in_(project_ids),
         Job.started_at.is_not(None),
         func.coalesce(Job.finished_at, now) >= month,
     )
-    minutes = 0.0
-    for started, finished in session.execute(ran):
+    minutes = dict.fromkeys(project_ids, 0.0)
+    for project_id, started, finished in session.execute(ran):
         begin, end = max(to_the_minute(started or month), month), to_the_minute(finished or now)
-        minutes += max((end - begin).total_seconds(), 0.0) / 60
-    return int(minutes // 60)
+        minutes[project_id] += max((end - begin).total_seconds(), 0.0) / 60
+    return {project_id: int(number // 60) for project_id, number in minutes.items()}

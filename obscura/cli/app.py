@@ -16,6 +16,7 @@ from obscura.cli import (
     doctor,
     jobs,
     keys,
+    people,
     profiles,
     projects,
     quickstart,
@@ -56,6 +57,7 @@ app.add_typer(releases.releases, name="releases")
 app.add_typer(accounts.limits, name="limits")
 app.add_typer(accounts.budget, name="budget")
 app.add_typer(projects.projects, name="projects")
+app.add_typer(people.people, name="people")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(admins.admins, name="admins")
 app.add_typer(webhooks.webhooks, name="webhooks")

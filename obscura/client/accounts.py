@@ -140,6 +140,10 @@ class AccountClient:
         body |= {} if project_id is None else {"project_id": project_id}
         return self._post(admin_schemas.NewKeyRecord, "/v1/keys", body)
 
+    def people(self) -> Iterator[admin_schemas.PersonRecord]:
+        """Whom the sign-in provider knows, with a line for each role that its groups give them here."""
+        return self.transport.pages(admin_schemas.PersonRecord, "/v1/people")
+
     def keys(self, *, made_by: str | None = None) -> Iterator[admin_schemas.KeyRecord]:
         """All keys, without secrets; or those that a key has made, with what these have made, and so on."""
         return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys", made_by=made_by)

@@ -270,6 +270,7 @@ class AsyncClient(AsyncPlanClient):
     project = verb(Client.project)
     set_quota = verb(Client.set_quota)
     create_key = verb(Client.create_key)
+    people = listed(Client.people)
     keys = listed(Client.keys)
     rotate_key = verb(Client.rotate_key)
     revoke_key = verb(Client.revoke_key)

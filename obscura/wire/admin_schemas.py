@@ -175,6 +175,20 @@ class KeyRecord(ApiRecord):
     revoked_at: Minute | None = Field(description="When it was revoked; null while it is valid.")
 
 
+class PersonRecord(ApiRecord):
+    """A role that the sign-in provider's groups give a person: one line for each project in which they have one."""
+
+    id: str = Field(description="The person's identifier, which never changes.")
+    name: str = Field(description="As the provider tells it.")
+    email: str | None = Field(description="As the provider tells it; null where it does not.")
+    key_id: str = Field(description="The key that stands for the role, and has made what the person makes with it.")
+    scopes: list[str] = Field(description="What the person may do there.")
+    project_id: str | None = Field(description="Where; null for the installation.")
+    created_at: Minute = Field(description="Since when the person has the role.")
+    confirmed_at: Minute = Field(description="When the provider last vouched for the person.")
+    lapsed_at: Minute | None = Field(description="Since when it no longer does; null as long as it does.")
+
+
 class RevokedKeyRecord(KeyRecord):
     """A key that was revoked."""
 

@@ -4,6 +4,7 @@ the limits of its accounts, and what shows it is moved aside, for it is accounte
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,9 +17,17 @@ from sqlalchemy.orm import Session
 from obscura.wire.budgets import EPSILON_LEAST
 from obscura.wire.words import UNFINISHED
 from service import jobs, ledger
+from service.audit import carried
 from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
-from service.audit.data_folder import DataFolder, not_counted, published_since, read_data_folder, unknown_to
+from service.audit.data_folder import (
+    DataFolder,
+    counts_missing,
+    not_counted,
+    published_since,
+    read_data_folder,
+    unknown_to,
+)
 from service.audit.findings import FindingCode, Report
 from service.audit.receipts import check_receipt, kept_receipts
 from service.audit.shortfalls import limit_without
@@ -32,7 +41,6 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage
 
-ASIDE = "aside"
 _CARRIED = {  # what is found where a database is older than its files, and nothing else is wrong
     FindingCode.JOURNAL_UNKNOWN,
     FindingCode.JOURNAL_AHEAD,
@@ -71,6 +79,7 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
             of an earlier version does not name its account. Nothing was changed.
     """
     storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
+    _finish(storage, factory)
     found = inspect_ledger(settings, factory).findings
     others = sorted({finding.code.value for finding in found} - {code.value for code in _CARRIED})
     if others:
@@ -80,6 +89,7 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
         for statement in (check_receipt(read_document(path), trusted) for path in kept_receipts(storage))
     }
     folder = read_data_folder(storage)
+    stamp = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     with transaction(factory) as session:
         unknown = unknown_to(session, folder)
         missing = not_counted(session, storage, folder, unknown)
@@ -90,18 +100,31 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
                 if share.account_id is None and share.missing_nano:
                     raise BackupRefused(f"The journal of job {job_id} does not name its account: see docs/backups.md.")
                 together[str(share.account_id)] += share.missing_nano
+        counts = counts_missing(session, folder)
+        together.update(counts)
         for account_id in newer:
             spent_nano = int(receipts[account_id]["spent_nano"])
             account = _account(session, account_id)
             together[account_id] = max(together[account_id], spent_nano - account.spent_nano)
         taken = {account_id: nano for account_id, nano in together.items() if nano > 0}
-        limits = {account_id: _lower(session, account_id, nano, now) for account_id, nano in taken.items()}
+        limits = {account_id: _lower(session, account_id, nano, stamp, now) for account_id, nano in taken.items()}
+        for before in folder.carried:  # in the database that was lost
+            for account_id, nano in carried.forgotten(session, before):
+                limits[account_id] = _lower(session, account_id, nano, before.stamp, now)
+                together[account_id] += nano
         for job_id in missing.keys() - unknown.journals:
             _discard(session, job_id, now)
         since = published_since(session, folder, missing).values()
         unknown = replace(unknown, releases=unknown.releases.union(since))
-    stamp = now.strftime("%Y%m%dT%H%M%SZ")
-    aside = [_move(storage, key, stamp) for key in _to_move(storage, missing.keys(), unknown, newer, found)]
+        keys = [f"journals/{account_id}.jsonl" for account_id in counts]
+        keys += _to_move(storage, missing.keys(), unknown, newer, found)
+        note = carried.Note(stamp, taken, keys)
+        if taken:
+            carried.write_note(storage, note)
+    aside = [_move(storage, key, stamp) for key in keys]
+    if taken:
+        carried.write_note(storage, replace(note, keys=()))
+    taken = {account_id: nano for account_id, nano in together.items() if nano > 0}
     report = inspect_ledger(settings, factory, thorough=True)
     follow_up(factory, report, now=now)
     if not report.stops:
@@ -125,9 +148,25 @@ def _knows(session: Session, account_id: str, entry: dict[str, Any]) -> bool:
     return account.head_sequence >= int(entry["sequence"])
 
 
-def _lower(session: Session, account_id: str, nano: int, now: datetime) -> float:
+def _finish(storage: Storage, factory: SessionFactory) -> None:
+    """Move aside what an earlier time has accounted for and did not come to move, so that it is not counted twice."""
+    for note in carried.read_notes(storage):
+        if not note.keys:  # all was moved; what lies there now is of later
+            continue
+        there = [key for key in note.keys if storage.holds(key)]
+        with transaction(factory, read_only=True) as session:
+            known = not any(carried.forgotten(session, note))
+        if not known and len(there) == len(note.keys):
+            carried.remove_note(storage, note)  # it ended before anything was committed
+        elif known:
+            for key in there:
+                _move(storage, key, note.stamp)
+            carried.write_note(storage, replace(note, keys=()))
+
+
+def _lower(session: Session, account_id: str, nano: int, stamp: str, now: datetime) -> float:
     account: Any = _account(session, account_id)
-    reason = f"{nano} nano-units that were spent after the backup from which this database was restored"
+    reason = f"{nano} nano-units that were spent after the backup from which this database was restored ({stamp})"
     epsilon = max(limit_without(account, nano), EPSILON_LEAST)
     if epsilon < account.epsilon:
         ledger.lower_limit(session, account_id=account_id, epsilon=epsilon, reason=reason, now=now)
@@ -158,6 +197,6 @@ def _to_move(
 
 
 def _move(storage: Storage, key: str, stamp: str) -> str:
-    target = f"{ASIDE}/{stamp}.{key.replace('/', '.')}"
+    target = f"{carried.ASIDE}/{stamp}.{key.replace('/', '.')}"
     storage.move(key, target)
     return target

@@ -15,6 +15,7 @@ from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.errors import InvalidInput
+from service.people import roles
 from service.projects import PROJECTS_MAX
 from service.views import admins as views
 
@@ -22,6 +23,7 @@ router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
 RECENT_REQUESTS = 50
 RECENT_KEYS = 100
+MEMBERS_SHOWN_MAX = 500
 
 
 @router.post("/accounts/{account_id}/freeze")
@@ -66,10 +68,12 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
+        members = roles.members(session, MEMBERS_SHOWN_MAX)
     return page(
         request,
         "admins.html",
         admins=people,
+        members=members,
         names=names,
         requests=requests,
         keys=keys,

@@ -31,7 +31,7 @@ def show_projects(request: Request, dashboard: Running, viewer: Reader) -> HTMLR
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         rows = session.scalars(visible(session, Project).order_by(Project.name).limit(PROJECTS_SHOWN)).all()
-        shown = [views.project_use(session, row, now) for row in rows]
+        shown = views.project_uses(session, rows, now)
         newest = visible(session, Webhook).order_by(Webhook.created_at.desc()).limit(WEBHOOKS_SHOWN)
         hooks = views.webhooks(session, session.scalars(newest).all() if viewer.may("admin") else [], now)
     sets = viewer.may("admin") and viewer.principal.project_id is None

@@ -173,7 +173,7 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
     for column, value in facts.items():
         setattr(job, column, value)
     session.flush()
-    tell_of_job(session, job.account_id, now=now, job_id=job.id, kind=job.kind, state=state.value)
+    tell_of_job(session, job.project_id, now=now, job_id=job.id, kind=job.kind, state=state.value)
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.ids import make_token
 from obscura.wire.names import is_name
-from service.access import ROLES, Role, Scope, covers
+from service.access import ROLES, Role, Scope, covers, visible
 from service.admins import admit_person, dismiss_person
 from service.auth import remember_key, revoke
 from service.db.access_tables import ApiKey, Person, SignIn
@@ -99,6 +99,13 @@ def roles(session: Session, person: Person) -> Sequence[ApiKey]:
     mine = ApiKey.person_id == person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
     found = session.scalars(select(ApiKey).where(*mine).execution_options(populate_existing=True)).all()
     return sorted(found, key=lambda key: (key.project_id is None, key.project_id))
+
+
+def members(session: Session, limit: int) -> Sequence[tuple[ApiKey, Person]]:
+    """Return the roles that the caller may see, each with whose it is, by their names."""
+    asked = visible(session, ApiKey, select(ApiKey, Person)).join(Person, Person.id == ApiKey.person_id)
+    now = asked.where(ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None))
+    return [(row[0], row[1]) for row in session.execute(now.order_by(Person.name, ApiKey.id).limit(limit))]
 
 
 def project_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:

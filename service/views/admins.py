@@ -9,14 +9,21 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord, ProjectRecord, ProjectUseRecord
+from obscura.wire.admin_schemas import (
+    AdminRecord,
+    AdminRequestRecord,
+    KeyRecord,
+    PersonRecord,
+    ProjectRecord,
+    ProjectUseRecord,
+)
 from obscura.wire.schemas import record_of
 from obscura.wire.webhook_schemas import WebhookRecord
 from service import admins, decisions, quotas
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.project_tables import Project
 from service.db.webhook_tables import Webhook
-from service.webhooks.hooks import state_of
+from service.webhooks.hooks import states_of
 
 
 def admin(row: Admin) -> AdminRecord:
@@ -35,21 +42,42 @@ def project(row: Project) -> ProjectRecord:
     return record_of(ProjectRecord, row)
 
 
-def project_use(session: Session, row: Project, now: datetime) -> ProjectUseRecord:
-    """A department with its quota and what it takes."""
-    use = quotas.use_of(session, row.id, now=now)
-    return record_of(
-        ProjectUseRecord,
-        row,
-        disk_bytes_declared=quotas.shown_bytes(use.disk_bytes),
-        jobs_unfinished=use.jobs,
-        worker_hours_used=use.worker_hours,
-    )
+def project_uses(session: Session, rows: Sequence[Project], now: datetime) -> list[ProjectUseRecord]:
+    """Departments with their quotas and what they take."""
+    uses = quotas.uses_of(session, rows, now=now)
+    return [
+        record_of(
+            ProjectUseRecord,
+            row,
+            disk_bytes_declared=quotas.shown_bytes(uses[row.id].disk_bytes),
+            jobs_unfinished=uses[row.id].jobs,
+            worker_hours_used=uses[row.id].worker_hours,
+        )
+        for row in rows
+    ]
 
 
 def lifetime(row: Decision, now: datetime) -> dict[str, Any]:
     """What has become of a request by now, and until when it can be decided."""
     return {"state": decisions.state_at(row, now), "expires_at": row.asked_at + decisions.REQUEST_LIFETIME}
+
+
+def people(session: Session, rows: Sequence[ApiKey]) -> list[PersonRecord]:
+    """Keys that stand for roles, each as the person whose role it is."""
+    found = session.scalars(select(Person).where(Person.id.in_({row.person_id for row in rows})))
+    known = {person.id: person for person in found}
+    roles = [(known[str(row.person_id)], row) for row in rows]
+    return [
+        record_of(
+            PersonRecord,
+            person,
+            key_id=row.id,
+            scopes=row.scopes,
+            project_id=row.project_id,
+            created_at=row.created_at,
+        )
+        for person, row in roles
+    ]
 
 
 def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
@@ -70,4 +98,5 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
 
 def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[WebhookRecord]:
     """Webhooks without their secrets, each with what became of it."""
-    return [record_of(WebhookRecord, row, state=state_of(session, row, now)) for row in rows]
+    states = states_of(session, rows, now)
+    return [record_of(WebhookRecord, row, state=states[row.id]) for row in rows]

@@ -82,10 +82,14 @@ def secrets_of(webhook: Webhook, now: datetime) -> list[str]:
     return [webhook.secret] if former is None else [webhook.secret, former]
 
 
-def state_of(session: Session, webhook: Webhook, now: datetime) -> str:
-    """Return the word for what became of a webhook: active, failing, disabled or revoked."""
-    if session.scalar(select(Webhook.id).where(Webhook.id == webhook.id, is_of_somebody_gone(now))) is not None:
-        return "revoked"
+def states_of(session: Session, webhooks: Sequence[Webhook], now: datetime) -> dict[str, str]:
+    """Return the word for what became of each webhook, by its id: active, failing, disabled or revoked."""
+    ids = [webhook.id for webhook in webhooks]
+    gone = set(session.scalars(select(Webhook.id).where(Webhook.id.in_(ids), is_of_somebody_gone(now))))
+    return {webhook.id: "revoked" if webhook.id in gone else _state(webhook) for webhook in webhooks}
+
+
+def _state(webhook: Webhook) -> str:
     if webhook.disabled_at is not None:
         return "disabled"
     return "active" if webhook.failing_since is None else "failing"

@@ -15,6 +15,7 @@ from obscura.wire.admin_schemas import (
     KeyRecord,
     KeyRequest,
     NewKeyRecord,
+    PersonRecord,
     ProjectRecord,
     ProjectRequest,
     ProjectUseRecord,
@@ -135,7 +136,7 @@ def list_projects(service: Running, request: Request, page: Paging) -> Response:
 def read_project(service: Running, request: Request, project_id: ProjectId) -> Response:
     """Read a project: its name, its quota and what it takes."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.project_use(session, find(session, Project, project_id), service.clock())
+        (record,) = views.project_uses(session, [find(session, Project, project_id)], service.clock())
     return answer(request, record)
 
 
@@ -156,7 +157,7 @@ def set_quota(service: Running, request: Request, project_id: ProjectId, body: Q
     """Say how much a project may take. Whoever takes more already keeps it, and gets nothing more."""
     with transaction(service.factory) as session:
         project = quotas.set_quota(session, project_id, body.model_dump(exclude_unset=True))
-        record = views.project_use(session, project, service.clock())
+        (record,) = views.project_uses(session, [project], service.clock())
     return answer(request, record)
 
 
@@ -194,6 +195,13 @@ def list_keys(
     """List the keys, those that were revoked or have expired too, newest first."""
     asked = [] if made_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == made_by))]
     return answer_newest(service, request, page, ApiKey, views.keys, *asked)
+
+
+@router.get("/people", dependencies=[ADMIN], response_model=Page[PersonRecord], summary="List people")
+def list_people(service: Running, request: Request, page: Paging) -> Response:
+    """List whom the sign-in provider knows, with a line for each role that its groups give them, newest first."""
+    roles = ApiKey.person_id.is_not(None), ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
+    return answer_newest(service, request, page, ApiKey, views.people, *roles)
 
 
 @key_router.post("/{key_id}/revoke", response_model=RevokedKeyRecord, summary="Revoke a key")

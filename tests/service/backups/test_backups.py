@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from service import installation, ledger
 from service.audit.arming import clear_stops
+from service.audit.carried import read_notes
 from service.backups.carrying import carry_forward
 from service.backups.databases import ProgramMissing
 from service.backups.drill import drill
@@ -22,12 +23,13 @@ from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
 from service.backups.restoring import restore
 from service.datasets.vault import make_fingerprint_key
 from service.db.schema import upgrade_schema
-from service.db.session import make_engine, make_session_factory
-from service.inspection import inspect_ledger
+from service.db.session import make_engine, make_session_factory, transaction
+from service.inspection import inspect_ledger, sign_heads
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.journals import Journal, journalled, journalled_jobs
+from service.storage.folder import FolderStorage
+from service.storage.journals import Journal, journalled, journalled_jobs, write_count
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
 
@@ -143,6 +145,96 @@ def test_a_database_that_comes_back_beside_its_files_is_charged_with_what_they_s
     assert len(carried.aside) == 2
     again = carry_forward(settings_of(book), book.factory, now=book.now)
     assert again.missing_nano == {}
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_same_backup_restored_once_more_refunds_nothing_of_what_was_carried_forward(lone, tmp_path, signed):
+    """What showed it lies aside since the first time, and the database that had it taken off is lost."""
+    settings = settings_of(lone)
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    spend(lone, 2)
+    left_nano = left(lone)
+    for _ in range(3):
+        lose_database(lone)
+        assert restore(settings, tmp_path / "backup", keep_files=True, now=lone.now).report.stops
+        assert codes(lone)
+        carried = carry_forward(settings, lone.factory, now=lone.now)
+        assert carried.report.clean, carried.report.findings
+        assert left(lone) <= left_nano
+        assert carried.limits
+        if signed:
+            assert lone.key.key_id
+            assert sign_heads(settings, lone.factory, inspect_ledger(settings, lone.factory), now=lone.tick())
+        spend(lone)
+        left_nano = left(lone)
+
+
+@pytest.mark.parametrize("moves", [0, 1])
+def test_carrying_forward_that_is_interrupted_takes_nothing_twice(lone, tmp_path, monkeypatch, moves):
+    settings = settings_of(lone)
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    spend(lone)
+    spend(lone)
+    lose_database(lone)
+    assert restore(settings, tmp_path / "backup", keep_files=True, now=lone.now).report.stops
+    move, done = FolderStorage.move, list[str]()
+
+    def dies(storage: FolderStorage, key: str, target: str) -> None:
+        if len(done) == moves:
+            raise KeyboardInterrupt
+        done.append(key)
+        move(storage, key, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderStorage, "move", dies)
+        with pytest.raises(KeyboardInterrupt):
+            carry_forward(settings, lone.factory, now=lone.now)
+    left_nano = left(lone)
+    carried = carry_forward(settings, lone.factory, now=lone.now)
+    assert (carried.missing_nano, carried.limits, left(lone)) == ({}, {}, left_nano)
+    assert carried.report.clean, carried.report.findings
+    assert codes(lone) == set()
+    assert journalled_jobs(storage_of(settings)) == []
+
+
+def test_a_noisy_count_that_was_paid_for_after_the_backup_is_not_refunded(lone, tmp_path):
+    """Its owner draws the noise, so no runner has a journal of it, and there is no receipt."""
+    settings, account_id = settings_of(lone), lone.accounts["patients"]
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    with transaction(lone.factory) as session:
+        sequence = ledger.charge_count(session, account_id=account_id, now=lone.now)
+        (entry,) = ledger.entries(session, account_id, sequence - 1, 1)
+    for _ in range(2):  # as when an answer is lost, and asked for once more
+        write_count(storage_of(settings), account_id, sequence=sequence, price_nano=entry.amount_nano)
+    assert inspect_ledger(settings, lone.factory).clean
+    left_nano = left(lone)
+    for _ in range(2):
+        lose_database(lone)
+        restored = restore(settings, tmp_path / "backup", keep_files=True, now=lone.now)
+        assert restored.report.stops
+        assert left(lone) == left_nano + entry.amount_nano
+        carried = carry_forward(settings, lone.factory, now=lone.now)
+        assert carried.missing_nano == {account_id: entry.amount_nano}
+        assert carried.report.clean, carried.report.findings
+        assert left(lone) <= left_nano
+
+
+def test_what_was_signed_since_is_not_moved_by_the_next_time(lone, tmp_path):
+    """The files of receipts and of the checkpoint have the names of those that were moved aside before."""
+    settings, storage = settings_of(lone), storage_of(settings_of(lone))
+    assert lone.key.key_id
+    for moment in range(2):
+        back_up(settings, lone.factory, tmp_path / f"{moment}", with_keys=False, now=lone.now)
+        spend(lone)
+        sign_heads(settings, lone.factory, inspect_ledger(settings, lone.factory), now=lone.tick())
+        assert storage.holds("receipts/checkpoint.json")
+        lose_database(lone)
+        found = restore(settings, tmp_path / f"{moment}", keep_files=True, now=lone.now).report.findings
+        assert "older_than_checkpoint" in {finding.code.value for finding in found}
+        carried = carry_forward(settings, lone.factory, now=lone.now)
+        assert carried.report.clean, carried.report.findings
+        assert sum("checkpoint" in key for key in carried.aside) == 1
+    assert [list(note.keys) for note in read_notes(storage)] == [[], []]
 
 
 def test_where_nothing_can_say_what_was_spent_a_person_decides(book, tmp_path):

@@ -227,7 +227,8 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     fields["introduction"] = introduce()[1]
     acts = [f"{account}/{act}" for act in ("freeze", "unfreeze", "lower-limit", "limit-requests")]
     acts += [f"{about}/{act}" for about in (request, f"/decisions/{asked.id}") for act in ("approve", "decline")]
-    allowed = dict.fromkeys([*acts, "/admins", f"/admins/{asked.asked_by}/remove"], "admin") | {
+    acts += ["/admins", f"/admins/{asked.asked_by}/remove", f"/projects/prj_{'a' * 20}/quota"]
+    allowed = dict.fromkeys(acts, "admin") | {
         f"/datasets/{sealed}/delete": "data",
         f"/sweeps/{sweep}/cancel": "train",
         f"/jobs/{stock.queued}/cancel": "train",

@@ -69,22 +69,25 @@ def install() -> Path:
 
 @dataclass
 class RunningProvider:
-    """The provider, its port, and what it is told."""
+    """The provider of a site, its host and port, and what it is told."""
 
     program: Path
     port: int
+    site: str = SITE
+    host: str = "127.0.0.1"
     process: subprocess.Popen[str] | None = None
 
     @property
     def issuer(self) -> str:
         """Its name for itself."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
         """Start it, with nobody in it."""
         pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
         self.process = subprocess.Popen(["node", self.program], stdin=pipe, stdout=pipe, stderr=quiet, text=True)
-        self.tell(port=self.port, client=CLIENT | {"redirect_uris": [f"{SITE}/login/callback"]})
+        client = CLIENT | {"redirect_uris": [f"{self.site}/login/callback"]}
+        self.tell(issuer=self.issuer, port=self.port, client=client)
 
     def tell(self, **said: Any) -> None:
         """Say who is there."""
@@ -113,7 +116,6 @@ class RunningProvider:
 @pytest.fixture(scope="session")
 def program() -> Path:
     """The provider's program; skips where it cannot be had."""
-    pytest.importorskip("authlib", reason="needs Authlib: pip install '.[oidc]'")
     try:
         return install()
     except (OSError, subprocess.SubprocessError) as error:
@@ -223,7 +225,7 @@ def form_token_of(browser: TestClient) -> str:
 def opened(running: RunningProvider, url: str, folder: Path, **changes: Any) -> Iterator[House]:
     """A service with two projects, whose groups make owners and analysts of one, and viewers of the other."""
     clock = Clock()
-    common = {"data_dir": folder, "database_url": url, "mode": "celery", "public_url": SITE}
+    common = {"data_dir": folder, "database_url": url, "mode": "celery", "public_url": running.site}
     common |= {"oidc_issuer": running.issuer, "oidc_client_id": CLIENT["client_id"]}
     common |= {"oidc_client_secret": CLIENT["client_secret"], "oidc_admin_group": "platform"}
     engine = make_engine(url)
@@ -238,7 +240,7 @@ def opened(running: RunningProvider, url: str, folder: Path, **changes: Any) -> 
     }
     settings = Settings(**common, oidc_groups=groups, **changes)  # type: ignore[arg-type]
     app = create_app(settings, clock=clock, send=lambda _name, _args: None, stream_limits=StreamLimits(seconds_max=0))
-    with TestClient(app, base_url=SITE) as admin:
+    with TestClient(app, base_url=running.site) as admin:
         token = settings.admin_key_path.read_text("ascii").strip()
         admin.headers["Authorization"] = f"Bearer {token}"
         yield House(app, app.state.factory, settings, running, clock, admin, heart)

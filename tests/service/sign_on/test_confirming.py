@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from authlib.integrations.base_client import OAuthError
 from sqlalchemy import select
 
 from service import decisions
@@ -16,6 +17,7 @@ from service.dashboard.sessions import form_token
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden
+from service.people.provider import ProviderUnavailable
 from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
 from tests.together import at_once, wait_until
 
@@ -170,6 +172,46 @@ def test_several_processes_ask_about_each_person_once(house: House, monkeypatch:
     assert asked == ["ana"]
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_answer_about_one_that_makes_no_sense_keeps_nobody_from_being_asked_about(
+    house: House, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """Where there is no answer at all, on the other hand, nobody else is asked about in that round."""
+    monkeypatch.setattr("service.people.confirming.ASKED_AT_ONCE_MAX", 1)
+    for login in ("ana", "ben", "eve"):
+        house.sign_in(login)
+    provider = house.app.state.service.provider
+    confirm, asked = provider.confirm, []
+
+    def about(subject: str, sealed: str) -> Any:
+        asked.append(subject)
+        if subject == "ana":  # who was confirmed the longest ago
+            raise ProviderUnavailable(answered=answered)
+        return confirm(subject, sealed)
+
+    monkeypatch.setattr(provider, "confirm", about)
+    assert house.confirm(MINUTE / 2) == (2 if answered else 0)
+    assert asked == (["ana", "ben", "eve"] if answered else ["ana"])
+    monkeypatch.setattr(provider, "confirm", confirm)
+    assert house.confirm(1) == (1 if answered else 3)  # she is asked about again at once
+
+
+@pytest.mark.parametrize(("said", "gone"), [("interaction_required", True), ("invalid_client", False)])
+def test_only_what_is_about_the_person_ends_what_is_theirs(
+    house: House, monkeypatch: pytest.MonkeyPatch, said: str, gone: bool
+) -> None:
+    browser = house.sign_in("ana")
+
+    def refuse(*_args: Any, **_more: Any) -> None:
+        raise OAuthError(said)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("service.people.provider.OAuth2Client.fetch_token", refuse)
+        assert house.confirm(MINUTE / 2) == gone
+    assert browser.get("/you").status_code == (303 if gone else 200)
+    assert house.confirm(1) == (not gone)
+
+
 def test_nobody_without_session_and_keys_is_asked_about(house: House) -> None:
     browser = house.sign_in("eve")
     browser.post("/logout", headers={"Content-Type": "application/x-www-form-urlencoded"})
@@ -250,6 +292,27 @@ def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_ad
     assert (refused.status_code, "at the sign-in provider" in refused.text) == (409, True)
     last = ana.post(f"/v1/admins/{people['first admin']['id']}/remove", json={"reason": "left"})
     assert (last.status_code, "fewer than 2" in last.text) == (409, True)
+
+
+def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_all(house: House) -> None:
+    house.provider.people(ana=ANA, eve=EVE, gil={"name": "Gil", "groups": ["guests"]}, kim={"groups": ["platform"]})
+    ana = house.sign_in("ana")
+    for login in ("eve", "gil"):
+        house.sign_in(login)
+    with transaction(house.factory, read_only=True) as session:
+        ids = {person.subject: person.id for person in session.scalars(select(Person))}
+    page = ana.get("/admins").text
+    assert [ids[who] in page for who in ("ana", "eve", "gil")] == [True, True, False]
+    assert "Gil" not in page
+    page = house.sign_in("kim").get("/admins").text
+    assert [ids[who] in page for who in ("ana", "eve", "gil")] == [True, True, True]
+    listed = house.program(house.key_of(ana)).get("/v1/people").json()["items"]
+    assert {(row["name"], row["project_id"]) for row in listed} == {
+        (ANA["name"], house.heart),
+        (EVE["name"], house.heart),
+    }
+    assert {row["id"] for row in house.admin.get("/v1/people").json()["items"]} >= set(ids.values())
+    assert house.program(house.key_of(house.sign_in("eve"))).get("/v1/people").status_code == 403
 
 
 def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) -> None:

@@ -16,6 +16,7 @@ from service.access import Principal, Scope
 from service.audit import arming
 from service.audit.findings import Finding, FindingCode
 from service.db.access_tables import ApiKey, Person
+from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Delivery, Webhook
 from service.notices import WAITING_MAX
@@ -106,6 +107,18 @@ def test_each_project_is_told_of_its_own_and_the_installation_of_no_ones_jobs_on
     assert [where for where, _ in told.deliver()] == ["prj_default"]
 
 
+def test_a_job_is_told_to_the_project_that_asked_and_not_to_the_one_whose_release_it_draws_from(told):
+    with transaction(told.shop.factory) as session:
+        heart = projects.create(session, name="heart", now=told.shop.now).id
+    told.hook(heart)
+    told.hook("prj_default")
+    job_id = told.shop.submit()
+    with transaction(told.shop.factory) as session:
+        session.execute(update(Job).where(Job.id == job_id).values(project_id=heart))
+    told.shop.cancel(job_id)
+    assert [where for where, _ in told.deliver()] == [heart]
+
+
 def test_nothing_is_told_of_what_was_rolled_back(told):
     told.hook()
     job_id = told.shop.submit()
@@ -178,7 +191,7 @@ def test_a_webhook_that_answers_again_is_well_and_one_that_does_not_is_disabled_
 
     def state() -> str:
         with transaction(told.shop.factory, read_only=True) as session:
-            return hooks.state_of(session, session.get_one(Webhook, hook_id), told.shop.now)
+            return hooks.states_of(session, [session.get_one(Webhook, hook_id)], told.shop.now)[hook_id]
 
     told.end_a_job()
     told.line.status = None
@@ -242,7 +255,8 @@ def test_a_webhook_goes_with_the_key_that_made_it(told):
     told.end_a_job()
     assert [row.next_at for row in told.rows(Delivery)] == [None]
     with transaction(told.shop.factory, read_only=True) as session:
-        assert hooks.state_of(session, session.scalars(select(Webhook)).one(), told.shop.now) == "revoked"
+        rows = session.scalars(select(Webhook)).all()
+        assert set(hooks.states_of(session, rows, told.shop.now).values()) == {"revoked"}
 
 
 def test_a_webhook_ends_with_the_key_that_made_it(told):
@@ -256,7 +270,8 @@ def test_a_webhook_ends_with_the_key_that_made_it(told):
     told.end_a_job()
     assert told.deliver() == []
     with transaction(told.shop.factory, read_only=True) as session:
-        assert hooks.state_of(session, session.scalars(select(Webhook)).one(), told.shop.now) == "revoked"
+        rows = session.scalars(select(Webhook)).all()
+        assert set(hooks.states_of(session, rows, told.shop.now).values()) == {"revoked"}
 
 
 def test_a_webhook_goes_over_to_the_key_that_takes_the_place_of_its_own(told):

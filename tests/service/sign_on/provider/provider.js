@@ -1,6 +1,6 @@
 // The certified oidc-provider with the people that the test names, line by line of its standard input:
 //   {"people": {"ana": {"name": "Ana", "email": "...", "groups": ["..."]}}}
-// The first line also has the port and the client; each line is answered by one.
+// The first line also has its own name, the port and the client; each line is answered by one.
 
 import { createInterface } from "node:readline";
 import Provider from "oidc-provider";
@@ -13,8 +13,8 @@ const account = (id) => ({
   claims: () => ({ sub: id, ...people[id] }),
 });
 
-function start({ port, client }) {
-  const provider = new Provider(`http://127.0.0.1:${port}`, {
+function start({ issuer, port, client }) {
+  const provider = new Provider(issuer, {
     clients: [{ ...client, grant_types: ["authorization_code", "refresh_token"], response_types: ["code"] }],
     claims: { openid: ["sub"], profile: ["name", "groups"], email: ["email"] },
     cookies: { keys: ["a key of the test"] },
