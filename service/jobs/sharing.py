@@ -93,8 +93,8 @@ def shares(session: Session, release_id: str) -> Sequence[Share]:
 
 def project_names(session: Session, ids: Sequence[str]) -> dict[str, str]:
     """Return the names of projects with which the caller's own shares something, or which share with it, by id."""
-    found = session.execute(select(Project.id, Project.name).where(Project.id.in_(ids)))
-    return {row.id: row.name for row in found}
+    named = select(Project.id, Project.name).where(Project.id.in_(ids))
+    return {row.id: row.name for row in session.execute(named)} if ids else {}
 
 
 def _require_unshared(session: Session, release_id: str, project_id: str) -> None:

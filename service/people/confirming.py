@@ -51,8 +51,9 @@ class Confirming(Background):
         def ask(person_id: str) -> bool:
             try:
                 return not away.is_set() and self._ask(person_id)
-            except ProviderUnavailable:  # nobody waits for as many time-outs as there are people
-                away.set()
+            except ProviderUnavailable as error:
+                if not error.answered:  # nobody waits for as many time-outs as there are people
+                    away.set()
                 return False
 
         with ThreadPoolExecutor(ASKED_AT_ONCE_MAX) as pool:

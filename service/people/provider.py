@@ -41,6 +41,8 @@ METADATA_SECONDS = 3600.0
 METADATA_AGAIN_SECONDS = 30.0  # before unknown keys make us ask for them anew
 LEEWAY_SECONDS = 60  # between the provider's clock and ours
 GROUPS_MAX = 10_000
+# What a provider answers to a refresh token of somebody who must sign in with it again, if they still can.
+SIGN_IN_AGAIN = ("invalid_grant", "interaction_required", "login_required", "consent_required")
 # Signatures by which nobody but the provider can have signed: with those of a shared secret, each client could.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
 
@@ -54,11 +56,16 @@ class NotVouchedFor(SignInRefused):
 
 
 class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or not as it must."""
+    """The provider does not answer, or not as it must.
+
+    Attributes:
+        answered: whether it did, so that it may do better when it is asked about somebody else.
+    """
 
     code: ClassVar[str] = "provider_unavailable"
 
-    def __init__(self) -> None:
+    def __init__(self, *, answered: bool = False) -> None:
+        self.answered = answered
         super().__init__(
             "The sign-in provider does not answer as it should. Try again in a minute; keys of the installation's own "
             "admins open this service as ever."
@@ -174,7 +181,7 @@ class Provider:
                 endpoint = self._known(client).facts["token_endpoint"]
                 token = client.fetch_token(endpoint, grant_type="refresh_token", refresh_token=refresh_token)
             except OAuthError as error:
-                if error.error != "invalid_grant":
+                if error.error not in SIGN_IN_AGAIN:
                     raise
                 raise NotVouchedFor("The sign-in provider no longer vouches for this person.") from None
             identity = self._identity(client, token) if "id_token" in token else {}
@@ -243,7 +250,7 @@ class Provider:
         facts = _object(client.request("GET", address, withhold_token=True))
         if facts["issuer"] != issuer:
             get_logger(__name__).error("operator_needed", code="wrong_issuer", message="The provider has another name.")
-            raise ProviderUnavailable
+            raise ProviderUnavailable(answered=True)
         keys: Any = _object(client.request("GET", facts["jwks_uri"], withhold_token=True))
         known = _Metadata(facts, KeySet.import_key_set(keys), now)
         self._metadata = known
@@ -267,7 +274,7 @@ class Provider:
         except (httpx2.HTTPError, httpx2.InvalidURL, OAuthError, JoseError, ValueError, KeyError) as error:
             what = getattr(error, "error", None)  # of OAuth, from a closed list: the rest may name people
             get_logger(__name__).error("provider_unavailable", error=type(error).__name__, code=what)
-            raise ProviderUnavailable from None
+            raise ProviderUnavailable(answered=not isinstance(error, httpx2.TransportError)) from None
 
     def _callback(self) -> str:
         return f"{self._settings.public_url}{CALLBACK_PATH}"

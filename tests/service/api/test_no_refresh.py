@@ -155,6 +155,18 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask("POST", "/v1/releases/{release_id}/samples", {"count": 5, "seed": 1, "format": "npz"}, headers=key(), **release)
     public = {"dataset_id": served.public_like_a_training()}
     ask("POST", "/v1/releases/{release_id}/evaluations", public, headers=key(), **release)
+    shares = "/v1/releases/{release_id}/shares"
+
+    def shared() -> dict[str, str]:
+        """Approve what was asked last, and return the share."""
+        newest = alice.get("/v1/share-requests").json()["items"][0]["id"]
+        ask("POST", "/v1/share-requests/{request_id}/approve", client=bob, request_id=newest)
+        return release | {"share_id": alice.get(shares.format(**release)).json()["items"][0]["id"]}
+
+    refused = ask("POST", shares, why, client=alice, **release)["id"]
+    ask("POST", "/v1/share-requests/{request_id}/decline", client=bob, request_id=refused)
+    ask("POST", shares, why, client=alice, **release)
+    ask("DELETE", f"{shares}/{{share_id}}", **shared())
     counted_nano = ask("POST", "/v1/accounts/{account_id}/counts", {}, headers=key(), **account)["price_nano"]
     ask("POST", "/v1/accounts/{account_id}/freeze", why, **account)
     ask("POST", "/v1/accounts/{account_id}/unfreeze", why, **account)
@@ -218,6 +230,8 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
         fields = {"count": "5", "seed": "2", "format": "npz"}
         ask("POST", "/releases/{release_id}/samples", fields, client=browser, **release)
         ask("POST", "/releases/{release_id}/evaluations", {"dataset": public["dataset_id"]}, client=browser, **release)
+        ask("POST", "/releases/{release_id}/shares", why | {"everybody": "yes"}, client=browser, **release)
+        ask("POST", "/releases/{release_id}/shares/{share_id}/end", client=browser, **shared())
         ask("POST", "/datasets/{dataset_id}/delete", {"sure": "yes"}, client=browser, **dataset)
         quota = {"gigabytes": "9", "jobs": "", "hours": ""}
         ask("POST", "/projects/{project_id}/quota", quota, client=browser, project_id=DEFAULT_PROJECT)

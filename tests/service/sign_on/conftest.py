@@ -116,7 +116,6 @@ class RunningProvider:
 @pytest.fixture(scope="session")
 def program() -> Path:
     """The provider's program; skips where it cannot be had."""
-    pytest.importorskip("authlib", reason="needs Authlib: pip install '.[oidc]'")
     try:
         return install()
     except (OSError, subprocess.SubprocessError) as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from authlib.integrations.base_client import OAuthError
 from sqlalchemy import select
 
 from service import decisions
@@ -16,6 +17,7 @@ from service.dashboard.sessions import form_token
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden
+from service.people.provider import ProviderUnavailable
 from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
 from tests.together import at_once, wait_until
 
@@ -168,6 +170,46 @@ def test_several_processes_ask_about_each_person_once(house: House, monkeypatch:
     monkeypatch.setattr(provider, "confirm", within)
     assert house.confirm(MINUTE / 2) == 1
     assert asked == ["ana"]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_answer_about_one_that_makes_no_sense_keeps_nobody_from_being_asked_about(
+    house: House, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """Where there is no answer at all, on the other hand, nobody else is asked about in that round."""
+    monkeypatch.setattr("service.people.confirming.ASKED_AT_ONCE_MAX", 1)
+    for login in ("ana", "ben", "eve"):
+        house.sign_in(login)
+    provider = house.app.state.service.provider
+    confirm, asked = provider.confirm, []
+
+    def about(subject: str, sealed: str) -> Any:
+        asked.append(subject)
+        if subject == "ana":  # who was confirmed the longest ago
+            raise ProviderUnavailable(answered=answered)
+        return confirm(subject, sealed)
+
+    monkeypatch.setattr(provider, "confirm", about)
+    assert house.confirm(MINUTE / 2) == (2 if answered else 0)
+    assert asked == (["ana", "ben", "eve"] if answered else ["ana"])
+    monkeypatch.setattr(provider, "confirm", confirm)
+    assert house.confirm(1) == (1 if answered else 3)  # she is asked about again at once
+
+
+@pytest.mark.parametrize(("said", "gone"), [("interaction_required", True), ("invalid_client", False)])
+def test_only_what_is_about_the_person_ends_what_is_theirs(
+    house: House, monkeypatch: pytest.MonkeyPatch, said: str, gone: bool
+) -> None:
+    browser = house.sign_in("ana")
+
+    def refuse(*_args: Any, **_more: Any) -> None:
+        raise OAuthError(said)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("service.people.provider.OAuth2Client.fetch_token", refuse)
+        assert house.confirm(MINUTE / 2) == gone
+    assert browser.get("/you").status_code == (303 if gone else 200)
+    assert house.confirm(1) == (not gone)
 
 
 def test_nobody_without_session_and_keys_is_asked_about(house: House) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from obscura.client import ApiError, AuthError, Client, NotFoundError
 from obscura.wire.ids import introduce
@@ -20,6 +20,7 @@ from service.dashboard.access import COOKIE
 from service.dashboard.sessions import form_token
 from service.db.job_tables import Sample
 from service.db.session import transaction
+from service.db.webhook_tables import Delivery
 from service.settings import Settings
 from tests.service.api.conftest import Served
 
@@ -151,6 +152,22 @@ def test_what_is_drawn_belongs_to_who_drew_it(two: Two) -> None:
     assert two.their_analyst.sample(drawn.id).state == "succeeded"
     entries = [entry for entry in two.owner.entries(two.account["id"]) if entry.kind == "sample"]
     assert [entry.amount_nano for entry in entries] == [0, 0]  # free, and written down where the release was paid for
+
+
+def test_what_is_drawn_counts_in_the_quota_of_who_drew_it_and_its_end_is_told_there(two: Two) -> None:
+    two.share(two.other)
+    hooks = [owner.create_webhook(url="https://hooks.example.org/").id for owner in (two.owner, two.their_owner)]
+    release = two.their_analyst.release(two.release_id)
+    drawn = release.sample(3, format="npz")
+    assert [two.admin.project(each).jobs_unfinished for each in (two.home, two.other)] == [0, 1]
+    two.served.send(f"projects/{two.other}/quota", {"jobs_max": 1})
+    with pytest.raises(ApiError) as refused:
+        release.sample(4, format="npz")
+    assert refused.value.code == "quota_exceeded"
+    two.served.finish_sample(drawn.model_dump(), b"images", "images.npz")
+    with transaction(two.served.factory, read_only=True) as session:
+        told = session.scalars(select(Delivery.webhook_id)).all()
+    assert told == hooks[1:]
 
 
 def test_it_is_measured_on_public_images_of_who_measures(two: Two) -> None:
