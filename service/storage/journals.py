@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 from service.errors import NotFound
@@ -103,6 +104,33 @@ def journalled(storage: Storage, job_id: str) -> Journalled:
         further.update(line.further or {})
     own = next((line.account_id for line in lines), None)
     return Journalled(sum(line.price_nano for line in lines), counts, own, further)
+
+
+def write_count(storage: Storage, account_id: str, *, sequence: int, price_nano: int) -> None:
+    """Note that a noisy count of an account's records was paid for, by its entry's number. Twice changes nothing.
+
+    Its noise is drawn where the records are, once this is durable: nothing else beside the database tells of it.
+
+    Raises:
+        OSError: the disk is full or failing; nothing may be drawn.
+    """
+    line = json.dumps({"sequence": sequence, "price_nano": price_nano}).encode()
+    storage.append(f"{_SHELF}/{account_id}{_SUFFIX}", b"\n" + line + b"\n")
+
+
+def counted(storage: Storage) -> dict[str, int]:
+    """Return what noisy counts cost together, in nano-units, by account."""
+    found: dict[str, int] = {}
+    for name in storage.list(_SHELF):
+        if not (name.startswith("acc_") and name.endswith(_SUFFIX)):
+            continue
+        prices: dict[int, int] = {}
+        for line in storage.read(_SHELF, name).split(b"\n"):
+            with suppress(ValueError, TypeError, KeyError):  # torn by a crash
+                said = json.loads(line)
+                prices[int(said["sequence"])] = int(said["price_nano"])
+        found[name.removesuffix(_SUFFIX)] = sum(prices.values())
+    return found
 
 
 def journalled_jobs(storage: Storage) -> list[str]:

@@ -91,7 +91,7 @@ SHOWN = {
         "$ obscura quickstart",
     ): "tests/service/cli/test_quickstart.py compares it with a run",
     ("docs/quickstart.md", "text", "1,400 pictures"): "tests/service/cli/test_quickstart.py compares it with a run",
-    ("docs/webhooks.md", "json", "{"): "a request; tests/service/webhooks/test_delivering.py compares one",
+    ("docs/webhooks.md", "text", "{"): "a request; tests/service/webhooks/test_delivering.py compares one",
     ("docs/classifiers.md", "json", "{"): "the description of a network; test_examples.py reads it",
 }
 

@@ -53,7 +53,7 @@ def end(shop: Shop, claim: jobs.Claim) -> None:
 
 def test_a_project_that_floods_the_queue_gets_every_other_turn(shop):
     flood, drop = Department(shop, "flood"), Department(shop, "drop")
-    flooding = [flood.train() for _ in range(20)]
+    flooding = [flood.train() for _ in range(8)]
     late = [drop.train(), drop.train()]
     taken = []
     for _ in range(6):

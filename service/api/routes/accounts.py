@@ -25,6 +25,7 @@ from service.api.deps import INSTALLATION, PROBLEMS, READ, Admin, IdempotencyKey
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor, narrowed
 from service.db.access_tables import Decision
 from service.db.session import transaction
+from service.storage.journals import write_count
 from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS)
@@ -107,6 +108,7 @@ def pay_for_count(
             session, principal=uploader.id, idempotency_key=key, account_id=account_id, now=service.clock()
         )
         record = views.count(paid)
+    write_count(service.storage, account_id, sequence=paid.sequence, price_nano=paid.amount_nano)
     return answer(request, record, status_code=201)
 
 

@@ -23,13 +23,13 @@ from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
 from service.backups.restoring import restore
 from service.datasets.vault import make_fingerprint_key
 from service.db.schema import upgrade_schema
-from service.db.session import make_engine, make_session_factory
+from service.db.session import make_engine, make_session_factory, transaction
 from service.inspection import inspect_ledger, sign_heads
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.folder import FolderStorage
-from service.storage.journals import Journal, journalled, journalled_jobs
+from service.storage.journals import Journal, journalled, journalled_jobs, write_count
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
 
@@ -195,6 +195,28 @@ def test_carrying_forward_that_is_interrupted_takes_nothing_twice(lone, tmp_path
     assert carried.report.clean, carried.report.findings
     assert codes(lone) == set()
     assert journalled_jobs(storage_of(settings)) == []
+
+
+def test_a_noisy_count_that_was_paid_for_after_the_backup_is_not_refunded(lone, tmp_path):
+    """Its owner draws the noise, so no runner has a journal of it, and there is no receipt."""
+    settings, account_id = settings_of(lone), lone.accounts["patients"]
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    with transaction(lone.factory) as session:
+        sequence = ledger.charge_count(session, account_id=account_id, now=lone.now)
+        (entry,) = ledger.entries(session, account_id, sequence - 1, 1)
+    for _ in range(2):  # as when an answer is lost, and asked for once more
+        write_count(storage_of(settings), account_id, sequence=sequence, price_nano=entry.amount_nano)
+    assert inspect_ledger(settings, lone.factory).clean
+    left_nano = left(lone)
+    for _ in range(2):
+        lose_database(lone)
+        restored = restore(settings, tmp_path / "backup", keep_files=True, now=lone.now)
+        assert restored.report.stops
+        assert left(lone) == left_nano + entry.amount_nano
+        carried = carry_forward(settings, lone.factory, now=lone.now)
+        assert carried.missing_nano == {account_id: entry.amount_nano}
+        assert carried.report.clean, carried.report.findings
+        assert left(lone) <= left_nano
 
 
 def test_what_was_signed_since_is_not_moved_by_the_next_time(lone, tmp_path):

@@ -52,6 +52,7 @@ def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, o
     restored = obscura(new, "restore", backup, "--json", code=1)
     assert (json_of(restored)["stops"], json_of(restored)["findings"]) == (["restored"], [])
     assert "obscura ledger verify --clear" in restored.stderr.replace("\n", " ")
+    assert "revoke keys again" in restored.stderr.replace("\n", " ")
     assert json_of(obscura(new, "ledger", "verify", "--clear", "--json"))["cleared"] == 1
     assert "--keep-files" in obscura(new, "restore", backup, "--carry-forward", code=2).stderr
     book.factory.kw["bind"].dispose()

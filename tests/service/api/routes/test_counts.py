@@ -14,6 +14,7 @@ from service.audit.findings import Finding, FindingCode
 from service.audit.verify import verify
 from service.db.session import transaction
 from service.main import utc_now
+from service.storage.journals import counted
 from tests.together import at_once
 
 
@@ -39,6 +40,7 @@ def test_a_retry_pays_once_and_another_request_pays_again(served):
     assert count(served, account_id) == first
     assert count(served, account_id, key="other")["sequence"] == first["sequence"] + 1
     assert served.balance(account_id)["spent_nano"] == 2 * first["price_nano"]
+    assert counted(served.app.state.service.storage) == {account_id: 2 * first["price_nano"]}, "beside the database"
     assert count(served, served.account()["id"], status=422)["code"] == "idempotency_mismatch"
     served.send(f"accounts/{account_id}/counts", {}, scope="data", status=422)  # no key
 
