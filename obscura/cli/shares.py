@@ -12,6 +12,8 @@ from obscura.cli.releases import releases
 from obscura.client import Client
 from obscura.wire.job_schemas import ShareRequestRecord
 
+__all__ = ["releases"]  # the group, with these commands in it
+
 SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
 SHARE_REQUEST_COLUMNS = ("id", "name", "shared_with", "state", "reason", "asked_by", "asked_at", "release_id")
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
