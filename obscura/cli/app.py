@@ -22,6 +22,7 @@ from obscura.cli import (
     quickstart,
     recipes,
     releases,
+    shares,
     sweeps,
     webhooks,
 )
@@ -53,7 +54,7 @@ app.add_typer(accounts.accounts, name="accounts")
 app.add_typer(datasets.datasets, name="datasets")
 app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(sweeps.sweeps, name="sweeps")
-app.add_typer(releases.releases, name="releases")
+app.add_typer(shares.releases, name="releases")  # which it has added its own to
 app.add_typer(accounts.limits, name="limits")
 app.add_typer(accounts.budget, name="budget")
 app.add_typer(projects.projects, name="projects")

@@ -11,7 +11,6 @@ import typer
 from obscura.cli.connection import (
     Json,
     Key,
-    add_decision,
     add_list,
     connected,
     resolve_account,
@@ -19,12 +18,11 @@ from obscura.cli.connection import (
 )
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
-from obscura.client import Client, Release, Sample
+from obscura.client import AuthError, Client, NotFoundError, Release, Sample
 from obscura.client.contents import require_room
 from obscura.client.progress import byte_progress
 from obscura.wire.class_shares import AS_STATED, read_class_shares
 from obscura.wire.formats import PACKINGS, SampleFormat
-from obscura.wire.job_schemas import ShareRequestRecord
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = (
@@ -132,76 +130,6 @@ def save_grid(
         output.record({"path": str(client.release(release_id).save_grid(out))}, "grid")
 
 
-SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
-SHARE_REQUEST_COLUMNS = ("id", "name", "shared_with", "state", "reason", "asked_by", "asked_at", "release_id")
-NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
-Other = Annotated[
-    str, typer.Option("--with", metavar="PROJECT", help="The other department: its id, as its people tell you.")
-]
-
-
-@releases.command("share")
-def share_release(
-    context: typer.Context, release: NamedRelease, other: Other, reason: Reason, as_json: Json = False
-) -> None:
-    """Ask for another department to see a release. Another owner approves, or an admin of the installation."""
-    with connected(context, as_json) as (client, output):
-        _asked(output, client.find_release(release).share(other, reason=reason))
-
-
-@releases.command("publish")
-def publish_release(context: typer.Context, release: NamedRelease, reason: Reason, as_json: Json = False) -> None:
-    """Ask for every department to see a release, later ones too. Another owner approves, or an admin."""
-    with connected(context, as_json) as (client, output):
-        _asked(output, client.find_release(release).share(None, reason=reason))
-
-
-def _asked(output: Output, made: ShareRequestRecord) -> None:
-    output.record(made, "share request")
-    output.notice(f"Another owner runs: obscura releases approve {made.id}")
-
-
-@releases.command("unshare")
-def unshare_release(
-    context: typer.Context,
-    release: NamedRelease,
-    other: Annotated[
-        str | None, typer.Option("--with", metavar="PROJECT", help="Id of the department; left out: of every one.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Stop sharing a release with a department, or its being published, at once.
-
-    What others have drawn or downloaded by then stays with them.
-    """
-    with connected(context, as_json) as (client, output):
-        output.record(client.find_release(release).unshare(other), "share")
-
-
-@releases.command("shares")
-def list_shares(context: typer.Context, release: NamedRelease, as_json: Json = False) -> None:
-    """List with whom a release is shared, and was, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.find_release(release).shares()), SHARE_COLUMNS, "shares")
-
-
-add_list(
-    releases,
-    "requests",
-    "List what was asked about sharing releases, newest first.",
-    Client.share_requests,
-    SHARE_REQUEST_COLUMNS,
-    "share requests",
-)
-add_decision(
-    releases, "approve", "Share a release as another one has asked for.", Client.approve_share, "share request"
-)
-add_decision(
-    releases, "decline", "Decline it; also withdraws one's own request.", Client.decline_share, "share request"
-)
-
-
 def evaluate(
     context: typer.Context,
     release_id: ReleaseId,
@@ -305,7 +233,24 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
     if proportions == AS_STATED:
         return {"proportions": AS_STATED}
     try:
-        known = client.dataset(release.dataset_id).classes
-        return {"proportions": read_class_shares(proportions, known, every=False)}
+        return {"proportions": read_class_shares(proportions, _classes_of(client, release, proportions), every=False)}
     except ValueError as error:
         raise CliError(f"--proportions cannot be read: {error}.", Exit.USAGE) from None
+
+
+def _classes_of(client: Client, release: Release, proportions: str) -> list[str]:
+    """Return the names of the classes of a release; those that the proportions name where its dataset is not ours to
+    read, for another department shares it: the service compares them.
+
+    Raises:
+        CliError: The dataset is not ours, and the proportions name no classes.
+    """
+    try:
+        return client.dataset(release.dataset_id).classes
+    except (AuthError, NotFoundError):
+        named = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
+        if not named:
+            raise CliError(
+                "Name the classes: --proportions NAME=NUMBER,... (the privacy card has them).", Exit.USAGE
+            ) from None
+        return named

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, or_, select, union
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
 from privacy.plans.options import PUBLIC_DATASET_OPTIONS
-from service import jobs
+from service import jobs, ledger
 from service.access import find, visible
 from service.datasets import erasing, fingerprints, states, vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
+from service.db.job_tables import FurtherDataset, Job
 from service.db.session import SessionFactory, among, transaction
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
@@ -91,10 +91,22 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
             "publish nothing.",
             jobs=list(waiting[:_JOBS_NAMED_MAX]),
         )
+    if dataset.account_id is not None:
+        _lock_payers(session, waiting)
     for job_id in waiting:
         jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
     session.refresh(dataset)
     return dataset
+
+
+def _lock_payers(session: Session, job_ids: Sequence[str]) -> None:
+    """Lock every account that pays for one of some jobs, in the order in which all transactions do: of several jobs on
+    several accounts each, one after the other would not be in that order.
+    """
+    own = select(Job.account_id).where(Job.id.in_(job_ids), Job.hold_id.is_not(None))
+    further = select(FurtherDataset.account_id).where(FurtherDataset.job_id.in_(job_ids))
+    for account_id in sorted({each for each in session.scalars(union(own, further)) if each is not None}):
+        ledger.lock_account(session, account_id)
 
 
 def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:

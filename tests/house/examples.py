@@ -20,7 +20,6 @@ TOGETHER = tuple(
         "api",
         "api_more",
         "formats",
-        "cohorts",
         "uneven",
         "ledger",
         "operations",
@@ -31,6 +30,7 @@ TOGETHER = tuple(
         "pictures",
         "choices",
         "uploads",
+        "cohorts",
     )
 )
 

@@ -219,3 +219,38 @@ def test_requests_of_two_tables_are_decisions_and_go_back_as_they_were(filled, o
         after = [connection.execute(text(query)).mappings().all() for query in (LIMIT_ROWS, ADMIN_ROWS)]
     assert [[dict(row) for row in rows] for rows in after] == [[dict(row) for row in rows] for rows in before]
     upgrade_schema(old_url)
+
+
+def test_jobs_get_the_project_of_their_account_and_owners_and_foreign_drawings_stop_the_way_back(filled, old_url):
+    """From before releases were shared, and from before there were owners."""
+    command.upgrade(migration_config(old_url), "0024")
+    job = {"kind": "sample", "recipe": "moments", "options": "{}", "plan": "{}", "state": "queued", "attempt": 0}
+    job |= {"attempts_lost": 0, "cancel_requested": False, "progress": "{}", "progress_version": 0, "secret": "0" * 64}
+    with filled.begin() as connection:
+        insert(connection, "projects", id="prj_x", name="heart", created_at=AT)
+        account_id = connection.scalar(text("SELECT id FROM accounts"))
+        connection.execute(text("UPDATE accounts SET project_id = 'prj_x'"))
+        for id, payer in (("job_paid", account_id), ("job_free", None)):
+            insert(connection, "jobs", id=id, account_id=payer, created_at=AT, **job)
+    filled.dispose()
+    for _ in range(2):
+        upgrade_schema(old_url)
+        with filled.begin() as connection:
+            found = dict(connection.execute(text("SELECT id, project_id FROM jobs")).all())
+        assert found == {"job_paid": "prj_x", "job_free": DEFAULT_PROJECT}
+        filled.dispose()
+        command.downgrade(migration_config(old_url), "0024")
+    upgrade_schema(old_url)
+    with filled.begin() as connection:
+        connection.execute(text("UPDATE jobs SET release_id = 'rel_x' WHERE id = 'job_free'"))
+    filled.dispose()
+    with pytest.raises(RuntimeError, match="1 jobs on shared releases"):
+        command.downgrade(migration_config(old_url), "0024")
+    with filled.begin() as connection:
+        connection.execute(text("UPDATE jobs SET release_id = NULL"))
+        connection.execute(text("UPDATE accounts SET project_id = 'prj_default'"))
+        connection.execute(text("DELETE FROM projects WHERE id = 'prj_x'"))
+        connection.execute(text("UPDATE admins SET project_id = 'prj_default'"))
+    filled.dispose()
+    with pytest.raises(RuntimeError, match="1 owners"):
+        command.downgrade(migration_config(old_url), "0018")

@@ -11,6 +11,7 @@ from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
 from service.audit.receipts import check_receipt
 from service.audit.verify import verify
+from service.datasets import deletion
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FurtherDataset
@@ -383,3 +384,23 @@ def test_trainings_that_name_accounts_in_any_order_never_wait_for_each_other(coh
     assert cohorts.balances() == dict.fromkeys(cohorts.both, (0, 0))
     with transaction(shop.factory, read_only=True) as session:
         assert len(session.scalars(select(FurtherDataset.job_id)).all()) == 10
+
+
+def test_deleting_a_dataset_cancels_trainings_that_share_accounts_in_any_way(cohorts):
+    """Accounts are locked once, in one order, however the trainings name them."""
+    shop = cohorts.shop
+    third = shop.open_account("patients of 2027")
+    other = shop.declare(account_id=third, **FEW)
+    asked = [cohorts.train(epsilon=0.1), cohorts.train(other, epsilon=0.1), shop.train(epsilon=0.1)]
+    locked: list[str] = []
+    with pytest.MonkeyPatch.context() as patched, transaction(shop.factory) as session:
+        lock = ledger.lock_account
+        patched.setattr(
+            ledger, "lock_account", lambda s, account_id: (locked.append(account_id), lock(s, account_id))[1]
+        )
+        deletion.begin(session, shop.dataset_id, cancel_jobs=True, now=shop.now)
+    assert locked == sorted({*cohorts.both, third})
+    for job_id in asked:
+        assert shop.job(job_id).state is JobState.CANCELLED
+        assert {hold.state for hold in cohorts.holds(job_id).values()} == {HoldState.RETURNED}
+    assert cohorts.findings() == []

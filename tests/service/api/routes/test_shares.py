@@ -292,10 +292,10 @@ def found_in_ledger(two: Two) -> set[str]:
 
 
 def test_the_commands_of_both_departments(two: Two, warm: str) -> None:
-    def obscura(who: str, *words: str) -> Any:
+    def obscura(who: str, *words: str, of: str = "releases") -> Any:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
         kept |= {"OBSCURA_URL": two.served.url, "OBSCURA_TOKEN": two.served.tokens[who], "OMP_NUM_THREADS": "1"}
-        command = [warm, "-m", "obscura.cli", "releases", *words, "--json"]
+        command = [warm, "-m", "obscura.cli", of, *words, "--json"]
         ran = subprocess.run(command, env=kept, capture_output=True, text=True, check=False, timeout=120)
         assert ran.returncode == 0, ran.stderr
         return json.loads(ran.stdout)
@@ -305,6 +305,8 @@ def test_the_commands_of_both_departments(two: Two, warm: str) -> None:
     assert obscura("second", "approve", asked["id"])["state"] == "approved"
     assert [each["project_name"] for each in obscura("anna", "shares", two.release_id)] == ["heart"]
     assert two.sees(two.their_analyst)
+    drawn = obscura("their analyst", two.release_id, "-n", "4", "--proportions", "dog=3,cat=1", of="sample")
+    assert drawn["proportions"] == {"cat": 1, "dog": 3}
     assert obscura("anna", "unshare", two.release_id, "--with", two.other)["ended_at"] is not None
     published = obscura("anna", "publish", two.release_id, "--reason", "for teaching")
     assert obscura("anna", "decline", published["id"])["state"] == "declined"

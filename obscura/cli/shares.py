@@ -1,0 +1,84 @@
+"""`obscura releases share` and its like: which other departments see a release, as two people decide."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from obscura.cli.connection import Json, add_decision, add_list, connected
+from obscura.cli.console import Output
+from obscura.cli.releases import releases
+from obscura.client import Client
+from obscura.wire.job_schemas import ShareRequestRecord
+
+__all__ = ["releases"]  # the group, with these commands in it
+
+SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
+SHARE_REQUEST_COLUMNS = ("id", "name", "shared_with", "state", "reason", "asked_by", "asked_at", "release_id")
+NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
+Other = Annotated[
+    str, typer.Option("--with", metavar="PROJECT", help="The other department: its id, as its people tell you.")
+]
+
+
+@releases.command("share")
+def share_release(
+    context: typer.Context, release: NamedRelease, other: Other, reason: Reason, as_json: Json = False
+) -> None:
+    """Ask for another department to see a release. Another owner approves, or an admin of the installation."""
+    with connected(context, as_json) as (client, output):
+        _asked(output, client.find_release(release).share(other, reason=reason))
+
+
+@releases.command("publish")
+def publish_release(context: typer.Context, release: NamedRelease, reason: Reason, as_json: Json = False) -> None:
+    """Ask for every department to see a release, later ones too. Another owner approves, or an admin."""
+    with connected(context, as_json) as (client, output):
+        _asked(output, client.find_release(release).share(None, reason=reason))
+
+
+def _asked(output: Output, made: ShareRequestRecord) -> None:
+    output.record(made, "share request")
+    output.notice(f"Another owner runs: obscura releases approve {made.id}")
+
+
+@releases.command("unshare")
+def unshare_release(
+    context: typer.Context,
+    release: NamedRelease,
+    other: Annotated[
+        str | None, typer.Option("--with", metavar="PROJECT", help="Id of the department; left out: of every one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Stop sharing a release with a department, or its being published, at once.
+
+    What others have drawn or downloaded by then stays with them.
+    """
+    with connected(context, as_json) as (client, output):
+        output.record(client.find_release(release).unshare(other), "share")
+
+
+@releases.command("shares")
+def list_shares(context: typer.Context, release: NamedRelease, as_json: Json = False) -> None:
+    """List with whom a release is shared, and was, newest first."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.find_release(release).shares()), SHARE_COLUMNS, "shares")
+
+
+add_list(
+    releases,
+    "requests",
+    "List what was asked about sharing releases, newest first.",
+    Client.share_requests,
+    SHARE_REQUEST_COLUMNS,
+    "share requests",
+)
+add_decision(
+    releases, "approve", "Share a release as another one has asked for.", Client.approve_share, "share request"
+)
+add_decision(
+    releases, "decline", "Decline it; also withdraws one's own request.", Client.decline_share, "share request"
+)
