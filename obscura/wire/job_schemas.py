@@ -514,7 +514,9 @@ class SampleRecord(ApiRecord):
     sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")
     bytes: int | None = Field(description="Size of the file.")
     removed_at: Minute | None = Field(
-        default=None, description="When the file was removed, as the operator's retention says; null while it is there."
+        default=None,
+        exclude_if=_is_empty,
+        description="When the file was removed, as the operator's retention says; absent while it is there.",
     )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     created_at: Minute = Field(description="When it was made.")

@@ -143,7 +143,7 @@ def account(
             case "overview":
                 values["chart"] = spend_chart(accounts.spending(session, account_id), now)
                 values["holds"] = accounts.open_holds(session, account_id)
-                values["cohorts"] = accounts.cohorts(session, account_id)
+                values["cohorts"] = accounts.cohorts(session, shown)
                 values["releases"], _ = releases.views(session, paid_by(Release, account_id), limit=RECENT)
             case "data":
                 values["datasets"] = datasets.private_of(session, account_id)

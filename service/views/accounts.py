@@ -82,6 +82,7 @@ class Payments:
     accounts: Mapping[str, ledger.Account]
     holds: Mapping[str, ledger.Hold]
     faults: Mapping[str, LedgerCorruption]  # by the account's id
+    joint_ids: frozenset[str] = frozenset()  # of the jobs among them that read several datasets
 
     @classmethod
     def read(cls, session: Session, account_ids: Iterable[str | None], hold_ids: Iterable[str | None] = ()) -> Self:
@@ -152,20 +153,21 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     return [paid.payer(id) for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
 
 
-def cohorts(session: Session, account_id: str) -> list[Payer]:
+def cohorts(session: Session, seen: Payer) -> list[Payer]:
     """Return the cohorts of an account's population, oldest first: itself, every account that a training has read
     together with it, and whatever was read together with those. Alone where there was none.
 
-    Raises:
-        NotFound: No account has this id.
+    Args:
+        seen: the account, as `read` shows it.
     """
-    require_visible(session, AccountRow, account_id)
     pairs = visible(session, FurtherDataset, select(Job.account_id, FurtherDataset.account_id).distinct())
     read_together = session.execute(pairs.join(Job, Job.id == FurtherDataset.job_id)).all()
-    found, reached = set[str](), {account_id}
+    found, reached = set[str](), {seen.id}
     while reached - found:
         found = found | reached
         reached = {each for pair in read_together if found & set(pair) for each in pair if each is not None}
+    if found == {seen.id}:
+        return [seen]
     paid = Payments.read(session, found)
     oldest = sorted(paid.accounts.values(), key=lambda row: (row.created_at, row.id))
     return [paid.payer(row.id) for row in oldest]

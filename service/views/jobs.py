@@ -109,10 +109,13 @@ def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
     """Return the holds and the accounts of jobs, compared with the log: of some trainings there are several."""
     trainings = [row.id for row in rows if row.kind == TRAIN]
     joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(trainings))
-    all_holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id)).where(HoldRow.job_id.in_(joint))
-    found = session.execute(all_holds).all() if trainings else []
-    account_ids = [*(row.account_id for row in rows), *(account_id for account_id, _ in found)]
-    return Payments.read(session, account_ids, [*(row.hold_id for row in rows), *(hold_id for _, hold_id in found)])
+    of_joint = select(HoldRow.account_id, HoldRow.id, HoldRow.job_id)
+    found = (
+        session.execute(visible(session, HoldRow, of_joint).where(HoldRow.job_id.in_(joint))).all() if trainings else []
+    )
+    account_ids = [*(row.account_id for row in rows), *(row.account_id for row in found)]
+    paid = Payments.read(session, account_ids, [*(row.hold_id for row in rows), *(row.id for row in found)])
+    return replace(paid, joint_ids=frozenset(row.job_id for row in found))
 
 
 def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
@@ -143,7 +146,7 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 
 def cohorts_of(session: Session, rows: Sequence[AnyJob], paid: Payments) -> dict[str, list[JobCohort]]:
     """Return the accounts that pay for trainings on several datasets, by the job's id; most jobs have none."""
-    trainings = {row.id: row for row in rows if row.kind == TRAIN}
+    trainings = {row.id: row for row in rows if row.id in paid.joint_ids}
     query = visible(session, FurtherDataset).where(FurtherDataset.job_id.in_(trainings))
     found = session.scalars(query.order_by(FurtherDataset.position)).all() if trainings else []
     named: dict[str, dict[str, list[str]]] = {}  # datasets by account, by job

@@ -70,7 +70,7 @@ def list_cohorts(service: Running, request: Request, account_id: AccountId, page
     trainings have read together with it."""
     after = decode_cursor(page.cursor, [int])[0] if page.cursor else 0
     with transaction(service.factory, read_only=True) as session:
-        found = views.cohorts(session, account_id)
+        found = views.cohorts(session, views.read(session, account_id))
         shown = [views.sound(payer) for payer in found[after : after + page.limit]]
     cursor = encode_cursor([after + page.limit]) if len(found) > after + page.limit else None
     return answer(request, Page[AccountRecord](items=shown, next_cursor=cursor))

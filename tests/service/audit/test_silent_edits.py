@@ -56,6 +56,7 @@ BELIEVED_BY_NOBODY = {
 UNSEEN = {
     ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
     ("datasets", "project_id"): "likewise",
+    ("jobs", "project_id"): "likewise, and whose turn and quota it takes",
     ("samples", "removed_at"): "whether its files are still kept; drawn again they are the same",
     ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
     ("jobs", "lease_owner"): "a name for operators",
@@ -77,6 +78,8 @@ UNSEEN = {
     ("decisions", "key_id"): "of requests about admins; a raise has none",
     ("decisions", "key_hash"): "of requests about admins; a raise has none",
     ("decisions", "keys_revoked"): "of requests about admins; a raise has none",
+    ("decisions", "release_id"): "of requests to share a release; a raise has none",
+    ("decisions", "shared_with"): "of requests to share a release; a raise has none",
 }
 # Rows that no entry commits to, and why: (table, what is true of the row, reason).
 UNCOMMITTED = (
