@@ -30,7 +30,7 @@ from obscura.wire.words import DatasetState, Visibility
 from service import ledger
 from service.db.base import Base, new_id
 from service.db.dataset_tables import Dataset
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.logs import configure_logging
@@ -175,6 +175,9 @@ def postgres_url(migrated_postgres: str) -> Iterator[str]:
     clear_postgres(migrated_postgres)
 
 
+OF_A_PROJECT = [column.name for column in Project.__table__.columns if column.nullable]
+
+
 def clear_postgres(url: str) -> None:
     """Delete every row of a PostgreSQL database of the tests, in one round trip."""
     # Whatever a test left behind must not keep the next one waiting.
@@ -186,11 +189,15 @@ def clear_postgres(url: str) -> None:
 
 
 def emptying_postgres() -> str:
-    """SQL that deletes every row but the first project's. The triggers that forbid just that stand aside for it."""
+    """SQL that deletes every row but the first project's, which is as it was made again.
+
+    The triggers that forbid just that stand aside for it.
+    """
     script = [
         *(f"ALTER TABLE {name} DISABLE TRIGGER USER" for name in APPEND_ONLY),
         *(f"DELETE FROM {table.name}" for table in reversed(Base.metadata.sorted_tables) if table.name != "projects"),
         f"DELETE FROM projects WHERE id != '{DEFAULT_PROJECT}'",
+        f"UPDATE projects SET name = 'default', {', '.join(f'{column} = NULL' for column in OF_A_PROJECT)}",
         *(f"ALTER TABLE {name} ENABLE TRIGGER USER" for name in APPEND_ONLY),
     ]
     return "; ".join(script)

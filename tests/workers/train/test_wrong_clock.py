@@ -12,7 +12,7 @@ from service.errors import ClockRefused
 from service.ledger import record_fact
 from workers.supervise.app import make_app
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
-from workers.train.kinds import train as training
+from workers.train import held_budget
 
 WRONG = (datetime(1971, 3, 1, tzinfo=UTC), datetime(2200, 3, 1, tzinfo=UTC))
 
@@ -29,7 +29,7 @@ def test_a_runner_with_a_wrong_clock_arms_nothing_and_the_job_goes_on_later(work
     job_id = workshop.train()
     kinds = [entry.kind for entry in workshop.entries()]
     with monkeypatch.context() as wrong:
-        wrong.setattr(training, "datetime", Clock1971)
+        wrong.setattr(held_budget, "datetime", Clock1971)
         assert workshop.work(job_id) is ExitStatus.INTERRUPTED
     assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.QUEUED, HoldState.HELD)
     assert [entry.kind for entry in workshop.entries()] == kinds
