@@ -109,10 +109,8 @@ def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
     """Return the holds and the accounts of jobs, compared with the log: of some trainings there are several."""
     trainings = [row.id for row in rows if row.kind == TRAIN]
     joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(trainings))
-    of_joint = select(HoldRow.account_id, HoldRow.id, HoldRow.job_id)
-    found = (
-        session.execute(visible(session, HoldRow, of_joint).where(HoldRow.job_id.in_(joint))).all() if trainings else []
-    )
+    holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id, HoldRow.job_id))
+    found = session.execute(holds.where(HoldRow.job_id.in_(joint))).all() if trainings else []
     account_ids = [*(row.account_id for row in rows), *(row.account_id for row in found)]
     paid = Payments.read(session, account_ids, [*(row.hold_id for row in rows), *(row.id for row in found)])
     return replace(paid, joint_ids=frozenset(row.job_id for row in found))
