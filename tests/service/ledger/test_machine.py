@@ -29,7 +29,7 @@ from tests.service.ledger.machine_rows import Fault
 EXAMPLES = {"sqlite": 16, "postgresql": 10}
 STEPS = 30
 EXAMPLES_TO_FIND = 200  # of a broken ledger; most are found in the first few, and races are not the same in every run
-SEED = 11  # by which broken ledgers are found in the first examples
+SEED = 2  # by which broken ledgers are found in the first examples
 EXHAUSTIVE = os.environ.get("OBSCURA_MACHINE_EXAMPLES")
 
 
