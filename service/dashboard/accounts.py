@@ -43,7 +43,7 @@ REQUESTS_MAX = 8
 ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 ACCOUNTS_A_PAGE = 25
 RECENT = 6  # jobs and releases that pages about other things show
-JOBS_OF_ACCOUNT = 50
+JOBS_OF_ACCOUNT = 25
 Place = Annotated[str | None, Query(max_length=64, description="Id of the last account of the page before.")]
 
 

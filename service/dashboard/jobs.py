@@ -21,7 +21,7 @@ from service.views import jobs as views
 from service.views import sweeps
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
-JOBS_A_PAGE = 30
+JOBS_A_PAGE = 25
 
 
 @router.get("/jobs")
