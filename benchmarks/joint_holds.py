@@ -11,21 +11,19 @@ import argparse
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from sqlalchemy import select
 
 from benchmarks.ledger_databases import database
@@ -38,7 +36,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import FurtherDataset, Job
 from service.db.ledger_tables import EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.main import create_app
 from service.settings import Settings
 
 THREADS, TOGETHER_MAX = 8, 4
@@ -47,26 +44,12 @@ EPSILONS = (0.1, 0.2, 0.4)
 START_SECONDS, ANSWER_SECONDS = 120.0, 120.0
 
 
-def serve() -> None:
-    """Be an API process on a port that the kernel chooses; nobody trains."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(Settings(), send=_nobody_listens)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", lifespan="on"))
-    sys.stdout.write(f"{listener.getsockname()[1]}\n")
-    sys.stdout.flush()
-    server.run(sockets=[listener])
-
-
-def _nobody_listens(name: str, args: Sequence[Any]) -> None:
-    raise ConnectionRefusedError(name, args)
-
-
 @contextmanager
 def api_process(url: str, data_dir: Path) -> Iterator[str]:
     """Run an API process, and yield its address once it answers."""
     told = {"DATA_DIR": str(data_dir), "DATABASE_URL": url, "MODE": "celery", "REQUESTS_PER_MINUTE": str(10**6)}
     environment = os.environ | {f"OBSCURA_{name}": value for name, value in told.items()}
-    command = [sys.executable, "-m", "benchmarks.joint_holds", "--serve"]
+    command = [sys.executable, "-m", "scripts.api_process"]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as api:
@@ -197,11 +180,7 @@ def main() -> None:
     parser.add_argument("--accounts", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2, help="API processes")
     parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.serve:
-        serve()
-        return
     figures = run(given.database, given.requests, given.accounts, given.processes)
     for name, value in figures.items():
         sys.stdout.write(f"{name:14} {value}\n")

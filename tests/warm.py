@@ -39,7 +39,7 @@ MAINS = (
     "tests.crash.nursery",
     "tests.workers.tiny_runner",
     "tests.workers.recipes.training_ranks",
-    "tests.service.api.api_process",
+    "scripts.api_process",
     "tests.service.datasets.deleting_service",
 )
 _MORE = (  # what is imported by what a process does first; optimisers import the last one, which takes a second

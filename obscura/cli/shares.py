@@ -10,7 +10,7 @@ from obscura.cli.connection import Json, add_decision, add_list, connected
 from obscura.cli.console import Output
 from obscura.cli.releases import releases
 from obscura.client import Client
-from obscura.wire.job_schemas import ShareRequestRecord
+from obscura.wire.share_schemas import ShareRequestRecord
 
 __all__ = ["releases"]  # the group, with these commands in it
 

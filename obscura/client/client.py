@@ -33,7 +33,7 @@ from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
 from obscura.client.verbs import listed, verb
 from obscura.stopping import in_thread
-from obscura.wire import job_schemas, schemas
+from obscura.wire import schemas, share_schemas
 
 __all__ = ["AsyncClient", "AsyncDatasets", "Client"]
 
@@ -192,21 +192,21 @@ class Client(PlanClient):
         found = self.release(name_or_id) if name_or_id.startswith("rel_") else None
         return found or only_one(self.releases(), name_or_id, "release")
 
-    def share_requests(self) -> Iterator[job_schemas.ShareRequestRecord]:
+    def share_requests(self) -> Iterator[share_schemas.ShareRequestRecord]:
         """What was asked about sharing releases (`Release.share`), newest first."""
-        return self.transport.pages(job_schemas.ShareRequestRecord, "/v1/share-requests")
+        return self.transport.pages(share_schemas.ShareRequestRecord, "/v1/share-requests")
 
-    def approve_share(self, request_id: str) -> job_schemas.ShareRequestRecord:
+    def approve_share(self, request_id: str) -> share_schemas.ShareRequestRecord:
         """Share a release as another person has asked for.
 
         Raises:
             AuthError: You asked for it yourself.
         """
-        return self._repeat(job_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/approve")
+        return self._repeat(share_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/approve")
 
-    def decline_share(self, request_id: str) -> job_schemas.ShareRequestRecord:
+    def decline_share(self, request_id: str) -> share_schemas.ShareRequestRecord:
         """Leave everything as it is; also withdraws one's own request."""
-        return self._repeat(job_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/decline")
+        return self._repeat(share_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/decline")
 
 
 class AsyncDatasets:

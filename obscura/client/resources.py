@@ -18,7 +18,7 @@ from obscura.client.html import release_html
 from obscura.client.live import Live
 from obscura.client.transport import Transport
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
-from obscura.wire import job_schemas
+from obscura.wire import job_schemas, share_schemas
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Release(Live, job_schemas.ReleaseRecord):
                 saved.append(self._save(f"files/{name}", Path(folder) / name))
         return saved
 
-    def share(self, project_id: str | None = None, *, reason: str) -> job_schemas.ShareRequestRecord:
+    def share(self, project_id: str | None = None, *, reason: str) -> share_schemas.ShareRequestRecord:
         """Ask for another project to see this release, which another owner, or an admin, must approve.
 
         Args:
@@ -219,13 +219,13 @@ class Release(Live, job_schemas.ReleaseRecord):
         """
         body = {"project_id": project_id, "reason": reason}
         answer = self._transport.request("POST", f"{self.path}/shares", json=body)
-        return job_schemas.ShareRequestRecord.model_validate_json(answer.content)
+        return share_schemas.ShareRequestRecord.model_validate_json(answer.content)
 
-    def shares(self) -> Iterator[job_schemas.ShareRecord]:
+    def shares(self) -> Iterator[share_schemas.ShareRecord]:
         """With whom it is shared, and was, newest first."""
-        return self._transport.pages(job_schemas.ShareRecord, f"{self.path}/shares")
+        return self._transport.pages(share_schemas.ShareRecord, f"{self.path}/shares")
 
-    def unshare(self, project_id: str | None = None) -> job_schemas.ShareRecord:
+    def unshare(self, project_id: str | None = None) -> share_schemas.ShareRecord:
         """Stop sharing it with a project, or its being published, at once. What was drawn or downloaded stays there.
 
         Raises:
@@ -234,7 +234,7 @@ class Release(Live, job_schemas.ReleaseRecord):
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
                 answer = self._transport.request("DELETE", f"{self.path}/shares/{share.id}", repeatable=True)
-                return job_schemas.ShareRecord.model_validate_json(answer.content)
+                return share_schemas.ShareRecord.model_validate_json(answer.content)
         raise NotFoundError("not_found", 404, f"Release {self.id} is not shared so.", {}, [])
 
     def _repr_html_(self) -> str:

@@ -19,7 +19,6 @@ from obscura.wire.schemas import (
     Minute,
     Name,
     Options,
-    ReasonRequest,
     Text,
 )
 
@@ -390,42 +389,6 @@ class ReleaseRecord(ApiRecord):
         description="The department that has trained it: another one than yours shares it with you."
     )
     created_at: Minute = Field(description="When it was made.")
-
-
-class ShareRequest(ReasonRequest):
-    """Ask for a release to be shared with another project, or published to all. Another person must approve it."""
-
-    project_id: Identifier | None = Field(
-        default=None,
-        description="The other department, whose people know its id. Left out: every department, later ones too.",
-    )
-
-
-class ShareRecord(ApiRecord):
-    """That another project, or every one, sees a release."""
-
-    id: str = Field(description="Its identifier, which never changes.")
-    release_id: str = Field(description="The release.")
-    project_id: str | None = Field(description="The other department; null for every one.")
-    project_name: str | None = Field(description="Its name.")
-    created_at: Minute = Field(description="When it was shared.")
-    ended_at: Minute | None = Field(description="When that was ended; null while it is shared.")
-
-
-class ShareRequestRecord(ApiRecord):
-    """One owner's wish to share a release, and what a second person decided."""
-
-    id: str = Field(description="Its identifier, which never changes.")
-    release_id: str = Field(description="The release.")
-    name: str = Field(description="Of the release, for people.")
-    shared_with: str | None = Field(description="The other department; null for every one.")
-    reason: str = Field(description="Why, in one line; it stays in the records.")
-    state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
-    asked_by: str = Field(description="The person who asked.")
-    asked_at: Minute = Field(description="When it was asked for.")
-    expires_at: Minute = Field(description="Until when it can be decided.")
-    decided_by: str | None = Field(description="Who decided; null while it waits.")
-    decided_at: Minute | None = Field(description="When it was decided; null while it waits.")
 
 
 class EvaluationRequest(ApiRequest):

@@ -17,10 +17,9 @@ from obscura.wire.job_schemas import (
     IncompleteFacts,
     ReleaseRecord,
     SampleRecord,
-    ShareRecord,
-    ShareRequestRecord,
 )
 from obscura.wire.schemas import DatasetRecord, record_of
+from obscura.wire.share_schemas import ShareRecord, ShareRequestRecord
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
 from service.access import is_own, projects_of, visible

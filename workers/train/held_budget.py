@@ -84,9 +84,7 @@ class HeldBudget:
                 failpoint("charge.before")
         except HoldExhausted as error:
             left_nano = error.numbers.get("left_nano")
-            raise BudgetExceeded(
-                planned.price_of(event.count), left_nano if isinstance(left_nano, int) else 0
-            ) from None
+            raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
         failpoint("charge.after")
         paid = {
             payer.account.id: charged_nano[payer.hold_id] - self._charged_nano[payer.hold_id]

@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import ShareRecord, ShareRequest, ShareRequestRecord
 from obscura.wire.schemas import Identifier, Page
+from obscura.wire.share_schemas import ShareRecord, ShareRequest, ShareRequestRecord
 from service import jobs
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, Paging, Running

@@ -1,4 +1,7 @@
-"""A web process of its own, on a port that the kernel chooses: prints the port, serves until it is killed."""
+"""A web process of its own, for tests and benchmarks, on a port that the kernel chooses.
+
+It prints the port and serves until it is killed; nobody trains.
+"""
 
 import socket
 import sys
@@ -12,6 +15,7 @@ from service.settings import Settings
 
 
 def main() -> None:
+    """Serve what the settings say."""
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(Settings(), send=_nobody_listens)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", lifespan="on"))
