@@ -212,6 +212,16 @@ def _record(
 
 
 @dataclass(frozen=True)
+class CohortView:
+    """An account that pays for a training on several datasets, on the training's page: these, by their ids."""
+
+    payer: Payer
+    hold: ledger.Hold
+    price_epsilon: float
+    datasets: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class JobView:
     """A job on a page: its record, and what people are told besides.
 
@@ -228,6 +238,7 @@ class JobView:
     payer: Payer | None
     hold: ledger.Hold | None
     made: Any = None  # on the page of a single job: the record of what it makes
+    cohorts: Sequence[CohortView] = ()  # likewise, where it reads several datasets
 
     @property
     def active(self) -> bool:
@@ -279,7 +290,26 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     (shown,) = views(session, [row], now)
     if KINDS[row.kind].makes is not None:
         shown = replace(shown, made=made(session, get_job(session, job_id)))
+    if shown.job.cohorts:
+        shown = replace(shown, cohorts=_cohort_views(session, row, shown.job.cohorts))
     return shown, row.plan or {}
+
+
+def _cohort_views(session: Session, row: Row[Any], cohorts: Sequence[JobCohort]) -> list[CohortView]:
+    ids = [dataset_id for cohort in cohorts for dataset_id in cohort.dataset_ids]
+    named = visible(session, Dataset, select(Dataset.id, Dataset.name)).where(Dataset.id.in_(ids))
+    names = {each.id: each.name for each in session.execute(named)}
+    paid = payments_of(session, [row])
+    holds = {hold.account_id: hold for hold in paid.holds.values()}
+    return [
+        CohortView(
+            payer=paid.payer(cohort.account_id),
+            hold=holds[cohort.account_id],
+            price_epsilon=cohort.price_epsilon,
+            datasets={dataset_id: names.get(dataset_id, dataset_id) for dataset_id in cohort.dataset_ids},
+        )
+        for cohort in cohorts
+    ]
 
 
 def unfinished(session: Session, now: datetime, *narrowed: ColumnElement[bool]) -> list[JobView]:
