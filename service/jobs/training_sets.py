@@ -49,7 +49,10 @@ class TrainingSet:
     @property
     def payers(self) -> tuple[TrainingSet, ...]:
         """The first of each account, in their order: this one pays, and whoever else has a dataset here."""
-        return tuple({one.account.id: one for one in reversed(self.all)}.values())[::-1]
+        first: dict[str, TrainingSet] = {}
+        for one in self.all:
+            first.setdefault(one.account.id, one)
+        return tuple(first.values())
 
     @property
     def facts(self) -> PublicFacts:
