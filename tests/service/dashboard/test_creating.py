@@ -262,6 +262,29 @@ def test_datasets_of_several_accounts_are_chosen_priced_for_each_and_trained_on_
     assert (refused.status_code, "their height, width differ" in refused.text) == (422, True)
 
 
+def test_a_plan_on_several_datasets_is_previewed_and_a_search_over_them_shows_what_each_account_pays(
+    site, stock, open_account, declare_dataset
+):
+    account, second, _ = cohorts_of(site, stock, open_account, declare_dataset)
+    trainer = site.signed_in("train", "read")
+    page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4&further={second}").text
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page[page.index('action="/previews"') :]))
+    place = send(trainer, "/train", "/previews", **fields).headers["location"]
+    assert {row.dataset_id for row in site.rows(FurtherDataset)} == {second}
+    shown = trainer.get(place).text
+    assert_shown(shown, f'<a href="/datasets/{stock.dataset}">', f'<a href="/datasets/{second}">scans of 2026</a>')
+    with transaction(site.factory) as session:
+        wish = {"name": "two cohorts", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
+        wish |= {"further_dataset_ids": [second], "principal": "key_me", "idempotency_key": None, "now": site.now}
+        sweep_id = jobs.submit_sweep(session, trials=[jobs.Trial(0.2, {}), jobs.Trial(0.1, {})], **wish).id
+    for address in (f"/sweeps/{sweep_id}", f"/sweeps/{sweep_id}/part"):
+        shown = trainer.get(address).text
+        rows = re.findall(r'<th scope="row" role="rowheader"><a href="/accounts/(\w+)">', shown)
+        assert rows == [stock.account, account]
+    assert_shown(trainer.get(f"/sweeps/{sweep_id}").text, ">scans of 2026</a>, read together", "each the whole price")
+    assert f'href="/sweeps/{sweep_id}"' in trainer.get(f"/accounts/{account}/jobs").text
+
+
 def test_an_account_that_cannot_pay_for_a_training_on_several_datasets_is_named(
     site, stock, open_account, declare_dataset
 ):
