@@ -155,7 +155,8 @@ class Client(PlanClient):
         Raises:
             BudgetError: An account cannot pay for all. `numbers` says how many trials it could pay for.
         """
-        body = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials, "epsilon": epsilon}
+        body: dict[str, Any] = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials}
+        body["epsilon"] = epsilon
         body["evaluation_dataset_id"] = evaluation_dataset_id
         body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Sweep.bound(self.transport, self.transport.create(Sweep.PATH, body, idempotency_key))

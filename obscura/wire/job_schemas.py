@@ -25,7 +25,7 @@ from obscura.wire.schemas import (
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
 _is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
-_FURTHER = Field(
+_FURTHER: Any = Field(
     default_factory=list,
     max_length=15,
     exclude_if=_is_empty,

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import JobRequest
+from obscura.wire.job_schemas import JobRequest, PlannedCohort, PlanRecord
 from obscura.wire.schemas import DatasetRecord, Identifier
 from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
@@ -198,7 +198,8 @@ def _page(
                 try:
                     plan = plans.plan(session, dashboard.service.settings, _body(wish, JobRequest))
                     values |= {"plan": plan, "command": _command(wish)}
-                    values["paying"] = [(payers[part.budget.account_id], part) for part in plan.cohorts or [plan]]
+                    parts: Sequence[PlannedCohort | PlanRecord] = plan.cohorts or [plan]
+                    values["paying"] = [(payers[part.budget.account_id], part) for part in parts]
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
