@@ -88,10 +88,12 @@ def cosine_features(facts: PublicFacts, coefficients: int) -> CosineFeatures:
     rows, columns = np.arange(facts.height), np.arange(facts.width)
     frequency = np.hypot(rows[:, None] * 28 / facts.height, columns[None, :] * 28 / facts.width).ravel()
     chosen = np.argsort(np.tile(frequency, facts.channels), kind="stable")[:coefficients]
-    plane = np.kron(cosine_basis(facts.height, facts.height), cosine_basis(facts.width, facts.width))
     pixels = facts.height * facts.width
+    row, column = np.divmod(chosen % pixels, facts.width)
+    down, across = cosine_basis(facts.height, facts.height)[row], cosine_basis(facts.width, facts.width)[column]
     basis = np.zeros((len(chosen), facts.channels, pixels))
-    basis[np.arange(len(chosen)), chosen // pixels] = plane[chosen % pixels]
+    waves = down[:, :, None] * across[:, None, :]  # (F, height, width)
+    basis[np.arange(len(chosen)), chosen // pixels] = waves.reshape(len(chosen), pixels)
     scale = math.sqrt(pixels / 784) * 3.0 / (1.0 + frequency[chosen % pixels])
     return CosineFeatures(torch.from_numpy(basis.reshape(len(chosen), -1)).float(), torch.from_numpy(scale).float())
 
