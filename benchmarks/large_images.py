@@ -35,7 +35,7 @@ from workers.evaluation.utility import TRAINING, as_seen, seen_size, train_and_t
 CLASSES, EPSILON, PATCH, SEED = 10, 10.0, 8, 0
 SAMPLES = 30_000  # that an evaluation draws where nothing is said
 _DRAWN, _LEARNED = 256, 1010  # images that are drawn, and that classifiers see, to find what one takes
-_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def pictures(file: Path, records: int, side: int) -> npt.NDArray[np.uint8]:
