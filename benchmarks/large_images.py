@@ -31,6 +31,7 @@ from models.classifiers import CLASSIFIER_KINDS
 from models.portable.drawing import batches, to_pixels
 from workers.evaluation.likeness import IMAGES_MAX
 from workers.evaluation.utility import TRAINING, as_seen, seen_size, train_and_test
+from workers.train.process import keep_freed_memory
 
 CLASSES, EPSILON, PATCH, SEED = 10, 10.0, 8, 0
 SAMPLES = 30_000  # that an evaluation draws where nothing is said
@@ -78,6 +79,7 @@ class Cost:
 
 def made(side: int, records: int) -> dict[str, Any]:
     """Train on so many pictures and draw from what was trained."""
+    keep_freed_memory()  # as a process of the service does
     with tempfile.TemporaryDirectory() as folder:
         images = pictures(Path(folder) / "images.npy", records, side)
         labels = np.arange(records) % CLASSES

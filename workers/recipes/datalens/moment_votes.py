@@ -275,7 +275,7 @@ def fit_gaussians(moments: Moments, features: CosineFeatures) -> ClassGaussians:
         spread = moments.scale[label] * features.scale
         factors.append(features.basis.T @ (spread[:, None] * root))
     mean = (moments.mean * features.scale) @ features.basis + _CENTRE_BYTE / 255
-    return ClassGaussians(mean.double().numpy(), torch.stack(factors).double().numpy())
+    return ClassGaussians(mean.double().numpy(), [factor.double().numpy() for factor in factors])
 
 
 def _denoised(correlation: torch.Tensor, noise: float) -> torch.Tensor:

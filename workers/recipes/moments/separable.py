@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 _EXACT = 53  # bits of an integer that float64 holds, and so may every partial sum have
 _PIXEL, _MIX = 8, 2  # bits of a pixel, and of what the channels' factors add up to at most (4)
 _BLOCK_NUMBERS = 2**18  # pixels of the images that are floats at once, so that caches hold them
-_DRAWN_NUMBERS = 2**24  # likewise, of those that are drawn
+_DRAWN_NUMBERS = 2**20  # likewise, of those that are drawn
 
 
 def integer_waves(length: int, frequencies: int, bits: int) -> Array:
@@ -124,7 +124,7 @@ class SeparableWaves:
     @property
     def _pixels(self) -> int:
         """Numbers in one image."""
-        return self.mix.shape[1] * self.down.shape[1] * self.across.shape[1]
+        return math.prod(each.shape[1] for each in (self.mix, self.down, self.across))
 
     def _norms(self) -> Array:
         """Return the norm (f,) of each wave, in the integers' units."""
