@@ -21,6 +21,7 @@ from obscura.client import (
     WaitTimeout,
 )
 from obscura.client.transport import Transport
+from obscura.wire.job_schemas import EventRecord
 from service.api.events import StreamLimits
 from tests.service.api.conftest import SMALL
 
@@ -155,19 +156,28 @@ def test_what_may_not_be_repeated_is_not(served):
 
 
 def test_waiting_goes_on_over_many_short_streams(served, client, dataset_id):
+    """Each step is reported once the one before it was heard: streams tell the newest state, not every one."""
     job = client.start_training(dataset_id, **ASKED, epsilon=0.5)
+    told = [threading.Event() for _ in range(4)]
 
     def work() -> None:
         attempt = served.claim(job.id)
-        for step in range(4):
+        for step, heard_of in enumerate(told):
             served.progress(job.id, attempt, stage="votes", step=step, steps=4)
-            time.sleep(0.4)
+            heard_of.wait(60)
+            time.sleep(0.4)  # longer than a stream of this service, so that the next step comes over another
         served.publish(job.id, attempt)
+
+    heard: list[tuple[str, int | None]] = []
+
+    def listen(event: EventRecord) -> None:
+        heard.append((event.state, event.progress.step))
+        if event.progress.step is not None:
+            told[event.progress.step].set()
 
     worker = threading.Thread(target=work)
     worker.start()
-    heard: list[tuple[str, int | None]] = []
-    done = job.wait(lambda event: heard.append((event.state, event.progress.step)))
+    done = job.wait(listen)
     worker.join()
     assert done.state == "succeeded"
     assert [step for state, step in heard if state == "running" and step is not None][:4] == [0, 1, 2, 3]

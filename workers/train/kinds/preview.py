@@ -30,7 +30,7 @@ from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
 from service.jobs.training_sets import facts_of
 from workers.evaluation.grid import write_grid
-from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of, train_and_test
+from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, confusion_of, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
@@ -195,12 +195,13 @@ def forecast(
         return _forecast(rehearsal, Utility.of(confusion), None, None)
     drawn = _draw(trained, facts, device, progress)
     own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
+    test_images = as_seen(stand_in.test_images)  # once, for both
     found = {
         stage: train_and_test(
             "cnn",
             seen.images,
             seen.labels,
-            stand_in.test_images,
+            test_images,
             stand_in.test_labels,
             classes=len(facts.classes),
             seed=_SEED,
