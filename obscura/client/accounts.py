@@ -301,6 +301,14 @@ class AccountClient:
         """Open a frozen account again."""
         return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}))
 
+    def close_to_data(self, account_id: str) -> Account:
+        """Take no new dataset or upload: who comes later gets an account of their own. Trainings go on."""
+        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/close"))
+
+    def reopen(self, account_id: str) -> Account:
+        """Take new data again."""
+        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/reopen"))
+
     # --- datasets ---
 
     def declare_dataset(

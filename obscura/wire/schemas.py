@@ -179,6 +179,11 @@ class AccountRecord(ApiRecord):
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
     rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see docs/accounting.md.")
     frozen: bool = Field(description="Whether the account takes no new job.")
+    closed: bool = Field(
+        default=False,
+        description="Whether the account takes no new data; left out where it does.",
+        exclude_if=operator.not_,  # as before any could be closed
+    )
     balance: BalanceFacts = Field(description="Limit, spent, held and left.")
     created_at: Minute = Field(description="When it was made.")
     project_id: str = Field(description="The project that it belongs to.")

@@ -51,7 +51,7 @@ def receive(
         The dataset, ready, perhaps joined to another account.
 
     Raises:
-        NotFound, Conflict: As `states.begin_upload`; also where somebody else took over meanwhile.
+        NotFound, Conflict, AccountClosed: As `states.begin_upload`; also where somebody else took over meanwhile.
         InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `reading.staged`.
         OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.

@@ -164,6 +164,27 @@ def _switch(
     return answer(request, record)
 
 
+@router.post("/{account_id}/close", response_model=AccountRecord, summary="Close an account to new data")
+def close(service: Running, _admin: Admin, request: Request, account_id: AccountId) -> Response:
+    """Take no new dataset, and no upload, which would have the account's people share its budget with new ones.
+
+    Trainings on what it has go on. Twice is as once.
+    """
+    return _close(service, request, account_id, closed=True)
+
+
+@router.post("/{account_id}/reopen", response_model=AccountRecord, summary="Let an account take new data again")
+def reopen(service: Running, _admin: Admin, request: Request, account_id: AccountId) -> Response:
+    """Take new datasets and uploads again. Twice is as once."""
+    return _close(service, request, account_id, closed=False)
+
+
+def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
+    with transaction(service.factory) as session:
+        record = views.account(ledger.set_closed(session, account_id, closed=closed))
+    return answer(request, record)
+
+
 limit_router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS)
 RequestId = Annotated[Identifier, Path()]
 _decide = partial(answer_decision, effects=ledger.LIMIT_EFFECTS, show=views.limit_request)

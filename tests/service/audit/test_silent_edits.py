@@ -55,7 +55,8 @@ BELIEVED_BY_NOBODY = {
 # Columns that may be changed unseen, and why.
 UNSEEN = {
     ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
-    ("datasets", "project_id"): "likewise",
+    ("accounts", "closed"): "whether new data may come; whoever comes is counted, and no amount depends on it",
+    ("datasets", "project_id"): "who may look, as above",
     ("jobs", "project_id"): "likewise, and whose turn and quota it takes",
     ("samples", "removed_at"): "whether its files are still kept; drawn again they are the same",
     ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",

@@ -144,6 +144,21 @@ def test_an_account_is_frozen_and_opened(site, stock):
     assert not account_of(site, stock.account).frozen
 
 
+def test_an_account_is_closed_to_new_data_and_takes_it_again(site, stock):
+    page, bring = f"/accounts/{stock.account}", f'href="/datasets/new?account={stock.account}"'
+    admin, choice = site.signed_in("admin"), f'<option value="{stock.account}"'
+    assert_shown(admin.get(f"{page}/controls").text, "Takes new data", "Close to new data")
+    assert send(admin, f"{page}/controls", f"{page}/close").status_code == 303
+    assert account_of(site, stock.account).closed
+    assert "Closed to new data" in admin.get(page).text
+    assert bring not in admin.get(f"{page}/data").text
+    assert choice not in admin.get("/datasets/new").text
+    assert send(admin, f"{page}/controls", f"{page}/reopen").status_code == 303
+    assert not account_of(site, stock.account).closed
+    assert bring in admin.get(f"{page}/data").text
+    assert choice in admin.get("/datasets/new").text
+
+
 @pytest.mark.parametrize(
     ("action", "fields"),
     [
