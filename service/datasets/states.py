@@ -1,6 +1,7 @@
 """Datasets: their declaration, and every step from one state to another. Takes a session, never commits.
 
-DECLARED -> RECEIVING -> READY, or back to DECLARED when the content was refused; content never changes once ready.
+DECLARED -> RECEIVING -> READY, or back to DECLARED when the content was refused; content never changes once ready, but
+that somebody withdraws (`withdrawal`).
 An upload has a number and a lease: every step of it is refused to a process that somebody else has taken over from.
 """
 
@@ -17,7 +18,7 @@ from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger, projects, quotas
 from service.access import find, require_project
-from service.datasets import fingerprints, vault
+from service.datasets import fingerprints, recognition, vault
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
 from service.db.base import new_id
@@ -32,7 +33,8 @@ REFUSED = "upload_refused"  # which rule was broken is told to the uploader alon
 FOLLOWING = {
     DatasetState.DECLARED: {DatasetState.RECEIVING, DatasetState.DELETING},
     DatasetState.RECEIVING: {DatasetState.READY, DatasetState.DECLARED, DatasetState.RECEIVING},  # another upload's
-    DatasetState.READY: {DatasetState.DELETING, DatasetState.FAILED},
+    DatasetState.READY: {DatasetState.WITHDRAWING, DatasetState.DELETING, DatasetState.FAILED},
+    DatasetState.WITHDRAWING: {DatasetState.READY, DatasetState.WITHDRAWING, DatasetState.DELETING},
     DatasetState.FAILED: {DatasetState.DELETING},
     DatasetState.DELETING: {DatasetState.DELETED},
     DatasetState.DELETED: set[DatasetState](),
@@ -101,6 +103,8 @@ def declare(
         ledger.require_open(account)
     project_id = projects.choose(session) if account is None else account.project_id
     _check_subjects(account, records_declared, subjects_declared)
+    if account is not None and account.unit is Unit.SUBJECT:
+        recognition.require_recognised(session, account.id, recognised=subjects_recognised)
     if subjects_recognised and subjects_declared is None:
         raise InvalidInput("Only a dataset that declares subjects can have them recognised.")
     dataset = Dataset(
@@ -236,7 +240,8 @@ def renew_upload(session: Session, upload: Upload, *, now: datetime, lease_secon
 def accept_upload(session: Session, content: Content, known: Known | None, *, now: datetime) -> Dataset:
     """Record that the content was accepted, and which account pays for it; in that account's log, too.
 
-    From the commit on its fingerprints count.
+    From the commit on its fingerprints count. Where anybody has withdrawn from that account it is WITHDRAWING by then,
+    whoever is in it (`withdrawal.complete`).
 
     A private dataset that holds images of another account joins that account (`service.datasets.fingerprints`).
 
@@ -248,6 +253,7 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
 
     Raises:
         Conflict: The upload was given up in the meantime.
+        InvalidInput: Somebody has withdrawn from its account, and it does not recognise subjects.
         AccountClosed: Its account was closed to new data meanwhile.
         OverlapRefused: Its images are known, and no one account may pay for them.
         KnownAsPrivate: It is public, and images of it are known as private.
@@ -257,7 +263,7 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
     session.expire_all()
     upload = content.upload
     dataset = find(session, Dataset, upload.dataset_id)
-    if dataset.state is DatasetState.READY and dataset.upload_attempt == upload.attempt:
+    if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == upload.attempt:
         return dataset  # it was accepted, and the answer to that was lost
     own_id = dataset.account_id
     if own_id is not None:  # before anything is looked up: the answer is the same whatever was uploaded
@@ -274,6 +280,12 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         payer = ledger.lock_account(session, payer_id)
         if payer.closed:  # looked at once it is locked: whoever closes it waits, or was first
             raise AccountClosed(payer.name) if payer_id == own_id else fingerprints.OverlapRefused
+        if recognition.has_withdrawals(session, payer_id):
+            if not dataset.subjects_recognised and payer_id != own_id:
+                raise fingerprints.OverlapRefused
+            recognition.require_recognised(session, payer_id, recognised=dataset.subjects_recognised)
+            move(session, dataset.id, DatasetState.WITHDRAWING)
+            session.refresh(dataset)
         fact = dataset_facts(columns_of(dataset), fingerprints.brought_by(session, dataset))
         ledger.record_fact(session, account_id=payer_id, fact=fact, now=now)
     return dataset

@@ -54,6 +54,7 @@ OF_INSTALLATION = {"POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "
 }
 OF_PROJECTS = {
     "POST /v1/accounts/{account_id}/counts",
+    "POST /v1/accounts/{account_id}/withdrawals",
     "POST /v1/datasets",
 }  # not for an admin, where there are several
 PAGES = {"GET /admins": "admin", "GET /audit": "audit", "POST /train": "train", "POST /datasets/new": "data"}

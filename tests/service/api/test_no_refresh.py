@@ -172,6 +172,9 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask("POST", "/v1/accounts/{account_id}/unfreeze", why, **account)
     ask("POST", "/v1/accounts/{account_id}/close", **account)
     ask("POST", "/v1/accounts/{account_id}/reopen", **account)
+    people = served.account(unit="subject")["id"]
+    served.dataset(visibility="private", account_id=people, subjects_declared=9, subjects_recognised=True)
+    ask("POST", "/v1/accounts/{account_id}/withdrawals", {"subjects": ["anna"]}, account_id=people)
     ask("POST", "/v1/limit-requests/{request_id}/decline", client=bob, **higher(alice, 3.0))
     ask("POST", "/v1/limit-requests/{request_id}/approve", client=bob, **higher(alice, 3.0))
     ask("POST", "/v1/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, **account)

@@ -240,7 +240,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     asked = next(row for row in site.rows(Decision) if row.action is DecisionAction.ADMIT)
     fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes", "name": "eve"}
     fields["introduction"] = introduce()[1]
-    acts = [f"{account}/{act}" for act in ("freeze", "unfreeze", "lower-limit", "limit-requests")]
+    acts = [f"{account}/{act}" for act in ("freeze", "unfreeze", "close", "reopen", "lower-limit", "limit-requests")]
     acts += [f"{about}/{act}" for about in (request, f"/decisions/{asked.id}") for act in ("approve", "decline")]
     acts += ["/admins", f"/admins/{asked.asked_by}/remove", f"/projects/prj_{'a' * 20}/quota"]
     allowed = dict.fromkeys(acts, "admin") | {
@@ -267,7 +267,8 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     def state() -> tuple[Any, ...]:
         facts = {job.id: (job.state, job.cancel_requested) for job in site.rows(Job)}
         requests = {row.id: row.state for row in site.rows(Decision)}
-        return account_of(site, stock.account).head_hash, facts, requests
+        account = account_of(site, stock.account)
+        return account.head_hash, account.closed, facts, requests
 
     before = state()
     nobody = site.client()

@@ -81,9 +81,7 @@ def test_what_was_declared_before_is_refused_before_a_byte_is_read(desk: Desk) -
         yield b""
 
     with pytest.raises(AccountClosed):
-        receiving.receive(
-            desk.settings, desk.factory, dataset_id, Sent(body(), "npz"), clock=lambda: datetime.now(UTC)
-        )
+        receiving.receive(desk.settings, desk.factory, dataset_id, Sent(body(), "npz"), clock=lambda: datetime.now(UTC))
     assert desk.nothing_was_stored(dataset_id)
 
 
