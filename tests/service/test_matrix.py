@@ -222,6 +222,7 @@ def wrong_cells(department: Department, asked: Sequence[Cell]) -> list[str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_matrix_answers_as_it_is_said_here(department: Department) -> None:
     share(department)
     asked = list(cells(routes()))

@@ -104,6 +104,7 @@ def expected(status: int, sent_to_sign_in: bool) -> Outcome:
     return Outcome.FAILED if status >= 500 else Outcome.ALLOWED
 
 
+@pytest.mark.slow
 def test_every_route_leaves_one_event_with_what_came_of_it_and_who_asked(installation: Installation) -> None:
     """Each with what is there and what is not, by four callers; changing ones last, so that what is there stays."""
     wrong: list[Any] = []
