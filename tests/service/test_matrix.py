@@ -224,9 +224,15 @@ def wrong_cells(department: Department, asked: Sequence[Cell]) -> list[str]:
 
 @pytest.mark.slow
 def test_every_cell_of_the_matrix_answers_as_it_is_said_here(department: Department) -> None:
+    """On PostgreSQL, for the sake of time, a third of them, spread evenly over all routes."""
     share(department)
     asked = list(cells(routes()))
     assert len(asked) > 2300, Counter(cell.whose for cell in asked)
+    app = department.clients["admin", "nobody"].app
+    if app.state.service.engine.dialect.name == "postgresql":
+        third = asked[::3]
+        assert {cell.name for cell in third} == {cell.name for cell in asked}
+        asked = third
     wrong = wrong_cells(department, asked)
     assert not wrong, "\n".join(wrong)
 
