@@ -111,7 +111,9 @@ class Workshop:
             found = [ledger.get_hold(session, hold_id) for hold_id in ledger.holds_of(session, job_id)]
         return {hold.account_id: hold for hold in found}
 
-    def sample(self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz") -> str:
+    def sample(
+        self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz", now: datetime | None = None
+    ) -> str:
         with transaction(self.factory) as session:
             job = jobs.submit(
                 session,
@@ -123,7 +125,7 @@ class Workshop:
                 classes=None,
                 seed=seed,
                 format=format,
-                now=datetime.now(UTC),
+                now=now or datetime.now(UTC),
             )
             return job.id
 

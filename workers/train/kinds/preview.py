@@ -86,7 +86,9 @@ def run(context: Context) -> None:
         if job.account_id is None or job.dataset_id is None:
             raise LedgerCorruption("A preview lacks its account or dataset.", job_id=job_id)
         plan = plan_from_json(job.plan)
-        facts = facts_of([session.get_one(Dataset, job.dataset_id)], ledger.get_account(session, job.account_id))
+        read = [job.dataset_id, *(row.dataset_id for row in job.further)]
+        declared = [session.get_one(Dataset, dataset_id) for dataset_id in read]
+        facts = facts_of(declared, ledger.get_account(session, job.account_id))
         named = None if job.evaluation_dataset_id is None else public_dataset(session, job.evaluation_dataset_id)
         anchors = anchors_of(session, plan)
     parts = public_parts(settings, plan, anchors)
