@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -212,6 +212,16 @@ def _record(
 
 
 @dataclass(frozen=True)
+class CohortView:
+    """An account that pays for a training on several datasets, on the training's page: these, by their ids."""
+
+    payer: Payer
+    hold: ledger.Hold
+    price_epsilon: float
+    datasets: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class JobView:
     """A job on a page: its record, and what people are told besides.
 
@@ -228,6 +238,8 @@ class JobView:
     payer: Payer | None
     hold: ledger.Hold | None
     made: Any = None  # on the page of a single job: the record of what it makes
+    cohorts: Sequence[CohortView] = ()  # likewise, where several accounts or datasets pay
+    further: Mapping[str, str] = field(default_factory=dict)  # likewise, of a preview: further datasets, by their ids
 
     @property
     def active(self) -> bool:
@@ -279,7 +291,33 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     (shown,) = views(session, [row], now)
     if KINDS[row.kind].makes is not None:
         shown = replace(shown, made=made(session, get_job(session, job_id)))
+        further = getattr(shown.made, "further_dataset_ids", [])
+        shown = replace(shown, further=names_of(session, further))
+    if shown.job.cohorts:
+        shown = replace(shown, cohorts=_cohort_views(session, row, shown.job.cohorts))
     return shown, row.plan or {}
+
+
+def _cohort_views(session: Session, row: Row[Any], cohorts: Sequence[JobCohort]) -> list[CohortView]:
+    paid = payments_of(session, [row])
+    holds = {hold.account_id: hold for hold in paid.holds.values()}
+    names = names_of(session, [dataset_id for cohort in cohorts for dataset_id in cohort.dataset_ids])
+    return [
+        CohortView(
+            payer=paid.payer(cohort.account_id),
+            hold=holds[cohort.account_id],
+            price_epsilon=cohort.price_epsilon,
+            datasets={dataset_id: names[dataset_id] for dataset_id in cohort.dataset_ids},
+        )
+        for cohort in cohorts
+    ]
+
+
+def names_of(session: Session, dataset_ids: Sequence[str]) -> dict[str, str]:
+    """Return the names of datasets by their ids, in their order; the id itself of one that was erased."""
+    named = visible(session, Dataset, select(Dataset.id, Dataset.name)).where(Dataset.id.in_(dataset_ids))
+    names = {row.id: row.name for row in session.execute(named)} if dataset_ids else {}
+    return {dataset_id: names.get(dataset_id, dataset_id) for dataset_id in dataset_ids}
 
 
 def unfinished(session: Session, now: datetime, *narrowed: ColumnElement[bool]) -> list[JobView]:
