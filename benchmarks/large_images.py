@@ -104,6 +104,7 @@ def measured(side: int) -> dict[str, Any]:
     labels, seconds = torch.arange(_LEARNED) % CLASSES, SAMPLES * averaging.processor / _LEARNED
     learned, asked = (images[:-10], labels[:-10]), (images[-10:], labels[-10:])
     for kind in CLASSIFIER_KINDS:
+        train_and_test(kind, *asked, *asked, classes=CLASSES, seed=SEED, epochs=1)  # what a process does once
         with Cost() as learning:
             train_and_test(kind, *learned, *asked, classes=CLASSES, seed=SEED, epochs=1)
         row[f"{kind}_ms_per_image"] = 1e3 * learning.processor / _LEARNED
@@ -121,7 +122,7 @@ def main() -> None:
     parser.add_argument(
         "--records", type=int, nargs="*", default=[0, 1000, 10_000, 100_000], help="trained on; 0: an evaluation"
     )
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="to keep the rows in, beside those that it has of other sizes")
     parser.add_argument("--alone", action="store_true", help="measure the one row that is named, and print it")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -129,7 +130,9 @@ def main() -> None:
         side, records = options.sides[0], options.records[0]
         print(json.dumps(made(side, records) if records else measured(side)))
         return
-    rows = []
+    sizes = {(side, records) for side in options.sides for records in options.records}
+    kept = json.loads(options.json.read_text("utf-8"))["rows"] if options.json and options.json.exists() else []
+    rows = [row for row in kept if (row["side"], row.get("records", 0)) not in sizes]
     for side in options.sides:
         for records in options.records:
             line = [sys.executable, "-m", "benchmarks.large_images", "--alone", "--sides", str(side)]
@@ -137,6 +140,7 @@ def main() -> None:
             done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | _ONE_THREAD)
             rows.append(json.loads(done.stdout.splitlines()[-1]))
             print(rows[-1], flush=True)
+            rows.sort(key=lambda row: (row["side"], row.get("records", 0)))
             if options.json is not None:
                 document = {"machine": platform.machine(), "torch": torch.__version__, "rows": rows}
                 options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -41,6 +41,7 @@ SHAPE = {"height": 8, "width": 8, "channels": 1, "records_declared": 5, "subject
 BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/accounts/{account_id}/freeze": {"reason": "a test"},
     "POST /v1/accounts/{account_id}/unfreeze": {"reason": "a test"},
+    "POST /v1/accounts/{account_id}/withdrawals": {"subjects": ["anna"]},
     "POST /v1/accounts/{account_id}/lower-limit": {"reason": "a test", "epsilon": 0.5},
     "POST /v1/accounts/{account_id}/limit-requests": {"reason": "a test", "epsilon": 500},
     "POST /v1/admins": {"name": "Eve", "introduction": "key_" + "e" * 20 + ":" + "0" * 64, "reason": "a test"}

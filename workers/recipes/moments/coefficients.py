@@ -31,6 +31,7 @@ from workers.recipes.moments.separable import SeparableWaves
 
 Array = npt.NDArray[np.float64]
 _BLOCK, _BLOCK_NUMBERS = 512, 2**23  # records whose products are formed at once, fewer where they are large
+_PRODUCT_BLOCK = 8192  # rows that are rounded at once, which bounds memory
 LARGE = 64 * 64  # pixels; the coefficients of images that have more are found by `separable`
 _ROW_BITS = 24  # to which records are rounded before a product
 TEXTURE_LARGEST = 4.0  # beyond any number of a texture
@@ -200,8 +201,11 @@ class RoundedMatrix:
             (n, f), each row a function of that row, the matrix and `largest` alone.
         """
         row_unit = 2.0 ** (math.frexp(largest)[1] - _ROW_BITS)
-        rows = np.rint(np.clip(private_rows, -largest, largest) / row_unit)
-        product: Array = (rows @ self._integers) * (row_unit * self._unit)
+        product = np.empty((len(private_rows), self._integers.shape[1]))
+        for at in range(0, len(private_rows), _PRODUCT_BLOCK):
+            block = private_rows[at : at + _PRODUCT_BLOCK]
+            rows = np.rint(np.clip(block, -largest, largest) / row_unit)
+            product[at : at + _PRODUCT_BLOCK] = (rows @ self._integers) * (row_unit * self._unit)
         return product
 
 

@@ -142,7 +142,8 @@ def warm_start(
         released = shrink_means(sums, counts, expected[may_differ], noise_stddev)
     means = np.zeros((classes, len(shape)))
     means[:, may_differ] = released
-    private -= means[private_labels]
+    for label, mean_of_class in enumerate(means):
+        private[private_labels == label] -= mean_of_class
 
     def pooled_scatter(drawn: Noise) -> Array:
         assert scales.pooled is not None
@@ -167,7 +168,8 @@ def warm_start(
     if scales.by_class is not None:
         leading = found.leading
         own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
-        private = exact_product(private * shape, components[:, :leading], largest=_FAR * size) / own_shape
+        private *= shape
+        private = exact_product(private, components[:, :leading], largest=_FAR * size) / own_shape
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
         if scales.clusters is not None:
             rounds = KMeans(config.clusters, clip, scales.clusters, found.action)

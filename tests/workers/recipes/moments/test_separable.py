@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from models.portable.generator import Generator
 from privacy.mechanisms.noise import SecureNoise
@@ -17,7 +18,7 @@ from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.symmetry import Symmetry
 from privacy.plans.moments.warm_start import COUNT_WEIGHT, MEANS, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
-from workers.recipes.moments import coefficients
+from workers.recipes.moments import coefficients, released_sums
 from workers.recipes.moments.coefficients import MatrixWaves, image_basis, numbers_of, waves_of
 from workers.recipes.moments.loop import empty_generator
 from workers.recipes.moments.released_sums import Kept
@@ -215,3 +216,24 @@ def test_no_two_classes_factors_are_there_at_once() -> None:
     assert factors[0] is not factors[0]
     np.testing.assert_allclose(factors[0], numbers.drawn(components.T).T)
     np.testing.assert_allclose(factors[1], factors[0] * [1, 2, 3, 4, 5], atol=1e-12)
+
+
+@pytest.mark.parametrize("symmetry", ["none", "square"])
+def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(
+    symmetry: Symmetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, config = facts_of(16, 16, 3), COLOUR.with_values(symmetry=symmetry, shrink=True)
+    images, labels = pictures(90, 16, 16, 3), np.arange(90) % 3
+    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
+
+    def make() -> Generator:
+        scales = NoiseScales(100.0, 1e5, 1e5)
+        return generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, noise)))
+
+    whole = make()
+    monkeypatch.setattr(released_sums, "_BLOCK", 7)
+    monkeypatch.setattr(coefficients, "_PRODUCT_BLOCK", 11)
+    monkeypatch.setattr(coefficients, "_BLOCK", 13)
+    parts = make()
+    assert whole.factor.any()
+    assert all(torch.equal(one, parts.state_dict()[name]) for name, one in whole.state_dict().items())
