@@ -108,19 +108,26 @@ def event(session: Session, row: Job) -> EventRecord:
 def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
     """Return the holds and the accounts of jobs, compared with the log: of some trainings there are several."""
     trainings = [row.id for row in rows if row.kind == TRAIN]
-    joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(trainings))
-    holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id, HoldRow.job_id))
-    found = session.execute(holds.where(HoldRow.job_id.in_(joint))).all() if trainings else []
+    found = _holds_of_joint(session, trainings) if trainings else []
     account_ids = [*(row.account_id for row in rows), *(row.account_id for row in found)]
     paid = Payments.read(session, account_ids, [*(row.hold_id for row in rows), *(row.id for row in found)])
     return replace(paid, joint_ids=frozenset(row.job_id for row in found))
 
 
+def _holds_of_joint(session: Session, job_ids: Sequence[str]) -> Sequence[Row[Any]]:
+    """Return the holds of those of some trainings that read several datasets."""
+    joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(job_ids))
+    holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id, HoldRow.job_id))
+    return session.execute(holds.where(HoldRow.job_id.in_(joint))).all()
+
+
 def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
     """Return what jobs draw, by the job's id."""
     ids = [row.id for row in rows if KINDS[row.kind].makes is Sample]
+    if not ids:
+        return {}
     drawn = visible(session, Sample).where(Sample.job_id.in_(ids))
-    return {row.job_id: row for row in session.scalars(drawn)} if ids else {}
+    return {row.job_id: row for row in session.scalars(drawn)}
 
 
 def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
@@ -145,8 +152,10 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 def cohorts_of(session: Session, rows: Sequence[AnyJob], paid: Payments) -> dict[str, list[JobCohort]]:
     """Return the accounts that pay for trainings on several datasets, by the job's id; most jobs have none."""
     trainings = {row.id: row for row in rows if row.id in paid.joint_ids}
+    if not trainings:
+        return {}
     query = visible(session, FurtherDataset).where(FurtherDataset.job_id.in_(trainings))
-    found = session.scalars(query.order_by(FurtherDataset.position)).all() if trainings else []
+    found = session.scalars(query.order_by(FurtherDataset.position)).all()
     named: dict[str, dict[str, list[str]]] = {}  # datasets by account, by job
     for row in found:
         own = {str(trainings[row.job_id].account_id): [str(trainings[row.job_id].dataset_id)]}
@@ -169,15 +178,21 @@ def _cohort(paid: Payments, hold: ledger.Hold, dataset_ids: list[str]) -> JobCoh
 
 
 def _records(session: Session, rows: Sequence[AnyJob], paid: Payments, drawn: Mapping[str, Sample]) -> list[JobRecord]:
-    going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
-    stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(going_on))
-    plans = session.execute(stored).all() if going_on else []
-    useful_from_nano = {job_id: charged_before_useful(plan) for job_id, plan in plans}
+    useful_from_nano = _useful_from_nano(session, rows)
     cohorts = cohorts_of(session, rows, paid)
     return [
         _record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id), cohorts.get(row.id, []))
         for row in rows
     ]
+
+
+def _useful_from_nano(session: Session, rows: Sequence[AnyJob]) -> dict[str, int | None]:
+    """Return what trainings that go on must have charged to have something to publish, by the job's id."""
+    going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
+    if not going_on:
+        return {}
+    stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(going_on))
+    return {job_id: charged_before_useful(plan) for job_id, plan in session.execute(stored)}
 
 
 def _record(
@@ -282,23 +297,43 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     return shown, row.plan or {}
 
 
-def unfinished(session: Session, now: datetime, *narrowed: ColumnElement[bool]) -> list[JobView]:
-    """Return the jobs that are queued or running, oldest first."""
-    query = visible(session, Job, ON_PAGES).where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
-    return views(session, session.execute(query.limit(UNFINISHED_MAX)).all(), now)
-
-
-def ended(
+def page(
     session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
 ) -> tuple[list[JobView], str | None]:
-    """Return a page of the jobs that have ended, newest first, and the last one's id where there are more."""
-    ended = Job.state.not_in(UNFINISHED)
-    rows, last = newest(session, Job, ended, *narrowed, limit=limit, before=before, columns=ON_PAGES)
-    return views(session, rows, now), last
+    """Return a page of jobs, and the last one's id where more have ended: first those under way, oldest first, if it is
+    the first page, and then the newest that have ended.
+
+    Args:
+        session: Any transaction.
+        now: Aware.
+        narrowed: Conditions on the jobs.
+        limit: Of those that have ended.
+        before: Id of the last job of the page before; None for the first page.
+
+    Raises:
+        NotFound: There is no such job.
+    """
+    active = _unfinished(session, *narrowed) if before is None else []
+    rows, last = _ended(session, *narrowed, limit=limit, before=before)
+    return views(session, [*active, *rows], now), last
 
 
 def recent(session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int) -> list[JobView]:
     """Return the jobs under way, and then the newest that have ended, as long as there is room."""
-    active = unfinished(session, now, *narrowed)
+    active = _unfinished(session, *narrowed)
     rest = limit - len(active)
-    return active + (ended(session, now, *narrowed, limit=rest)[0] if rest > 0 else [])
+    rows = _ended(session, *narrowed, limit=rest)[0] if rest > 0 else []
+    return views(session, [*active, *rows], now)
+
+
+def _unfinished(session: Session, *narrowed: ColumnElement[bool]) -> Sequence[Row[Any]]:
+    """Return the jobs that are queued or running, oldest first."""
+    query = visible(session, Job, ON_PAGES).where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
+    return session.execute(query.limit(UNFINISHED_MAX)).all()
+
+
+def _ended(
+    session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
+) -> tuple[Sequence[Row[Any]], str | None]:
+    ended = Job.state.not_in(UNFINISHED)
+    return newest(session, Job, ended, *narrowed, limit=limit, before=before, columns=ON_PAGES)
