@@ -232,7 +232,7 @@ def claimed_id(token: str) -> str:
     return f"key_{form[1]}" if form else ""
 
 
-def principal_of(key: ApiKey | Row[Any]) -> Principal:
+def principal_of(key: ApiKey | Row[*tuple[Any, ...]]) -> Principal:
     """Return the caller behind a key, or a row of its columns; whether it is valid was checked."""
     scopes = frozenset(Scope(scope) for scope in key.scopes)
     of = {"admin_id": key.admin_id, "project_id": key.project_id, "person_id": key.person_id}

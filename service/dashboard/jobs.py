@@ -35,7 +35,7 @@ def job_list(
     first = filters.before is None
     with transaction(dashboard.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Job, ("state", "account", "recipe"), states=list(JobState))
-        searches = sweeps.newest_views(session) if first and not narrowed else []
+        searches = sweeps.newest_rows(session) if first and not narrowed else []
         listed, older_than = views.page(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
         shown = filters.shown(session, "/jobs")
     return page(

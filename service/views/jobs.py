@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select, text
@@ -75,7 +76,8 @@ def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
     Raises:
         LedgerCorruption: The log contradicts what one of them holds, or its account.
     """
-    return _records(session, rows, payments_of(session, rows).require_sound(), samples_of(session, rows))
+    paid = payments_of(session, rows).require_sound()
+    return _records(session, rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
 
 
 def record(session: Session, row: Job) -> JobRecord:
@@ -114,7 +116,7 @@ def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
     return replace(paid, joint_ids=frozenset(row.job_id for row in found))
 
 
-def _holds_of_joint(session: Session, job_ids: Sequence[str]) -> Sequence[Row[Any]]:
+def _holds_of_joint(session: Session, job_ids: Sequence[str]) -> Sequence[Row[str, str, str]]:
     """Return the holds of those of some trainings that read several datasets."""
     joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(job_ids))
     holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id, HoldRow.job_id))
@@ -177,8 +179,22 @@ def _cohort(paid: Payments, hold: ledger.Hold, dataset_ids: list[str]) -> JobCoh
     )
 
 
-def _records(session: Session, rows: Sequence[AnyJob], paid: Payments, drawn: Mapping[str, Sample]) -> list[JobRecord]:
-    useful_from_nano = _useful_from_nano(session, rows)
+def _records(
+    session: Session,
+    rows: Sequence[AnyJob],
+    paid: Payments,
+    drawn: Mapping[str, Sample],
+    useful_from_nano: Mapping[str, int | None],
+) -> list[JobRecord]:
+    """Return the records of jobs.
+
+    Args:
+        session: Any transaction.
+        rows: The jobs.
+        paid: Their holds and accounts.
+        drawn: What they draw, by the job's id.
+        useful_from_nano: As `_useful_from_nano` finds it; empty where nobody is told what cancelling would publish.
+    """
     cohorts = cohorts_of(session, rows, paid)
     return [
         _record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id), cohorts.get(row.id, []))
@@ -228,10 +244,7 @@ def _record(
 
 @dataclass(frozen=True)
 class JobView:
-    """A job on a page: its record, and what people are told besides.
-
-    Where the payer is in doubt, no amount of the record is shown.
-    """
+    """A job in a list of a page: its record, of which no amount is shown there, and what people are told besides."""
 
     job: JobRecord
     title: str
@@ -240,9 +253,6 @@ class JobView:
     account_name: str | None
     dataset_name: str | None
     took: timedelta | None
-    payer: Payer | None
-    hold: ledger.Hold | None
-    made: Any = None  # on the page of a single job: the record of what it makes
 
     @property
     def active(self) -> bool:
@@ -250,13 +260,33 @@ class JobView:
         return self.job.state not in FINAL_STATES
 
 
+@dataclass(frozen=True)
+class WholeJob(JobView):
+    """A job on its own page. Where its payer is in doubt, no amount of its record is shown."""
+
+    payer: Payer | None
+    hold: ledger.Hold | None
+    made: Any  # the record of what it makes; None where that is no row of its own
+
+
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
-    """Jobs as ON_PAGES finds them, for pages."""
-    paid, drawn = payments_of(session, rows), samples_of(session, rows)
-    payers = {id: paid.payer(id) for id in {row.account_id for row in rows if row.hold_id is not None}}
-    shown = []
-    for row, job in zip(rows, _records(session, rows, paid, drawn), strict=True):
-        view = JobView(
+    """Jobs as ON_PAGES finds them, for lists."""
+    paid = payments_of(session, rows)
+    for account_id in {row.account_id for row in rows if row.hold_id is not None} & paid.faults.keys():
+        paid.payer(account_id)  # an operator is told
+    return _views(session, rows, now, paid)
+
+
+def _views(
+    session: Session,
+    rows: Sequence[Row[Any]],
+    now: datetime,
+    paid: Payments,
+    useful_from_nano: Mapping[str, int | None] = MappingProxyType({}),
+) -> list[JobView]:
+    drawn = samples_of(session, rows)
+    return [
+        JobView(
             job=job,
             title=KINDS[row.kind].title(row, drawn.get(row.id)),
             attempt=row.attempt,
@@ -264,11 +294,9 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[Job
             account_name=row.account_name,
             dataset_name=row.dataset_name,
             took=_took(row, now),
-            payer=None if row.hold_id is None else payers[row.account_id],
-            hold=None if row.hold_id is None else paid.holds[row.hold_id],
         )
-        shown.append(view)
-    return shown
+        for row, job in zip(rows, _records(session, rows, paid, drawn, useful_from_nano), strict=True)
+    ]
 
 
 def _took(row: Row[Any], now: datetime) -> timedelta | None:
@@ -281,7 +309,7 @@ def _took(row: Row[Any], now: datetime) -> timedelta | None:
     return max(to_the_minute(row.finished_at) - to_the_minute(began), timedelta(minutes=1))
 
 
-def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[str, Any]]:
+def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[str, Any]]:
     """Return one job and its plan.
 
     Raises:
@@ -291,10 +319,15 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     row = session.execute(query).one_or_none()
     if row is None:
         raise NotFound("There is no such job.")
-    (shown,) = views(session, [row], now)
-    if KINDS[row.kind].makes is not None:
-        shown = replace(shown, made=made(session, get_job(session, job_id)))
-    return shown, row.plan or {}
+    paid = payments_of(session, [row])
+    (listed,) = _views(session, [row], now, paid, _useful_from_nano(session, [row]))
+    whole = WholeJob(
+        **vars(listed),
+        payer=None if row.hold_id is None else paid.payer(row.account_id),
+        hold=None if row.hold_id is None else paid.holds[row.hold_id],
+        made=None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id)),
+    )
+    return whole, row.plan or {}
 
 
 def page(

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
-from obscura.wire.schemas import DatasetRecord
+from obscura.wire.schemas import DatasetRecord, to_the_minute
 from obscura.wire.words import TRAIN, HoldState
+from service import ledger
 from service.access import find, visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
@@ -33,6 +34,8 @@ _TRIALS = (
     .where(Job.kind == TRAIN)
     .order_by(Job.created_at)
 )
+# What a list shows of trials: how many have ended, and what they hold.
+_STATES = select(Job.id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(Job.kind == TRAIN)
 
 
 def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
@@ -46,30 +49,49 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
 
 
 @dataclass(frozen=True)
-class SweepView:
-    """A sweep on a page. Where its payer is in doubt, no amount of it is shown."""
+class SweepRow:
+    """A sweep in a list of a page. Where its payer is in doubt, no amount of it is shown."""
 
-    sweep: SweepRecord
+    id: str
+    name: str
+    created_at: datetime
     payer: Payer
-
-    @property
-    def active(self) -> bool:
-        """Whether a trial, or the evaluation of one, is queued or running."""
-        return self.sweep.state == "open"
-
-    @property
-    def ended(self) -> int:
-        """How many trials have ended."""
-        return sum(trial.state in FINAL_STATES for trial in self.sweep.trials)
+    trials: int
+    ended: int
+    price_nano: int
+    held_nano: int
+    spent_nano: int
 
 
-def newest_views(session: Session, account_id: str | None = None) -> list[SweepView]:
+def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRow]:
     """Return the latest sweeps, of an account or of any, newest first."""
     latest = visible(session, Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
     rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
-    trials = _trials(session, rows)
+    if not rows:
+        return []
+    found = visible(session, Job, _STATES).where(Job.sweep_id.in_([row.id for row in rows]))
+    trials: Sequence[Any] = session.execute(found).all()
     paid = _payments(session, rows, trials)
-    return [SweepView(shown, paid.payer(shown.account_id)) for shown in _records(session, rows, trials, paid)]
+    payers = {id: paid.payer(id) for id in {row.account_id for row in rows}}
+    return [
+        _listed(row, [trial for trial in trials if trial.sweep_id == row.id], paid, payers[row.account_id])
+        for row in rows
+    ]
+
+
+def _listed(row: Sweep, trials: Sequence[Row[Any]], paid: Payments, payer: Payer) -> SweepRow:
+    holds = [_hold_of(trial, paid) for trial in trials]
+    return SweepRow(
+        id=row.id,
+        name=row.name,
+        created_at=to_the_minute(row.created_at),
+        payer=payer,
+        trials=len(trials),
+        ended=sum(trial.state in FINAL_STATES for trial in trials),
+        price_nano=row.price_nano,
+        held_nano=sum(map(_held_nano, holds)),
+        spent_nano=sum(hold.captured_nano for hold in holds),
+    )
 
 
 @dataclass(frozen=True)
@@ -82,14 +104,26 @@ class TrialView:
 
 
 @dataclass(frozen=True)
-class WholeSweep(SweepView):
-    """A sweep on its own page."""
+class SweepView:
+    """A sweep on its own page. Where its payer is in doubt, no amount of it is shown."""
 
+    sweep: SweepRecord
+    payer: Payer
     dataset: DatasetRecord
     trials: Sequence[TrialView]
 
+    @property
+    def active(self) -> bool:
+        """Whether a trial, or the evaluation of one, is queued or running."""
+        return self.sweep.state == "open"
 
-def view(session: Session, sweep_id: str, now: datetime) -> WholeSweep:
+    @property
+    def ended(self) -> int:
+        """How many trials have ended."""
+        return sum(trial.state in FINAL_STATES for trial in self.sweep.trials)
+
+
+def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
     """Return a sweep with its trials in their order.
 
     Raises:
@@ -104,7 +138,7 @@ def view(session: Session, sweep_id: str, now: datetime) -> WholeSweep:
         TrialView(shown, trial, {name: value for name, value in trial.options.items() if name in names})
         for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
     ]
-    return WholeSweep(sweep, paid.payer(row.account_id), dataset(find(session, Dataset, row.dataset_id)), trials)
+    return SweepView(sweep, paid.payer(row.account_id), dataset(find(session, Dataset, row.dataset_id)), trials)
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -162,15 +196,13 @@ def _record(row: Sweep, trials: list[TrialFacts], epsilon_of: Callable[[int], fl
 
 
 def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFacts:
-    if row.hold_id is None or row.epsilon is None:
-        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=row.id)
-    hold, figures = paid.holds[row.hold_id], {} if row.summary is None else with_figures(row.summary, newest)
+    hold, figures = _hold_of(row, paid), {} if row.summary is None else with_figures(row.summary, newest)
     return TrialFacts(
         job_id=row.id,
         state=row.state.value,
         options=row.options,
         epsilon=row.epsilon,
-        held_nano=hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0,
+        held_nano=_held_nano(hold),
         charged_nano=hold.charged_nano,
         spent_nano=hold.captured_nano,
         spent_epsilon=paid.epsilon_of(row.account_id)(hold.captured_nano),
@@ -180,3 +212,13 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
         release_id=row.release_id,
         incomplete=row.incomplete is not None,
     )
+
+
+def _hold_of(trial: Row[Any], paid: Payments) -> ledger.Hold:
+    if trial.hold_id is None or trial.epsilon is None:
+        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=trial.id)
+    return paid.holds[trial.hold_id]
+
+
+def _held_nano(hold: ledger.Hold) -> int:
+    return hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0
