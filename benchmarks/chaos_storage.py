@@ -97,7 +97,7 @@ def orphans(settings: Settings, factory: SessionFactory) -> int:
     try:
         reading.sweep(settings, set)
         reconcile.sweep(settings, factory, now=datetime.now(UTC))
-        reconcile.sweep(settings, factory, now=later)
+        reconcile.sweep(settings, factory, now=later, proved=True)
     finally:
         reconcile.STALE_FOLDER_SECONDS = stale
     bucket = Bucket(settings.storage)

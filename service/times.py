@@ -13,6 +13,7 @@ for all that is shown or kept for ever, whoever has caused it, and not only for 
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 # By the kind of entry: an account is opened before there is anything private in it, and is the first entry of its log.
@@ -23,6 +24,8 @@ EXACT = frozenset({"open"})
 CLOCK_EARLIEST = datetime(2025, 1, 1, tzinfo=UTC)
 CLOCK_LATEST = datetime(2050, 1, 1, tzinfo=UTC)
 CLOCK_BEHIND_MAX = timedelta(days=1)  # clocks of several machines differ, and summer time is not asked for
+CLOCK_DRIFT_MAX = timedelta(minutes=1)
+SETTLED = timedelta(days=1)  # for which a clock has gone on as it should, where what is old is removed by it
 
 
 def to_the_hour(moment: datetime) -> datetime:
@@ -45,3 +48,25 @@ def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
     if newest is not None and now < newest - CLOCK_BEHIND_MAX:
         return "it is more than a day behind the newest entry of the ledger"
     return None
+
+
+class WatchedClock:
+    """Tells whether a clock has gone on for a day as one does that nobody sets.
+
+    By one that has just jumped ahead everything would be old, and gone for good.
+
+    Args:
+        now: what it shows, aware.
+    """
+
+    def __init__(self, now: datetime) -> None:
+        self._since = time.monotonic(), now
+
+    def is_proved(self, now: datetime) -> bool:
+        """Return whether it has; the day begins anew where the clock was set."""
+        seconds, then = self._since
+        passed = timedelta(seconds=time.monotonic() - seconds)
+        if abs(now - then - passed) > CLOCK_DRIFT_MAX:
+            self._since = time.monotonic(), now
+            return False
+        return passed >= SETTLED

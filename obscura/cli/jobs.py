@@ -64,8 +64,6 @@ def plan(
         options = recipe_options(option, preset, class_shares)
         dataset_id, *further = [resolve_dataset(client, name) for name in dataset]
         previewed = preview or stand_in is not None
-        if previewed and further:
-            raise CliError("A preview rehearses a training on one dataset: name one.", Exit.USAGE)
         if not (previewed and as_json):
             made = client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options, further_dataset_ids=further)
             show_plan(output, made)
@@ -73,6 +71,7 @@ def plan(
             return
         on = resolve_dataset(client, stand_in) if stand_in else None
         wish = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": on}
+        wish["further_dataset_ids"] = further
         try_first(output, client, picture, dataset_id, **wish)
 
 

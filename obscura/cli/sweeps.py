@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from obscura.cli.connection import (
-    Dataset,
+    Datasets,
     Discard,
     Epsilon,
     Json,
@@ -44,12 +44,13 @@ TRIAL_COLUMNS = (
     "incomplete",
     "release_id",
 )
+COHORT_COLUMNS = ("account_id", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "datasets=dataset_ids")
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
 
 
 def sweep(
     context: typer.Context,
-    dataset: Dataset,
+    dataset: Datasets,
     recipe: Recipe,
     epsilon: Epsilon,
     grid: Annotated[
@@ -68,17 +69,22 @@ def sweep(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Train once for every combination of options. --epsilon is the price of one trial; all are held at once."""
+    """Train once for every combination of options. --epsilon is the price of one trial; all are held at once.
+
+    Of several datasets, which every trial reads together, each account pays that.
+    """
     with connected(context, as_json) as (client, output):
         fixed = recipe_options(option, preset)
         trials = [{"options": fixed | chosen} for chosen in combinations(grid)]
+        dataset_id, *further = [resolve_dataset(client, each) for each in dataset]
         made = client.sweep_over(
-            resolve_dataset(client, dataset),
+            dataset_id,
             name=name or "; ".join(grid)[:100],
             recipe=recipe,
             trials=trials,
             epsilon=epsilon,
             evaluation_dataset_id=resolve_dataset(client, evaluate) if evaluate else None,
+            further_dataset_ids=further,
             idempotency_key=key,
         )
         show(output, follow(output, made) if wait else made)
@@ -167,6 +173,8 @@ def show(output: Output, sweep: Sweep) -> None:
         sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True
     )
     output.rows(ranked, TRIAL_COLUMNS, "trials")
+    if sweep.cohorts:
+        output.rows(sweep.cohorts, COHORT_COLUMNS, "accounts")
     output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")
 
 

@@ -137,6 +137,7 @@ class Client(PlanClient):
         trials: list[dict[str, Any]],
         epsilon: float | None = None,
         evaluation_dataset_id: str | None = None,
+        further_dataset_ids: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Sweep:
         """Ask for a hyper-parameter search; the price of all trials is held at once, or nothing is.
@@ -148,13 +149,16 @@ class Client(PlanClient):
             trials: 2 to 64, each `{"options": {...}}` and, where it differs from the others, `"epsilon"`.
             epsilon: Of each trial that names none.
             evaluation_dataset_id: A public dataset to compare the releases on.
+            further_dataset_ids: Datasets that every trial reads together with it; every account pays.
             idempotency_key: The same key and request give the same sweep.
 
         Raises:
-            BudgetError: The account cannot pay for all. `numbers` says how many trials it could pay for.
+            BudgetError: An account cannot pay for all. `numbers` says how many trials it could pay for.
         """
-        body = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials, "epsilon": epsilon}
+        body: dict[str, Any] = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials}
+        body["epsilon"] = epsilon
         body["evaluation_dataset_id"] = evaluation_dataset_id
+        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Sweep.bound(self.transport, self.transport.create(Sweep.PATH, body, idempotency_key))
 
     def sweep(self, sweep_id: str) -> Sweep:

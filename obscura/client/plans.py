@@ -69,11 +69,19 @@ class PlanClient(AccountClient):
         epsilon: float,
         options: dict[str, Any] | None = None,
         stand_in_dataset_id: str | None = None,
+        further_dataset_ids: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Preview:
-        """Ask what a training would make, tried on public images; `wait()` for the forecast. It costs nothing."""
+        """Ask what a training would make, tried on public images; `wait()` for the forecast. It costs nothing.
+
+        Args:
+            stand_in_dataset_id: Public images that it is tried on.
+            further_dataset_ids: Datasets that would be read together with it.
+            idempotency_key: The same key and request give the same preview.
+        """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["stand_in_dataset_id"] = stand_in_dataset_id
+        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Preview.bound(self.transport, self.transport.create(Preview.PATH, body, idempotency_key))
 
 

@@ -25,11 +25,18 @@ from obscura.wire.schemas import (
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
 _is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
+_FURTHER: Any = Field(
+    default_factory=list,
+    max_length=15,
+    exclude_if=_is_empty,
+    description="Private datasets that are read together with it as one, of the same or of other accounts. Every "
+    "account pays the price at its own rate, all of them or none.",
+)
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class TrainingRequest(ApiRequest):
-    """What a training is planned from. No data is touched."""
+class PlanRequest(ApiRequest):
+    """Ask what a training would do and cost. No data is touched."""
 
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
@@ -38,21 +45,10 @@ class TrainingRequest(ApiRequest):
         default_factory=dict,
         description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value.",
     )
+    further_dataset_ids: list[Identifier] = _FURTHER
 
 
-class PlanRequest(TrainingRequest):
-    """Ask what a training would do and cost. No data is touched."""
-
-    further_dataset_ids: list[Identifier] = Field(
-        default_factory=list,
-        max_length=15,
-        exclude_if=_is_empty,
-        description="Private datasets that are read together with it as one, of the same or of other accounts. Every "
-        "account pays the price at its own rate, all of them or none.",
-    )
-
-
-class PreviewRequest(TrainingRequest):
+class PreviewRequest(PlanRequest):
     """Ask what a plan would make, tried on public images. Nothing is held, and no data is touched."""
 
     stand_in_dataset_id: Identifier | None = Field(
@@ -98,6 +94,7 @@ class SweepRequest(ApiRequest):
     trials: list[TrialRequest] = Field(
         min_length=2, max_length=64, description="Its trainings, in the order in which they run."
     )
+    further_dataset_ids: list[Identifier] = _FURTHER
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 
 
@@ -222,6 +219,11 @@ class PreviewRecord(ApiRecord):
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     created_at: Minute = Field(description="When it was made.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
+    further_dataset_ids: list[str] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Datasets that the plan reads together with the first; absent for one.",
+    )
 
 
 class JobCohort(ApiRecord):
@@ -315,6 +317,14 @@ class SweepTotals(ApiRecord):
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
 
 
+class SweepCohort(ApiRecord):
+    """An account that pays for a search over several datasets."""
+
+    account_id: str = Field(description="The population whose budget pays.")
+    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
+    totals: SweepTotals = Field(description="Sums over the trials, at its own rate.")
+
+
 class SweepRecord(ApiRecord):
     """A hyper-parameter search. Every trial is paid for; choosing the best by public data costs nothing more."""
 
@@ -332,6 +342,12 @@ class SweepRecord(ApiRecord):
         description="The trial with the highest balanced accuracy of the CNN on public data."
     )
     created_at: Minute = Field(description="When it was made.")
+    cohorts: list[SweepCohort] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Every account that pays, where several datasets are read together; absent for one. The other "
+        "figures are those of the first.",
+    )
 
 
 class EventRecord(ApiRecord):

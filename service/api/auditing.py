@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,13 +26,14 @@ from obscura.wire.words import Outcome
 from service.access import Principal
 from service.api.problems import problem_response
 from service.api.traffic import NOT_ANSWERED, method_of, route_of
-from service.audit.events import SETTLED, remove_old
+from service.audit.events import remove_old
 from service.background import Background
 from service.db.session import SessionFactory, transaction
 from service.errors import ObscuraError
 from service.logs import get_logger
 from service.recording import AuditLogUnavailable, Event, Recorder, append, event_of, id_in, not_written
 from service.settings import Settings
+from service.times import WatchedClock
 
 # What shows nothing of anybody: asked every few seconds by proxies, or with every page.
 UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference")
@@ -41,7 +42,6 @@ EVENTS_WAITING_MAX = 10_000
 EVENTS_PER_TRANSACTION_MAX = 500
 RETRY_SECONDS = 5.0
 REMOVAL_SECONDS = 3600.0
-CLOCK_DRIFT_MAX = timedelta(minutes=1)
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -61,7 +61,7 @@ class EventWriter(Background):
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
         self._written = False  # the last time that it was tried
         self._lock = threading.Lock()
-        self._clock_since = time.monotonic(), clock()
+        self._watched = WatchedClock(clock())
 
     def put(self, event: Event) -> Future[None]:
         """Have an event written; returns at once. The future ends when it is durable, or cannot be written."""
@@ -139,19 +139,10 @@ class EventWriter(Background):
         """Remove some of what is too old; True where there is more."""
         try:
             now = self.clock()
-            return remove_old(self._factory, self._settings, now=now, proved=self._is_proved(now))
+            return remove_old(self._factory, self._settings, now=now, proved=self._watched.is_proved(now))
         except (SQLAlchemyError, ObscuraError, OSError) as error:  # the next round tries again
             get_logger(__name__).error("audit_events_not_removed", error=type(error).__name__)
             return False
-
-    def _is_proved(self, now: datetime) -> bool:
-        """Tell whether the clock has gone on for a day as one does that nobody sets."""
-        seconds, then = self._clock_since
-        passed = timedelta(seconds=time.monotonic() - seconds)
-        if abs(now - then - passed) > CLOCK_DRIFT_MAX:
-            self._clock_since = time.monotonic(), now
-            return False
-        return passed >= SETTLED
 
 
 @dataclass

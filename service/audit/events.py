@@ -27,11 +27,11 @@ from service.errors import InvalidInput, ObscuraError
 from service.ledger.chain import body_hash, utc_text
 from service.recording import CHAIN_LOCK, GENESIS_HASH, event_hash
 from service.settings import Settings
+from service.times import SETTLED
 
 FORMAT = "obscura audit log removal"
 VERSION = 1
 EVENTS_MAX = 5000  # at a time
-SETTLED = timedelta(days=1)  # for which a clock has gone on as it should, where it is believed
 TABLES = ("audit_events", "audit_removals")
 _COLUMNS = ", ".join(column.name for column in AuditEvent.__table__.columns)
 _AFTER = text(f"SELECT {_COLUMNS} FROM audit_events WHERE sequence > :after ORDER BY sequence LIMIT :rows")

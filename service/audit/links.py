@@ -62,7 +62,13 @@ _HALF_HELD = (
     select(FurtherDataset.job_id, FurtherDataset.account_id)
     .outerjoin(Job, Job.id == FurtherDataset.job_id)
     .outerjoin(HoldRow, and_(HoldRow.job_id == FurtherDataset.job_id, HoldRow.account_id == FurtherDataset.account_id))
-    .where(or_(Job.id.is_(None), HoldRow.id.is_(None), HoldRow.attempt != Job.attempt))
+    .where(
+        or_(
+            Job.id.is_(None),
+            # A preview holds nothing.
+            and_(Job.hold_id.is_not(None), or_(HoldRow.id.is_(None), HoldRow.attempt != Job.attempt)),
+        )
+    )
     .limit(FINDINGS_MAX)
 )
 _APART = (

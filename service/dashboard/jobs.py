@@ -87,7 +87,7 @@ def sweep(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
     """Show one sweep: its trials, what they cost together, which is best on public data; or only the trials again."""
     with transaction(dashboard.factory, read_only=True) as session:
         view = sweeps.view(session, sweep_id, dashboard.clock())
-    chart = sweep_chart(view.sweep, len(view.dataset.classes))
+    chart = sweep_chart(view.sweep, view.classes)
     return page(request, _template(request, "sweep.html"), view=view, chart=chart)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,14 +12,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import JobRequest
-from obscura.wire.schemas import DatasetRecord
+from obscura.wire.job_schemas import JobRequest, PlannedCohort, PlanRecord
+from obscura.wire.schemas import DatasetRecord, Identifier
 from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
-from service import jobs
+from service import jobs, ledger
 from service.access import find, visible
 from service.api.ordering import order
 from service.api.routes.orders import read_picture
@@ -41,7 +41,7 @@ from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
 from service.jobs.kind import Kind, Order, Reading
-from service.views import accounts, plans, releases
+from service.views import plans, releases
 from service.views.datasets import dataset as dataset_view
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -60,6 +60,7 @@ class Wish:
     epsilon: str = ""
     evaluation: str = ""
     options: str = ""
+    further: str = ""  # ids with a blank between two
 
 
 def asked(
@@ -70,6 +71,7 @@ def asked(
     epsilon: Annotated[str, Query(max_length=30)] = "",
     evaluation: Annotated[str, Query(max_length=64)] = "",
     options: Annotated[str, Query(max_length=8000)] = "",
+    further: Annotated[list[Identifier], Query(max_length=CHOICES_MAX)] = [],  # noqa: B006  read alone
     shown: Annotated[str, Query(max_length=100, description="The recipe whose options had fields.")] = "",
     again: Annotated[str, Query(max_length=64, description="A training whose options are taken.")] = "",
 ) -> Wish:
@@ -80,22 +82,27 @@ def asked(
             options = "\n".join(filter(None, (options, fields)))
         elif shown:
             options = ""  # they are another recipe's
-        return Wish(dataset, recipe, epsilon, evaluation, options)
+        return Wish(dataset, recipe, epsilon, evaluation, options, " ".join(further))
     with transaction(dashboard.factory, read_only=True) as session:
         job = jobs.get_job(session, again)
         if not jobs.KINDS[job.kind].planned:
             raise NotFound("There is no such training.")
-        return wish_of(job)
+        return wish_of(job, [row.dataset_id for row in ledger.further_datasets(session, again)])
 
 
-def wish_of(job: Job) -> Wish:
-    """Return what a job that carries out a plan was asked for."""
+def wish_of(job: Job, further: Sequence[str]) -> Wish:
+    """Return what a job that carries out a plan was asked for.
+
+    Args:
+        further: ids of the datasets that it reads together with its own.
+    """
     return Wish(
         dataset=job.dataset_id or "",
         recipe=job.recipe,
         epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
         evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
         options=write_options(job.options),
+        further=" ".join(further),
     )
 
 
@@ -148,12 +155,14 @@ for _kind in jobs.KINDS.values():
 def _body(wish: Wish, schema: type[Body]) -> Body:
     fields: dict[str, Any] = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
     fields |= {"evaluation_dataset_id": wish.evaluation, "options": read_options(wish.options)}
+    fields["further_dataset_ids"] = wish.further.split()
     return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
 
 
 def _command(wish: Wish) -> str:
     """Write what is asked for as it is asked for from a terminal."""
-    words = ["obscura", "train", wish.dataset, "--recipe", wish.recipe, "--epsilon", wish.epsilon]
+    words = ["obscura", "train", wish.dataset, *wish.further.split()]
+    words += ["--recipe", wish.recipe, "--epsilon", wish.epsilon]
     for line in write_options(read_options(wish.options)).splitlines():
         words += ["--option", line.replace(" = ", "=", 1)]
     words += ["--evaluate", wish.evaluation] if wish.evaluation else []
@@ -167,22 +176,30 @@ def _page(
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
-    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None}
+    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None, "paying": []}
+    values |= {"offered": [], "left_out": 0}
     with transaction(dashboard.factory, read_only=True) as session:
         trained = _datasets(session, wish.dataset)
         dataset = next((row for row in trained if row.id == wish.dataset), trained[0] if trained else None)
         if dataset is not None and dataset.account_id is not None:
-            payer = accounts.read(session, dataset.account_id)
-            most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
-            wish = _completed(wish, dataset, most)
+            chosen = set(wish.further.split()) - {dataset.id}
+            first, *offered = plans.read_together(session, find(session, Dataset, dataset.id), chosen)
+            read = [first, *(one for one in offered if one.dataset.id in chosen)]
+            payers = {one.payer.id: one.payer for one in read}
+            payer = min(payers.values(), key=lambda one: one.balance.affordable_epsilon if one.balance else -1.0)
+            most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon  # the one that has least left
+            wish = _completed(wish, [one.dataset.id for one in read], most)
             values |= {"public": releases.datasets_like(session, dataset), "most": most, "payer": payer}
+            values |= {"first": first, "offered": offered, "left_out": len(chosen) + 1 - len(read)}
             if payer.balance is not None and most == 0:
-                of_account = Release.account_id == dataset.account_id
+                of_account = Release.account_id == payer.id
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and refused is None:
                 try:
-                    values["plan"] = plans.plan(session, dashboard.service.settings, _body(wish, JobRequest))
-                    values["command"] = _command(wish)
+                    plan = plans.plan(session, dashboard.service.settings, _body(wish, JobRequest))
+                    values |= {"plan": plan, "command": _command(wish)}
+                    parts: Sequence[PlannedCohort | PlanRecord] = plan.cohorts or [plan]
+                    values["paying"] = [(payers[part.budget.account_id], part) for part in parts]
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -230,9 +247,13 @@ def _datasets(session: Session, chosen: str) -> list[DatasetRecord]:
     return [dataset_view(row) for row in newest]
 
 
-def _completed(wish: Wish, dataset: DatasetRecord, most: float) -> Wish:
-    """Fill in what was left open: the dataset, and an epsilon that the account has left."""
-    values: Mapping[str, str] = vars(wish) | {"dataset": dataset.id}
+def _completed(wish: Wish, read: Sequence[str], most: float) -> Wish:
+    """Fill in what was left open: the dataset, and an epsilon that every account has left.
+
+    Args:
+        read: ids of the datasets that are read, the first one and those that can be read together with it.
+    """
+    values: Mapping[str, str] = vars(wish) | {"dataset": read[0], "further": " ".join(read[1:])}
     if not wish.epsilon:
         values = {**values, "epsilon": show_epsilon(min(FIRST_EPSILON, most), up=False) if most > 0 else "1"}
     return Wish(**values)

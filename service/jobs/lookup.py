@@ -85,10 +85,14 @@ def reads(dataset_id: Any) -> ColumnElement[bool]:
     return or_(Job.dataset_id == dataset_id, further)
 
 
-def paid_by(table: type[Job | Release], account_id: str) -> ColumnElement[bool]:
-    """Return the condition that an account pays for a job, or has paid for a release, alone or with others."""
-    job_id = table.id if table is Job else Release.job_id
+def paid_by(table: type[Job | Release | Sweep], account_id: str) -> ColumnElement[bool]:
+    """Return the condition that an account pays for a job or a search, or has paid for a release, alone or with
+    others.
+    """
+    job_id = Release.job_id if table is Release else Job.id
     further = exists().where(FurtherDataset.job_id == job_id, FurtherDataset.account_id == account_id)
+    if table is Sweep:  # whose trials name them
+        further = further.where(Job.sweep_id == Sweep.id)
     return or_(table.account_id == account_id, further)
 
 

@@ -1,8 +1,9 @@
 """Sweeps: hyper-parameter searches whose whole price is held before the first trial starts.
 
 A search that pays as it goes stops half-way when the budget ends, and nobody knows which half. Here the price of every
-trial is held in one transaction, or of none. It is no new primitive of the ledger: it is one hold for each trial,
-admitted under the account's lock, which is taken before the sum is compared with the rest and kept until the commit.
+trial is held in one transaction, or of none. It is no new primitive of the ledger: it is one hold for each trial on
+each account that pays, admitted under the accounts' locks. These are taken, in the order of the accounts' ids, before
+the sums are compared with what is left, and kept until the commit.
 So nothing can squeeze in between, and whoever comes next sees all the holds or none.
 
 Every trial is paid for, the bad ones too. Which one is best is read from measurements on a *public* dataset; that is
@@ -56,16 +57,21 @@ def submit_sweep(
     trials: Sequence[Trial],
     evaluation_dataset_id: str | None,
     now: datetime,
+    further_dataset_ids: Sequence[str] = (),
 ) -> Sweep:
-    """Accept a sweep: the price of all its trials is held from now on. Nothing is written unless everything is right.
+    """Accept a sweep: the price of all its trials is held from now on, on each account that it reads a dataset of.
+    Nothing is written unless everything is right.
+
+    Args:
+        further_dataset_ids: further private datasets, which every trial reads together with the first.
 
     Raises:
         InvalidInput: an argument is out of range; for a trial, the message says which.
         NotFound: no such dataset.
         Conflict: a dataset's content has not arrived.
-        SweepTooExpensive: the trials together cost more than the account has left; carries every number.
-        AccountFrozen: the account takes no new jobs.
-        RateChanged: the account's limit was raised again and again while this was priced.
+        SweepTooExpensive: the trials together cost more than an account has left; carries every number.
+        AccountFrozen: an account takes no new jobs.
+        RateChanged: an account's limit was raised again and again while this was priced.
         QuotaExceeded: the project may have fewer jobs at a time than there would be.
     """
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
@@ -78,6 +84,7 @@ def submit_sweep(
         "recipe": recipe,
         "trials": [{"epsilon": trial.epsilon, "options": dict(trial.options)} for trial in trials],
         "evaluation_dataset_id": evaluation_dataset_id,
+        **({"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}),
     }
     sweep_id = new_id("swp")
     first_id = remember(session, principal, idempotency_key, body, sweep_id, now)
@@ -87,14 +94,15 @@ def submit_sweep(
     def held_on(trained: TrainingSet) -> Sweep:
         require_content(session, trained, recipe, evaluation_dataset_id)
         plans = [_plan(session, trained, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
-        for plan in plans:  # before the account is locked: a deletion locks datasets first, and accounts after them
+        for plan in plans:  # before an account is locked: a deletion locks datasets first, and accounts after them
             require_anchors_ready(session, plan)
-        account = ledger.lock_to_hold(session, trained.account.id, trained.privacy_filter)
-        trained = replace(trained, account=account)  # it may have been lowered, or have paid for others, meanwhile
-        _require_affordable(session, trained, trials)
+        for payer in sorted(trained.payers, key=lambda one: one.account.id):
+            account = ledger.lock_to_hold(session, payer.account.id, payer.privacy_filter)
+            # It may have been lowered, or have paid for others, meanwhile.
+            _require_affordable(session, replace(payer, account=account), trials)
         sweep = Sweep(
             id=sweep_id,
-            account_id=account.id,
+            account_id=trained.account.id,
             dataset_id=dataset_id,
             name=name,
             recipe=recipe,
@@ -108,10 +116,10 @@ def submit_sweep(
             ask = Ask(new_id("job"), now + timedelta(microseconds=position))
             named = {"evaluation_dataset_id": evaluation_dataset_id, "sweep_id": sweep_id}
             hold_price(session, ask, trained, plan, epsilon=trial.epsilon, options=trial.options, **named)
-        quotas.require_jobs(session, account.project_id, now=now)
+        quotas.require_jobs(session, trained.account.project_id, now=now)
         return sweep
 
-    return at_the_present_rate(session, dataset_id, held_on)
+    return at_the_present_rate(session, dataset_id, held_on, further_dataset_ids)
 
 
 def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:

@@ -25,7 +25,7 @@ from service.jobs.lookup import get_dataset, reads
 from service.ledger import Account, Unit
 
 FURTHER_MAX = 15  # besides the first
-_ALIKE = ("classes", "height", "width", "channels")
+ALIKE = ("classes", "height", "width", "channels")  # of datasets that are read together
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,10 @@ class TrainingSet:
     @property
     def payers(self) -> tuple[TrainingSet, ...]:
         """The first of each account, in their order: this one pays, and whoever else has a dataset here."""
-        return tuple({one.account.id: one for one in reversed(self.all)}.values())[::-1]
+        first: dict[str, TrainingSet] = {}
+        for one in self.all:
+            first.setdefault(one.account.id, one)
+        return tuple(first.values())
 
     @property
     def facts(self) -> PublicFacts:
@@ -110,7 +113,9 @@ def training_set(
         raise InvalidInput("A dataset is named twice: name each that is to be read once.")
     further = tuple(_alone(session, further_id, lock=lock) for further_id in further_ids)
     for one in further:
-        _require_alike(first, one)
+        apart = why_apart(first.dataset, first.account, one.dataset, one.account)
+        if apart is not None:
+            raise apart
     return replace(first, further=further)
 
 
@@ -143,32 +148,36 @@ def _alone(session: Session, dataset_id: str, *, lock: bool) -> TrainingSet:
     return trained
 
 
-def _require_alike(first: TrainingSet, other: TrainingSet) -> None:
-    """Let a dataset pass that can be one with another: its images are alike, and its units are of the same kind.
+def why_apart(first: Dataset, payer: Account, other: Dataset, other_payer: Account) -> InvalidInput | None:
+    """Say why two private datasets cannot be one; None where they can: their images are alike, and their units are of
+    the same kind.
 
     Nothing that is private is asked: that no unit is in two accounts was settled when the images arrived.
+
+    Args:
+        payer: the account of the first one; likewise `other_payer`.
     """
-    names = f"Datasets *{first.dataset.name}* and *{other.dataset.name}*"
-    different = [name for name in _ALIKE if getattr(first.dataset, name) != getattr(other.dataset, name)]
+    names = f"Datasets *{first.name}* and *{other.name}*"
+    different = [name for name in ALIKE if getattr(first, name) != getattr(other, name)]
     if different:
-        raise InvalidInput(
+        return InvalidInput(
             f"{names} cannot be read together: their {', '.join(different)} differ. Declare them alike.",
             different=different,
         )
-    if first.account.project_id != other.account.project_id:
-        raise InvalidInput(f"{names} cannot be read together: they belong to two projects, and a release has one.")
-    if (first.account.unit, first.account.adjacency) != (other.account.unit, other.account.adjacency):
-        raise InvalidInput(
-            f"{names} cannot be read together: account *{first.account.name}* protects {first.units} and account "
-            f"*{other.account.name}* {other.units}, and a training protects the one or the other."
+    if payer.project_id != other_payer.project_id:
+        return InvalidInput(f"{names} cannot be read together: they belong to two projects, and a release has one.")
+    if (payer.unit, payer.adjacency) != (other_payer.unit, other_payer.adjacency):
+        return InvalidInput(
+            f"{names} cannot be read together: account *{payer.name}* protects {payer.unit.value}s and account "
+            f"*{other_payer.name}* {other_payer.unit.value}s, and a training protects the one or the other."
         )
-    recognised = first.dataset.subjects_recognised and other.dataset.subjects_recognised
-    if first.account.unit is Unit.SUBJECT and not recognised:
-        raise InvalidInput(
+    if payer.unit is Unit.SUBJECT and not (first.subjects_recognised and other.subjects_recognised):
+        return InvalidInput(
             f"{names} cannot be read together: their accounts protect subjects, and nobody knows whether somebody is "
             "in both, for the ids of one of them ended with its upload. Declare it again with subjects_recognised, and "
             "upload it with the same ids."
         )
+    return None
 
 
 def units_declared(session: Session, dataset: Dataset, account: Account) -> int:

@@ -15,7 +15,7 @@ from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord, record_of
-from obscura.wire.words import EntryKind
+from obscura.wire.words import TRAIN, EntryKind
 from service import ledger
 from service.access import require_visible, visible
 from service.db.access_tables import Decision
@@ -161,7 +161,8 @@ def cohorts(session: Session, seen: Payer) -> list[Payer]:
         seen: the account, as `read` shows it.
     """
     pairs = visible(session, FurtherDataset, select(Job.account_id, FurtherDataset.account_id).distinct())
-    read_together = session.execute(pairs.join(Job, Job.id == FurtherDataset.job_id)).all()
+    trainings = pairs.join(Job, Job.id == FurtherDataset.job_id).where(Job.kind == TRAIN)
+    read_together = session.execute(trainings).all()
     found, reached = set[str](), {seen.id}
     while reached - found:
         found = found | reached

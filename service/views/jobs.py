@@ -243,6 +243,16 @@ def _record(
 
 
 @dataclass(frozen=True)
+class CohortView:
+    """An account that pays for a training on several datasets, on the training's page: these, by their ids."""
+
+    payer: Payer
+    hold: ledger.Hold
+    price_epsilon: float
+    datasets: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class JobView:
     """A job in a list of a page: its record, of which no amount is shown there, and what people are told besides."""
 
@@ -267,6 +277,8 @@ class WholeJob(JobView):
     payer: Payer | None
     hold: ledger.Hold | None
     made: Any  # the record of what it makes; None where that is no row of its own
+    cohorts: Sequence[CohortView]  # where several accounts or datasets pay
+    further: Mapping[str, str]  # of a preview: further datasets, by their ids
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
@@ -321,13 +333,39 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[s
         raise NotFound("There is no such job.")
     paid = payments_of(session, [row])
     (listed,) = _views(session, [row], now, paid, _useful_from_nano(session, [row]))
+    makes = None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id))
     whole = WholeJob(
         **vars(listed),
         payer=None if row.hold_id is None else paid.payer(row.account_id),
         hold=None if row.hold_id is None else paid.holds[row.hold_id],
-        made=None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id)),
+        made=makes,
+        cohorts=_cohort_views(session, paid, listed.job.cohorts),
+        further=names_of(session, getattr(makes, "further_dataset_ids", [])),
     )
     return whole, row.plan or {}
+
+
+def _cohort_views(session: Session, paid: Payments, cohorts: Sequence[JobCohort]) -> list[CohortView]:
+    holds = {hold.account_id: hold for hold in paid.holds.values()}
+    names = names_of(session, [dataset_id for cohort in cohorts for dataset_id in cohort.dataset_ids])
+    return [
+        CohortView(
+            payer=paid.payer(cohort.account_id),
+            hold=holds[cohort.account_id],
+            price_epsilon=cohort.price_epsilon,
+            datasets={dataset_id: names[dataset_id] for dataset_id in cohort.dataset_ids},
+        )
+        for cohort in cohorts
+    ]
+
+
+def names_of(session: Session, dataset_ids: Sequence[str]) -> dict[str, str]:
+    """Return the names of datasets by their ids, in their order; the id itself of one that was erased."""
+    if not dataset_ids:
+        return {}
+    named = visible(session, Dataset, select(Dataset.id, Dataset.name)).where(Dataset.id.in_(dataset_ids))
+    names = {row.id: row.name for row in session.execute(named)}
+    return {dataset_id: names.get(dataset_id, dataset_id) for dataset_id in dataset_ids}
 
 
 def page(

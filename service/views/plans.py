@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import BudgetFacts, PlannedCohort, PlanRecord, PlanRequest, StageFacts
+from obscura.wire.schemas import DatasetRecord
+from obscura.wire.words import DatasetState, Visibility
 from privacy.plans.plan import Plan
 from service import jobs, ledger
+from service.access import visible
+from service.db.dataset_tables import Dataset
 from service.errors import InvalidInput
-from service.jobs.training_sets import TrainingSet, training_set
+from service.jobs.training_sets import ALIKE, TrainingSet, training_set, why_apart
 from service.settings import Settings
+from service.views.accounts import Payer, Payments
+from service.views.datasets import dataset
+from service.views.rows import ROWS_MAX
 
 _EXTRACTORS_NAMED_MAX = 10
 
@@ -82,6 +92,34 @@ def _cohorts(trained: TrainingSet, made: Plan, epsilon: float) -> list[PlannedCo
             )
         )
     return cohorts
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A private dataset on a page that plans a training, and the account that pays where it is read."""
+
+    dataset: DatasetRecord
+    payer: Payer
+
+
+def read_together(session: Session, first: Dataset, chosen: Collection[str] = ()) -> list[Companion]:
+    """Return a private dataset, and those that have their images and can be read together with it, newest first.
+
+    Args:
+        session: Any transaction.
+        first: The dataset.
+        chosen: Ids of datasets that are among them in any case, if they can be read.
+    """
+    shape = [getattr(Dataset, name) == getattr(first, name) for name in ALIKE if name != "classes"]
+    there = Dataset.visibility == Visibility.PRIVATE, Dataset.state == DatasetState.READY, Dataset.id != first.id
+    picked = Dataset.id.in_(chosen)
+    newest = visible(session, Dataset).where(*there, *shape).order_by(picked.desc(), Dataset.created_at.desc())
+    rows = [first, *session.scalars(newest.limit(ROWS_MAX))]
+    paid = Payments.read(session, (row.account_id for row in rows))
+    account_of = {row.id: paid.accounts[str(row.account_id)] for row in rows}
+    alike = [row for row in rows[1:] if why_apart(first, account_of[first.id], row, account_of[row.id]) is None]
+    payers = {account_id: paid.payer(account_id) for account_id in {str(row.account_id) for row in (first, *alike)}}
+    return [Companion(dataset(row), payers[str(row.account_id)]) for row in (first, *alike)]
 
 
 def require_extractor(settings: Settings, plan: Plan) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,21 +10,20 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
-from obscura.wire.schemas import DatasetRecord, to_the_minute
+from obscura.wire.job_schemas import FINAL_STATES, JobCohort, SweepCohort, SweepRecord, SweepTotals, TrialFacts
+from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, HoldState
-from service import ledger
 from service.access import find, visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
 from service.errors import LedgerCorruption
 from service.jobs.kind import failure_of
 from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
-from service.jobs.lookup import get_sweep
+from service.jobs.lookup import get_sweep, paid_by
 from service.jobs.sweeps import sweeps_measured
+from service.ledger import Hold
 from service.views.accounts import Payer, Payments
-from service.views.datasets import dataset
-from service.views.jobs import ON_PAGES, JobView
+from service.views.jobs import ON_PAGES, JobView, cohorts_of, names_of, payments_of
 from service.views.jobs import views as job_views
 
 SWEEPS_SHOWN = 6
@@ -35,7 +34,9 @@ _TRIALS = (
     .order_by(Job.created_at)
 )
 # What a list shows of trials: how many have ended, and what they hold.
-_STATES = select(Job.id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(Job.kind == TRAIN)
+_STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(
+    Job.kind == TRAIN
+)
 
 
 def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
@@ -45,12 +46,12 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
         LedgerCorruption: The log contradicts what one of them holds, or its account.
     """
     trials = _trials(session, rows)
-    return _records(session, rows, trials, _payments(session, rows, trials).require_sound())
+    return _records(session, rows, trials, payments_of(session, trials).require_sound())
 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """A sweep in a list of a page. Where its payer is in doubt, no amount of it is shown."""
+    """A sweep in a list of a page, with what its first account pays. Where that is in doubt, no amount is shown."""
 
     id: str
     name: str
@@ -66,12 +67,12 @@ class SweepRow:
 def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRow]:
     """Return the latest sweeps, of an account or of any, newest first."""
     latest = visible(session, Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
-    rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
+    rows = session.scalars(latest if account_id is None else latest.where(paid_by(Sweep, account_id))).all()
     if not rows:
         return []
     found = visible(session, Job, _STATES).where(Job.sweep_id.in_([row.id for row in rows]))
     trials: Sequence[Any] = session.execute(found).all()
-    paid = _payments(session, rows, trials)
+    paid = payments_of(session, trials)
     payers = {id: paid.payer(id) for id in {row.account_id for row in rows}}
     return [
         _listed(row, [trial for trial in trials if trial.sweep_id == row.id], paid, payers[row.account_id])
@@ -89,7 +90,7 @@ def _listed(row: Sweep, trials: Sequence[Row[Any]], paid: Payments, payer: Payer
         trials=len(trials),
         ended=sum(trial.state in FINAL_STATES for trial in trials),
         price_nano=row.price_nano,
-        held_nano=sum(map(_held_nano, holds)),
+        held_nano=sum(map(_still_held, holds)),
         spent_nano=sum(hold.captured_nano for hold in holds),
     )
 
@@ -105,12 +106,15 @@ class TrialView:
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep on its own page. Where its payer is in doubt, no amount of it is shown."""
+    """A sweep on its own page, with the names of all that it reads, by their ids. Where its payer is in doubt, no
+    amount of it is shown."""
 
     sweep: SweepRecord
     payer: Payer
-    dataset: DatasetRecord
+    datasets: Mapping[str, str]
+    classes: int
     trials: Sequence[TrialView]
+    cohorts: Sequence[tuple[Payer, SweepCohort]]
 
     @property
     def active(self) -> bool:
@@ -131,14 +135,23 @@ def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
     """
     row = get_sweep(session, sweep_id)
     rows = _trials(session, [row])
-    paid = _payments(session, [row], rows)
+    paid = payments_of(session, rows)
     (sweep,) = _records(session, [row], rows, paid)
     names = differing([trial.options for trial in sweep.trials])
     trials = [
         TrialView(shown, trial, {name: value for name, value in trial.options.items() if name in names})
         for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
     ]
-    return SweepView(sweep, paid.payer(row.account_id), dataset(find(session, Dataset, row.dataset_id)), trials)
+    read = [dataset_id for cohort in sweep.cohorts for dataset_id in cohort.dataset_ids] or [row.dataset_id]
+    payers = [paid.payer(cohort.account_id) for cohort in sweep.cohorts]
+    return SweepView(
+        sweep,
+        paid.payer(row.account_id),
+        datasets=names_of(session, read),
+        classes=len(find(session, Dataset, row.dataset_id).classes),
+        trials=trials,
+        cohorts=list(zip(payers, sweep.cohorts, strict=True)),
+    )
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -152,25 +165,71 @@ def _trials(session: Session, rows: Sequence[Sweep]) -> Sequence[Row[Any]]:
     return session.execute(trials).all() if rows else []
 
 
-def _payments(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]]) -> Payments:
-    return Payments.read(session, (row.account_id for row in rows), (trial.hold_id for trial in trials))
-
-
 def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]], paid: Payments) -> list[SweepRecord]:
     newest = newest_on_own_dataset(session, trials)
+    together = cohorts_of(session, trials, paid)
     measuring = sweeps_measured(session, [row.id for row in rows])
     return [
         _record(
             row,
             [_trial(job, paid, newest.get(job.release_id)) for job in trials if job.sweep_id == row.id],
-            paid.epsilon_of(row.account_id),
+            paid,
+            [together[job.id] for job in trials if job.sweep_id == row.id and job.id in together],
             row.id in measuring,
         )
         for row in rows
     ]
 
 
-def _record(row: Sweep, trials: list[TrialFacts], epsilon_of: Callable[[int], float], measuring: bool) -> SweepRecord:
+def _totals(paid: Payments, account_id: str, price_nano: int, held_nano: int, spent_nano: int) -> SweepTotals:
+    epsilon_of = paid.epsilon_of(account_id)
+    return SweepTotals(
+        price_nano=price_nano,
+        held_nano=held_nano,
+        spent_nano=spent_nano,
+        returned_nano=price_nano - held_nano - spent_nano,
+        price_epsilon=epsilon_of(price_nano),
+        spent_epsilon=epsilon_of(spent_nano),
+    )
+
+
+def _cohort(paid: Payments, trials: Sequence[TrialFacts], cohort: JobCohort) -> SweepCohort:
+    """Return what an account pays for trials that read several datasets; it pays for each.
+
+    Args:
+        cohort: of any trial: all of them name the same datasets.
+    """
+    ids = {trial.job_id for trial in trials}
+    holds = [hold for hold in paid.holds.values() if hold.job_id in ids and hold.account_id == cohort.account_id]
+    return SweepCohort(
+        account_id=cohort.account_id,
+        dataset_ids=cohort.dataset_ids,
+        totals=_totals(
+            paid,
+            cohort.account_id,
+            sum(hold.amount_nano for hold in holds),
+            sum(_still_held(hold) for hold in holds),
+            sum(hold.captured_nano for hold in holds),
+        ),
+    )
+
+
+def _still_held(hold: Hold) -> int:
+    return hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0
+
+
+def _record(
+    row: Sweep, trials: list[TrialFacts], paid: Payments, together: Sequence[Sequence[JobCohort]], measuring: bool
+) -> SweepRecord:
+    """Return a sweep's record.
+
+    Args:
+        row: The sweep.
+        trials: Its trials.
+        paid: Its accounts, and the holds of its trials.
+        together: Of each trial the accounts that pay, where several datasets are read.
+        measuring: Whether a release of it is being measured.
+    """
     held_nano, spent_nano = sum(trial.held_nano for trial in trials), sum(trial.spent_nano for trial in trials)
     measured = {trial.job_id: figure for trial in trials if (figure := trial.compared_by) is not None}
     ended = all(trial.state in FINAL_STATES for trial in trials) and not measuring
@@ -182,14 +241,8 @@ def _record(row: Sweep, trials: list[TrialFacts], epsilon_of: Callable[[int], fl
         recipe=row.recipe,
         state="ended" if ended else "open",
         trials=trials,
-        totals=SweepTotals(
-            price_nano=row.price_nano,
-            held_nano=held_nano,
-            spent_nano=spent_nano,
-            returned_nano=row.price_nano - held_nano - spent_nano,
-            price_epsilon=epsilon_of(row.price_nano),
-            spent_epsilon=epsilon_of(spent_nano),
-        ),
+        totals=_totals(paid, row.account_id, row.price_nano, held_nano, spent_nano),
+        cohorts=[_cohort(paid, trials, cohort) for cohort in (together[0] if together else [])],
         best_job_id=max(measured, key=lambda job_id: measured[job_id]) if measured else None,
         created_at=row.created_at,
     )
@@ -202,7 +255,7 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
         state=row.state.value,
         options=row.options,
         epsilon=row.epsilon,
-        held_nano=_held_nano(hold),
+        held_nano=_still_held(hold),
         charged_nano=hold.charged_nano,
         spent_nano=hold.captured_nano,
         spent_epsilon=paid.epsilon_of(row.account_id)(hold.captured_nano),
@@ -214,11 +267,7 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
     )
 
 
-def _hold_of(trial: Row[Any], paid: Payments) -> ledger.Hold:
+def _hold_of(trial: Row[Any], paid: Payments) -> Hold:
     if trial.hold_id is None or trial.epsilon is None:
         raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=trial.id)
     return paid.holds[trial.hold_id]
-
-
-def _held_nano(hold: ledger.Hold) -> int:
-    return hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0

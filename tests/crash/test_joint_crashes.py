@@ -74,6 +74,29 @@ def test_a_request_that_died_between_the_holds_has_held_nothing(joint):
     joint.assert_sound()
 
 
+@pytest.mark.parametrize("place", ["joint.hold", "joint.hold@3", "hold.after@2"])
+def test_a_request_for_a_search_that_died_between_the_holds_has_held_none_of_its_trials(joint, place):
+    """The holds of three trials on two accounts: before the second one, before the last one, and after the fourth."""
+    body = {"name": "temperatures", "dataset_id": joint.shop.dataset_id, "further_dataset_ids": [joint.dataset_id]}
+    body |= {"recipe": "datalens", "epsilon": 0.5, "trials": [{"options": OPTIONS}] * 3}
+    joint.ask(place, path="/v1/sweeps", **body).killed()
+    assert jobs_of(joint.scene) == []
+    payers = joint.shop.account_id, joint.account_id
+    assert [joint.shop.do(ledger.balance, each).held_nano for each in payers] == [0, 0]
+    told = json.loads(joint.ask(path="/v1/sweeps", **body).survived().said)
+    again = json.loads(joint.ask(path="/v1/sweeps", **body).survived().said)
+    assert told["id"] == again["id"]
+    trials = [trial["job_id"] for trial in told["trials"]]
+    assert (sorted(jobs_of(joint.scene)), len(trials)) == (sorted(trials), 3)
+    assert {state for job_id in trials for state in joint.states(job_id)} == {HoldState.HELD}
+    held = {cohort["account_id"]: cohort["totals"]["held_nano"] for cohort in told["cohorts"]}
+    assert held == {each: joint.shop.do(ledger.balance, each).held_nano for each in payers}
+    joint.scene.attempt(trials[0]).survived()
+    joint.ask(path=f"/v1/sweeps/{told['id']}/cancel").survived()
+    assert [joint.states(job_id) for job_id in trials] == [{HoldState.CAPTURED}, *[{HoldState.RETURNED}] * 2]
+    joint.assert_sound()
+
+
 @pytest.mark.parametrize("place", RUNNERS)
 def test_the_next_attempt_goes_on_after_a_runner_died_between_the_holds(joint, place):
     state, charges = RUNNERS[place]

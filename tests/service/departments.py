@@ -9,7 +9,8 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,17 @@ from urllib.parse import urlencode
 
 import pytest
 from fastapi.routing import APIRoute
+from sqlalchemy import select
 
 from obscura.wire.ids import introduce
 from service import dashboard
 from service.api.routes import routers
 from service.dashboard.access import COOKIE
 from service.dashboard.sessions import form_token
+from service.db.access_tables import Person
 from service.db.project_tables import DEFAULT_PROJECT
+from service.db.session import transaction
+from service.people.roles import Claims, roles
 from service.settings import Settings
 from tests.conftest import clear_postgres
 from tests.service.reading_routes import TestClient, address, stocked
@@ -147,6 +152,47 @@ def key_of(admin: TestClient, role: str, name: str, project_id: str) -> str:
     body = {"name": name, "introduction": introduction, "reason": "a test", "project_id": project_id}
     assert admin.post("/v1/admins", json=body).raise_for_status().json()["admin"]["project_id"] == project_id
     return token
+
+
+@dataclass(frozen=True)
+class Vouching:
+    """In the place of a sign-in provider: says who has signed in, as `Provider.finish` says it of an answer."""
+
+    claims: Claims
+
+    def finish(self, _cookie: str, _answer: Mapping[str, str]) -> tuple[Claims, str, str]:
+        return self.claims, "a refresh token", "/"
+
+
+def signed_in_people(department: Department) -> dict[tuple[str, str], TestClient]:
+    """Browsers in which people have signed in with a provider, named as `Department.clients` are.
+
+    For each role there is one person, who has it in both projects, with a session in each. The service makes them as
+    ever once the provider has answered; `tests/service/sign_on` has a real one. Afterwards there is none again, and its
+    word holds for as long as it is needed.
+    """
+    (other,) = department.clients["owner", "theirs"].get("/v1/projects").json()["items"]
+    projects = {"ours": DEFAULT_PROJECT, "theirs": other["id"]}
+    app: Any = department.clients["admin", "nobody"].app
+    usual, factory = app.state.service, app.state.factory
+    groups = {f"{role}s": dict.fromkeys(projects.values(), role) for role in ROLES}
+    told = {"oidc_issuer": "https://people.example.org", "oidc_groups": groups, "oidc_admin_group": "admins"}
+    settings, browsers = usual.settings.model_copy(update=told), {}
+    for role, (whose, project) in (*product(ROLES, projects.items()), ("admin", ("nobody", None))):
+        claims = Claims(role, [f"a person, {role}"], None, frozenset({f"{role}s"}))
+        app.state.service = replace(usual, settings=settings, provider=Vouching(claims))
+        base_url = str(department.clients["admin", "nobody"].base_url)
+        browser = TestClient(app, follow_redirects=False, base_url=base_url)
+        assert browser.get("/login/callback").status_code == 200
+        with transaction(factory) as session:
+            person = session.scalars(select(Person).where(Person.subject == role)).one()
+            person.confirmed_at = person.keys_until = person.confirmed_at + timedelta(days=1)
+            (chosen,) = [key.id for key in roles(session, person) if key.project_id == project]
+        form = {"token": form_token(browser.cookies[COOKIE]), "role": chosen}
+        assert browser.post("/you/project", data=form).headers["location"] == "/you"
+        browsers[role, whose] = browser
+    app.state.service = usual
+    return browsers
 
 
 def share(department: Department) -> None:

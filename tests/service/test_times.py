@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 from pydantic import BaseModel
@@ -10,12 +11,13 @@ from pydantic import BaseModel
 from obscura.wire.schemas import Minute, to_the_minute
 from obscura.wire.words import EntryKind
 from service import ledger
+from service import times as clocks
 from service.api.routes import routers
 from service.db.base import new_id
 from service.db.session import transaction
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
-from service.times import EXACT, to_the_hour
+from service.times import EXACT, WatchedClock, to_the_hour
 from tests.service.holds import hold_at_present_rate
 from tests.service.people import approve_raise, make_key
 
@@ -138,3 +140,14 @@ def test_every_time_of_an_answer_is_shown_to_the_minute_but_what_the_log_says():
                 exactly.add(f"{record.__name__}.{name}")
     assert exactly == {"EntryRecord.created_at"}
     assert coarse > 15
+
+
+def test_a_clock_is_proved_by_a_day_in_which_nobody_sets_it(monkeypatch):
+    seconds, shown = 0.0, ASKED
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: seconds))
+    watched, proved = WatchedClock(shown), []
+    for hours, jump in ((23, 0), (2, 0), (1, 24 * 365), (23, 0), (1, 0)):
+        seconds += hours * 3600
+        shown += timedelta(hours=hours + jump)
+        proved.append(watched.is_proved(shown))
+    assert proved == [False, True, False, False, True]

@@ -56,14 +56,16 @@ def alike_block(
 
 def in_blocks(private_images: npt.NDArray[np.uint8], compute: Compute, size: int) -> Tensor:
     """Compute images (n, ...) in blocks of one size, the last one filled up with black ones: (n, ...). PRIVATE."""
-    n = len(private_images)
-    parts = []
+    n, found = len(private_images), torch.empty(0)
     for at in range(0, max(1, n), size):  # of no images, the shape
         block = np.zeros((size, *private_images.shape[1:]), dtype=np.uint8)
         there = private_images[at : at + size]
         block[: len(there)] = there
-        parts.append(compute(block))
-    return torch.cat(parts)[:n]
+        part = compute(block)
+        if at == 0:
+            found = part.new_empty(n, *part.shape[1:])
+        found[at : at + size] = part[: len(there)]
+    return found
 
 
 def computed_alike(private_images: npt.NDArray[np.uint8], compute: Compute, most: int) -> Tensor:

@@ -36,6 +36,7 @@ from service.queue import TASK_RUN_JOB
 from service.settings import Settings
 from service.storage import is_elsewhere
 from service.storage.interface import StorageUnavailable
+from service.times import WatchedClock
 from workers.supervise import app as tasks
 from workers.supervise.attempts import Attempt, claim_job, claim_next, worker_name
 from workers.supervise.reconcile import RECONCILE_SECONDS, reconcile, sweep
@@ -140,6 +141,7 @@ class Workplace:
 
 def register(app: Celery, workplace: Workplace) -> None:
     """Add the tasks to a Celery application."""
+    watched = WatchedClock(datetime.now(UTC))  # processes that are forked off later go on with it
 
     @app.task(name=TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
     def run_job(job_id: str) -> None:
@@ -151,7 +153,8 @@ def register(app: Celery, workplace: Workplace) -> None:
     def put_in_order() -> None:
         with _sessions(workplace.settings) as factory:
             reconcile(workplace.settings, factory, send=workplace.send, now=datetime.now(UTC))
-            sweep(workplace.settings, factory, now=datetime.now(UTC))
+            now = datetime.now(UTC)
+            sweep(workplace.settings, factory, now=now, proved=watched.is_proved(now))
 
 
 def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:

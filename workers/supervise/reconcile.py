@@ -32,6 +32,7 @@ from service.logs import get_logger
 from service.settings import Settings
 from service.storage import is_elsewhere, storage_of, trash
 from service.storage.interface import UNFINISHED, Storage, work_key
+from service.times import SETTLED, WatchedClock
 from workers.supervise.attempts import claim_job
 
 RECONCILE_SECONDS = 15.0
@@ -119,21 +120,28 @@ def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) 
         return len(silent)
 
 
-def sweep(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
+def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved: bool = False) -> int:
     """Put folders into the trash that nothing will ever publish or go on with; returns how many.
 
     These are work folders of ended jobs, artifacts of jobs that ended without them, unfinished folders that nobody
     writes to any more, and samples that are older than `Settings.samples_days`. What the database does not know is left
     alone: it may be the database that is wrong. So nothing is moved, and nothing in the trash removed, while anything
-    stands that was found, nor before the ledger has been verified once more.
+    stands that was found, nor before the ledger has been verified once more. By a clock that has just jumped ahead
+    everything would be old, so nothing is until it is believed.
 
     Args:
         now: aware.
+        proved: whether the clock is known to have gone on as it should for a day (`service.times.WatchedClock`). It is
+            believed as well where it agrees with a job.
     """
     storage = storage_of(settings)
     doomed = _doomed(storage, factory)
     overdue = trash.waiting_since(storage, now - timedelta(days=settings.trash_days))
+    if overdue and not (proved or _agrees(factory, now, settings.trash_days)):
+        overdue = []
     old = _old_samples(settings, factory, now)
+    if old and not (proved or _agrees(factory, now, settings.samples_days)):
+        old = []
     if not doomed and not overdue and not old:
         return 0
     with transaction(factory, read_only=True) as session:
@@ -148,6 +156,15 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
     for key in overdue:
         trash.remove_for_good(storage, key)
     return sum(trash.put_away(storage, key, now=now) for key in doomed)
+
+
+def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:
+    """Tell whether a job was made within these days, and more than a day ago: then the clock has not just jumped."""
+    if not days:
+        return True  # what is removed at once is so by any clock
+    made = select(Job.id).where(Job.created_at >= now - timedelta(days=days), Job.created_at <= now - SETTLED)
+    with transaction(factory, read_only=True) as session:
+        return session.scalar(made.limit(1)) is not None
 
 
 def _old_samples(settings: Settings, factory: SessionFactory, now: datetime) -> list[str]:
@@ -205,11 +222,13 @@ class Reconciler(Background):
 
     def _work(self) -> None:
         swept = -math.inf
+        watched = WatchedClock(self._clock())
         while True:
             try:
                 reconcile(self._settings, self._factory, send=self._send, now=self._clock())
                 if time.monotonic() - swept > SWEEP_SECONDS:
-                    sweep(self._settings, self._factory, now=self._clock())
+                    now = self._clock()
+                    sweep(self._settings, self._factory, now=now, proved=watched.is_proved(now))
                     swept = time.monotonic()
             except Exception as error:  # the next round tries again
                 get_logger(__name__).error("reconcile_failed", error=type(error).__name__)

@@ -36,7 +36,8 @@ POWER, OFFSET, PLANES = 0.02, 0.25, (1.0, 0.08, 0.035)
 TEXTURE_POWER, TEXTURE_OFFSET = 0.045, 0.1
 TEXTURE_LENGTHS, TEXTURE_HARMONICS = (1.0, 0.16), (1.0, 0.17, 0.043, 0.006, 0.002)
 WITHIN = 0.75  # part of the power that is within the classes, in the same pictures by their folders
-LUMA_CHROMA: Array = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]]) / np.sqrt([[3.0], [2.0], [6.0]])
+COLOUR_MIX: Array = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]])  # luma and two planes of chroma
+LUMA_CHROMA: Array = COLOUR_MIX / np.sqrt([[3.0], [2.0], [6.0]])
 CENTRE = 0.5  # mid-grey: data on white and on black are as far from it
 NOISE_SHAPE = 0.25
 

@@ -18,6 +18,8 @@
     const text = await answer.text();
     if (number !== asked) return; // another one was asked for meanwhile
     place.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+    const most = place.querySelector("[data-most]")?.dataset.most; // of the account that has least left
+    if (most !== undefined) slider.max = most;
     document.dispatchEvent(new Event("filled"));
   }
 

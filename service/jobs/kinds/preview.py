@@ -6,7 +6,7 @@ nothing private is read and the ledger is not asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
 from obscura.wire.wording import show_percent
 from obscura.wire.words import Visibility
 from privacy.plans.moments.appearance import SEEN
+from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -42,8 +43,9 @@ def accept(
     epsilon: float,
     options: Mapping[str, Any],
     stand_in_dataset_id: str | None,
+    further_dataset_ids: Sequence[str] = (),
 ) -> Job:
-    """Accept the preview of a training. It needs no budget, and no content of the dataset: only what was declared.
+    """Accept the preview of a training. It needs no budget, and no content of the datasets: only what was declared.
 
     Raises:
         InvalidInput: the training cannot be planned, publishes nothing to look at or is too large to be rehearsed, or
@@ -51,17 +53,18 @@ def accept(
         NotFound: no such dataset.
         Conflict: the stand-in's content has not arrived.
     """
-    trained = training_set(session, dataset_id)
+    trained = training_set(session, dataset_id, further_dataset_ids)
     plan = plan_on(session, trained, recipe, epsilon, options)
     require_anchors_ready(session, plan)
     if RECIPES[recipe].publishes == "histogram":
         raise InvalidInput(f"The recipe {recipe} publishes counts: its plan says how far they may be off.")
-    _require_memory(trained.dataset)
+    _require_memory(trained.facts)
     if stand_in_dataset_id is not None:
         _require_stand_in(session, stand_in_dataset_id, trained.dataset)
     named = {"evaluation_dataset_id": stand_in_dataset_id}
     job = planned_job(ask, KIND.name, trained, plan, epsilon=epsilon, options=options, **named)
-    return queue_job(session, job, Preview(id=new_id("prv"), job_id=job.id, created_at=ask.now))
+    made = Preview(id=new_id("prv"), job_id=job.id, created_at=ask.now)
+    return queue_job(session, job, made, further=trained.further)
 
 
 def finish(
@@ -80,7 +83,7 @@ def finish(
     return preview
 
 
-def _require_memory(declared: Dataset) -> None:
+def _require_memory(declared: PublicFacts) -> None:
     numbers = declared.records_declared * declared.height * declared.width * declared.channels
     if numbers > STAND_IN_NUMBERS_MAX:
         raise InvalidInput(
@@ -173,6 +176,7 @@ def show(made: Preview, job: Job) -> PreviewRecord:
         failure=failure_of(job),
         created_at=made.created_at,
         finished_at=made.finished_at,
+        further_dataset_ids=[row.dataset_id for row in job.further],
     )
 
 

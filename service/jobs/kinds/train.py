@@ -18,7 +18,7 @@ from service.access import visible
 from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
-from service.db.job_tables import FailureCode, FurtherDataset, Job, Release
+from service.db.job_tables import FailureCode, Job, Release
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
 from service.jobs.endings import end_job, lock_attempt, require_sha256
@@ -159,12 +159,7 @@ def hold_price(
         if own:
             job.hold_id = held.id
     failpoint("hold.after")
-    queue_job(session, job)
-    for place, one in enumerate(trained.further, start=2):
-        row = FurtherDataset(job_id=job.id, position=place, dataset_id=one.dataset.id, account_id=one.account.id)
-        session.add(row)
-    session.flush()
-    return job
+    return queue_job(session, job, further=trained.further)
 
 
 def newest_release(session: Session, account: Account) -> str | None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from typer.testing import CliRunner
 from obscura.cli import app as cli
 from obscura.wire.words import Outcome
 from service.access import Principal, Scope
-from service.api import auditing
-from service.api.auditing import EventWriter
 from service.audit import events
 from service.audit.events import AuditLogBroken, EventReport, remove_old, verify_events
 from service.audit.signing import open_signing_key, trusted_keys
@@ -198,18 +195,6 @@ def test_a_clock_that_jumps_ahead_does_not_empty_the_log(log, settings):
     assert verified(log, settings).events == 13
     assert not remove_old(log, settings, now=other_year + 25 * HOUR)
     assert verified(log, settings).events == 1
-
-
-def test_a_clock_is_proved_by_a_day_in_which_nobody_sets_it(settings, factory, monkeypatch):
-    seconds, wall = [0.0], [NOW]
-    monkeypatch.setattr(auditing, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
-    writer = EventWriter(factory, settings, lambda: wall[0])
-    proved = []
-    for hours, jump in ((23, 0), (2, 0), (1, 24 * 365), (23, 0), (1, 0)):
-        seconds[0] += hours * 3600
-        wall[0] += (hours + jump) * HOUR
-        proved.append(writer._is_proved(wall[0]))
-    assert proved == [False, True, False, False, True]
 
 
 @pytest.mark.parametrize(

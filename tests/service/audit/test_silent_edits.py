@@ -1,7 +1,8 @@
 """No column that the product believes in can be changed behind the ledger's back: one UPDATE, one finding.
 
-The tables are those of a service that has done everything once. Every column of every table is changed in every row;
-what may be changed unseen is listed, with the reason why that does not matter or cannot be helped.
+The tables are those of a service that has done everything once. Every column of every table is changed in every row; on
+PostgreSQL, for the sake of time, until one row had a value there. What may be changed unseen is listed, with the reason
+why that does not matter or cannot be helped.
 """
 
 from __future__ import annotations
@@ -261,8 +262,9 @@ def test_a_service_that_has_done_everything_has_no_findings(world: World) -> Non
     assert kinds == {kind.value for kind in EntryKind} - {"freeze"}
 
 
+@pytest.mark.slow
 def test_no_column_can_be_changed_unseen(world: World) -> None:
-    silent, tried = [], 0
+    silent, tried, had_a_value = [], 0, set()
     with world.tampered() as session:
         sqlite = world.sqlite
         for table in Base.metadata.sorted_tables:
@@ -270,8 +272,10 @@ def test_no_column_can_be_changed_unseen(world: World) -> None:
                 continue
             for row in session.execute(select(table)).all():
                 for column in table.columns:
-                    if excused(world, session, table, row, column):
+                    if column in had_a_value or excused(world, session, table, row, column):
                         continue
+                    if not sqlite and row._mapping[column.name] is not None:
+                        had_a_value.add(column)
                     value = other_value(column, row._mapping[column.name])
                     if sqlite and isinstance(column.type, UtcDateTime):
                         value = value.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
@@ -285,7 +289,7 @@ def test_no_column_can_be_changed_unseen(world: World) -> None:
                     point.rollback()
         assert world.codes(session) == set(), "everything was put back"
     assert not silent, "\n".join(map(str, silent))
-    assert tried > 200
+    assert tried > (400 if sqlite else 100)
 
 
 def test_every_table_and_column_was_thought_of() -> None:

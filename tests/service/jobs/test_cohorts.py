@@ -107,6 +107,18 @@ def test_every_account_holds_the_price_at_its_own_rate(shop):
     assert cohorts.findings() == []
 
 
+def test_the_first_account_pays_at_its_own_rate_where_it_has_a_dataset_after_that_of_another_one_too(shop):
+    cohorts = Cohorts(shop, epsilon=20.0, delta=2e-6)
+    own = shop.declare(account_id=shop.account_id, **FEW)
+    job_id = cohorts.train(cohorts.dataset_id, own, epsilon=2.0, recipe="dp_classifier")
+    plan = plan_from_json(shop.job(job_id).plan)
+    for account_id, hold in cohorts.holds(job_id).items():
+        privacy_filter = ledger.filter_of(shop.read(ledger.get_account, account_id))
+        assert hold.amount_nano == plan.priced_by(privacy_filter, plan.budget_nano).price_nano
+    assert plan.price_nano == cohorts.holds(job_id)[shop.account_id].amount_nano
+    assert cohorts.findings() == []
+
+
 def test_a_plan_is_made_for_all_records_together(cohorts):
     alone, together = cohorts.shop.plan(), cohorts.shop.plan(further_dataset_ids=[cohorts.dataset_id])
     assert (alone.facts["units_declared"], together.facts["units_declared"]) == (60_000, 80_000)

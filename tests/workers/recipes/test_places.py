@@ -20,6 +20,7 @@ from privacy.gradients.arithmetic import exact_arithmetic, is_aligned
 from privacy.gradients.build import build_estimator
 from privacy.gradients.per_sample import Traces, trace_gradients, trainable
 from privacy.plans.dp_classifier.plan import ARCHITECTURES, DpClassifierConfig
+from privacy.plans.moments.detail import coefficients_of
 from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
@@ -32,6 +33,7 @@ from workers.recipes.dp_classifier import loop as dp_classifier
 from workers.recipes.dp_classifier.loop import FeaturesOf
 from workers.recipes.interface import TrainingData, TrustedCurator
 from workers.recipes.moments import coefficients
+from workers.recipes.moments.separable import SeparableWaves
 from workers.recipes.private_steps import PrivateSteps, Task
 
 GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")
@@ -362,7 +364,7 @@ class FaultyProducts(TorchFunctionMode):
         return found * by_place(found) if func is torch.Tensor.matmul else found
 
 
-@pytest.mark.parametrize("kind", ["coefficients", "texture", "moment votes"])
+@pytest.mark.parametrize("kind", ["coefficients", "coefficients of large images", "texture", "moment votes"])
 def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = PublicFacts(("a", "b"), 16, 16, 1, 100, "record")
     waves = moment_votes.cosine_features(facts, 20)
@@ -374,14 +376,22 @@ def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, mon
             return waves(pictures()).numpy()
         if kind == "texture":
             return coefficients.texture_coefficients(pictures(), of_texture)
+        if kind == "coefficients of large images":
+            return large.of(pictures(), 0.5)
         return coefficients.coefficients(pictures(), basis)
 
-    honest, product = compute(), coefficients.RoundedMatrix.exact_product
+    large = SeparableWaves.of_size(coefficients_of(config, facts), 16, 16, 1, "rgb", "none")
+    honest, product, sums = compute(), coefficients.RoundedMatrix.exact_product, SeparableWaves._integers
 
     def faulty(matrix: Any, rows: Any, largest: float) -> Any:
         return product(matrix, rows, largest) * by_place(torch.from_numpy(rows)).numpy()
 
+    def faulty_sums(waves: SeparableWaves, images: Any) -> Any:
+        found = sums(waves, images)
+        return found * by_place(torch.from_numpy(found)).numpy()
+
     monkeypatch.setattr(coefficients.RoundedMatrix, "exact_product", faulty)
+    monkeypatch.setattr(SeparableWaves, "_integers", faulty_sums)
     with FaultyProducts():
         found = compute()
     assert np.array_equal(found, honest)

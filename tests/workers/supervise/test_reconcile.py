@@ -187,10 +187,10 @@ def test_the_trash_keeps_folders_for_the_grace_period_and_the_log_names_them(wor
     assert [line["folder"] for line in lines if line["event"] == "put_away"] == [f"work/{job_id}"]
     (waiting,) = (workshop.settings.data_dir / "trash").iterdir()
     (waiting.parent / "notes").mkdir()
-    sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30))
+    sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30), proved=True)
     assert waiting.is_dir()
     with structlog.testing.capture_logs() as lines:
-        sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30, seconds=1))
+        sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30, seconds=1), proved=True)
     assert [path.name for path in waiting.parent.iterdir()] == ["notes"]
     assert [line["folder"] for line in lines if line["event"] == "removed_for_good"] == [f"trash/{waiting.name}"]
     # Who missed it in time has moved it back.
@@ -210,8 +210,28 @@ def test_the_trash_is_not_emptied_while_a_stop_stands(workshop):
     sweep(workshop.settings, workshop.factory, now=now)
     assert waiting.is_dir()
     workshop.do(clear_stops)
-    sweep(workshop.settings, workshop.factory, now=now)
+    sweep(workshop.settings, workshop.factory, now=now, proved=True)
     assert not waiting.exists()
+
+
+@on_either_database
+def test_a_clock_that_has_just_jumped_ahead_empties_no_trash(workshop):
+    kept = workshop.settings.model_copy(update={"samples_days": 90})
+    release_id = publish(workshop, workshop.train(epsilon=0.5))
+    now = datetime.now(UTC).replace(microsecond=0)
+    _, folder = drawn(workshop, release_id, now, seed=1)
+    waiting = workshop.settings.data_dir / "trash" / f"{now:%Y%m%dT%H%M%SZ}.releases.{new_id('rel')}"
+    lay(workshop.settings.data_dir, waiting)
+    other_year = now + timedelta(days=365)
+
+    def swept(hours: int) -> tuple[bool, bool]:
+        sweep(kept, workshop.factory, now=other_year + timedelta(hours=hours))
+        return not waiting.exists(), not folder.exists()
+
+    assert swept(0) == (False, False)
+    workshop.sample(release_id, seed=2, now=other_year)
+    assert swept(23) == (False, False), "made by the clock that jumped, which nobody had the time to set"
+    assert swept(25) == (True, True)
 
 
 def test_before_anything_is_put_away_the_ledger_is_verified_once_more(workshop):
@@ -284,12 +304,12 @@ def test_samples_older_than_they_are_kept_go_into_the_trash_and_releases_never(w
     assert sweep(workshop.settings, workshop.factory, now=later) == 0, "for ever, unless somebody asks"
     kept = workshop.settings.model_copy(update={"samples_days": 90})
     new, new_folder = drawn(workshop, release_id, now + timedelta(days=1), seed=2)
-    assert sweep(kept, workshop.factory, now=now + timedelta(days=89)) == 0
+    assert sweep(kept, workshop.factory, now=now + timedelta(days=89), proved=True) == 0
     finding = Finding(FindingCode.ENTRY_MISSING, "An entry is missing.", workshop.account_id)
     workshop.do(stop_arming, [finding], now=now)
-    assert sweep(kept, workshop.factory, now=later) == 0, "nothing is removed while anything stands"
+    assert sweep(kept, workshop.factory, now=later, proved=True) == 0, "nothing is removed while anything stands"
     workshop.do(clear_stops)
-    assert sweep(kept, workshop.factory, now=later) == 1
+    assert sweep(kept, workshop.factory, now=later, proved=True) == 1
     assert (old_folder.exists(), new_folder.is_dir(), release.is_dir()) == (False, True, True)
     with transaction(workshop.factory, read_only=True) as session:
         assert session.get_one(Sample, old).removed_at == later
@@ -298,5 +318,5 @@ def test_samples_older_than_they_are_kept_go_into_the_trash_and_releases_never(w
     (waiting,) = (workshop.settings.data_dir / "trash").iterdir()
     assert waiting.name.endswith(f".samples.{old}")
     lay(workshop.settings.data_dir, old_folder)  # as after a crash between saying so and moving it
-    assert sweep(kept, workshop.factory, now=later + timedelta(minutes=1)) == 1
+    assert sweep(kept, workshop.factory, now=later + timedelta(minutes=1), proved=True) == 1
     assert not old_folder.exists()

@@ -176,7 +176,7 @@ def test_what_a_training_published_after_the_backup_it_was_under_way_in_is_moved
     later = now + timedelta(days=1)
     for days in (0, 1, restored.trash_days + 2):
         reconcile(restored, factory, send=lambda *_: None, now=later)
-        sweep(restored, factory, now=now + timedelta(days=days))
+        sweep(restored, factory, now=now + timedelta(days=days), proved=True)
     with transaction(factory, read_only=True) as session:
         assert session.get_one(Job, job_id).state is JobState.CANCELLED
     (kept,) = (shop.settings.data_dir / "aside").glob(f"*.releases.{release.id}")

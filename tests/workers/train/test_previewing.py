@@ -18,6 +18,7 @@ from service.db.session import transaction
 from service.storage.interface import key_of
 from tests.workers.conftest import OPTIONS, on_either_database
 from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at, work
+from workers.evaluation import utility
 from workers.recipes.interface import Cancelled
 from workers.recipes.registry import TRAINERS
 from workers.train.kinds import preview as previewing
@@ -59,6 +60,19 @@ def test_a_preview_neither_pays_nor_opens_private_images(workshop):
     assert preview.grid.startswith(b"\x89PNG")
     assert workshop.balance() == before
     assert len(workshop.entries()) == logged
+
+
+def test_a_preview_of_several_datasets_tries_as_many_records_as_they_declare_together(workshop, monkeypatch):
+    _, dataset_id = workshop.add_cohort("writers of 2026", digits(1797, first=1500), epsilon=12.0)
+    declared = workshop.do(lambda session: session.get_one(Dataset, workshop.dataset_id)).records_declared
+    later = workshop.do(lambda session: session.get_one(Dataset, dataset_id)).records_declared
+    seen: list[PublicFacts] = []
+    monkeypatch.setattr(previewing, "cut", lambda *given: (seen.append(given[4]), cut(*given))[1])
+    before, job_id = workshop.balance(), ask(workshop, further_dataset_ids=[dataset_id])
+    work(workshop, job_id)
+    assert workshop.job(job_id).state is JobState.SUCCEEDED
+    assert [facts.records_declared for facts in seen] == [declared + later]
+    assert workshop.balance() == before
 
 
 def test_a_stand_in_that_is_gone_is_named_as_the_reason(workshop):
@@ -103,6 +117,21 @@ def test_of_a_rare_class_a_preview_tells_that_it_is_not_recognised(monkeypatch):
     even, uneven = found[""], found["4000,20"]
     assert uneven.balanced < even.balanced - 0.05
     assert uneven.balanced == pytest.approx(sum(uneven.by_class.values()) / 2)
+
+
+def test_large_images_are_averaged_once_each_for_both_classifiers(monkeypatch):
+    monkeypatch.setattr(utility, "SIDE_MAX", 8)
+    averaged, pool = [], utility.nn.functional.adaptive_avg_pool2d
+
+    def counted(images, size):
+        averaged.append(len(images))
+        return pool(images, size)
+
+    monkeypatch.setattr(utility.nn.functional, "adaptive_avg_pool2d", counted)
+    facts = PublicFacts(("cat", "dog"), 16, 16, 3, 300, "record")
+    stand_in = find_stand_in(facts)
+    forecast(Rehearsal(plan_of("moments", {}, facts=facts), facts, stand_in), TRAINERS["moments"])
+    assert sum(averaged) == 200 + 200 + len(stand_in.test_images)  # drawn, the stand-in's own, and those of the test
 
 
 def test_more_budget_is_forecast_to_be_better(monkeypatch):

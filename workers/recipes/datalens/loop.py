@@ -26,7 +26,7 @@ from workers.recipes.datalens.moment_votes import gaussians_by_votes, moment_vot
 from workers.recipes.datalens.student import LatentStudent, PixelStudent, vote_stddev
 from workers.recipes.datalens.votes import stage_config, vote, votes_work
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint
-from workers.recipes.moments.coefficients import exact_product, texture_coefficients
+from workers.recipes.moments.coefficients import RoundedMatrix, texture_coefficients
 from workers.recipes.moments.loop import Keep, empty_generator, started
 from workers.recipes.moments.warm_start import ClassGaussians, noisy_gaussians, prior, warm_start_work
 from workers.recipes.ranks import share
@@ -159,14 +159,14 @@ def encode(generator: Generator, private_images: npt.NDArray[np.uint8], private_
     for label in range(generator.config.classes):
         factor, mean = generator.factor[label].cpu().double(), generator.mean[label].cpu().double()
         inverse = torch.linalg.pinv(factor, rtol=1e-3).T.numpy()  # (outputs, d)
-        origin = mean.numpy() @ inverse  # (d,)
+        origin, of_pixels = mean.numpy() @ inverse, RoundedMatrix(inverse[:pixels_of])  # (d,), (pixels, d)
         rows = (private_labels == label).nonzero().squeeze(1)
         for block in torch.split(rows, _BLOCK):
             images = np.asarray(private_images[block.numpy()])
             if images.ndim == 4:
                 images = np.moveaxis(images, 3, 1)
             pixels = images.reshape(len(images), pixels_of) / 255.0
-            found = exact_product(pixels, inverse[:pixels_of], largest=1.0) - origin
+            found = of_pixels.exact_product(pixels, largest=1.0) - origin
             if generator.config.outputs > pixels_of:
                 found += texture_coefficients(np.asarray(private_images[block.numpy()]), inverse[pixels_of:].T)
             latents[block] = torch.from_numpy(found).float()

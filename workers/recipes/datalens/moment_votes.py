@@ -88,10 +88,12 @@ def cosine_features(facts: PublicFacts, coefficients: int) -> CosineFeatures:
     rows, columns = np.arange(facts.height), np.arange(facts.width)
     frequency = np.hypot(rows[:, None] * 28 / facts.height, columns[None, :] * 28 / facts.width).ravel()
     chosen = np.argsort(np.tile(frequency, facts.channels), kind="stable")[:coefficients]
-    plane = np.kron(cosine_basis(facts.height, facts.height), cosine_basis(facts.width, facts.width))
     pixels = facts.height * facts.width
+    row, column = np.divmod(chosen % pixels, facts.width)
+    down, across = cosine_basis(facts.height, facts.height)[row], cosine_basis(facts.width, facts.width)[column]
     basis = np.zeros((len(chosen), facts.channels, pixels))
-    basis[np.arange(len(chosen)), chosen // pixels] = plane[chosen % pixels]
+    waves = down[:, :, None] * across[:, None, :]  # (F, height, width)
+    basis[np.arange(len(chosen)), chosen // pixels] = waves.reshape(len(chosen), pixels)
     scale = math.sqrt(pixels / 784) * 3.0 / (1.0 + frequency[chosen % pixels])
     return CosineFeatures(torch.from_numpy(basis.reshape(len(chosen), -1)).float(), torch.from_numpy(scale).float())
 
@@ -273,7 +275,7 @@ def fit_gaussians(moments: Moments, features: CosineFeatures) -> ClassGaussians:
         spread = moments.scale[label] * features.scale
         factors.append(features.basis.T @ (spread[:, None] * root))
     mean = (moments.mean * features.scale) @ features.basis + _CENTRE_BYTE / 255
-    return ClassGaussians(mean.double().numpy(), torch.stack(factors).double().numpy())
+    return ClassGaussians(mean.double().numpy(), [factor.double().numpy() for factor in factors])
 
 
 def _denoised(correlation: torch.Tensor, noise: float) -> torch.Tensor:

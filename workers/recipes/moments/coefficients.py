@@ -9,8 +9,10 @@ logarithms, which libraries round as they like, come from one table.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +27,12 @@ from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.symmetry import Action
 from privacy.plans.plan import PublicFacts
 from workers.recipes.blocks import computed_alike
+from workers.recipes.moments.separable import SeparableWaves
 
 Array = npt.NDArray[np.float64]
 _BLOCK, _BLOCK_NUMBERS = 512, 2**23  # records whose products are formed at once, fewer where they are large
+_PRODUCT_BLOCK = 8192  # rows that are rounded at once, which bounds memory
+LARGE = 64 * 64  # pixels; the coefficients of images that have more are found by `separable`
 _ROW_BITS = 24  # to which records are rounded before a product
 TEXTURE_LARGEST = 4.0  # beyond any number of a texture
 _GRID = 2**12  # steps of a modulus from 0 to full brightness
@@ -43,18 +48,37 @@ def cosine_basis(length: int, frequencies: int) -> Array:
 
 
 @dataclass(frozen=True)
+class MatrixWaves:
+    """The public basis of cosine waves as one matrix: orthonormal rows (f, pixels)."""
+
+    basis: Array
+
+    def __len__(self) -> int:
+        return len(self.basis)
+
+    def of(self, private_images: npt.NDArray[np.uint8], centre: float) -> Array:
+        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8. Private."""
+        return coefficients(private_images, self.basis, centre)
+
+    def drawn(self, rows: Array) -> Array:
+        """Turn coefficients (n, f) into pixels (n, pixels)."""
+        found: Array = rows @ self.basis
+        return found
+
+
+@dataclass(frozen=True)
 class Numbers:
     """The numbers by which a record is seen: coefficients of its pixels, then of its texture.
 
     Attributes:
-        basis: (coefficients, pixels), orthonormal rows.
-        texture: (waves, numbers of a texture), likewise; (0, 0) where none is seen.
+        waves: the public basis of the coefficients.
+        texture: (waves, numbers of a texture), orthonormal rows; (0, 0) where none is seen.
         centre: brightness around which pixels are seen.
         power: mean square (f,) that the public prior expects of each number.
         action: how the declared symmetries act on them.
     """
 
-    basis: Array
+    waves: MatrixWaves | SeparableWaves
     texture: Array
     centre: float
     power: Array
@@ -62,21 +86,56 @@ class Numbers:
 
     def of(self, private_images: npt.NDArray[np.uint8]) -> Array:
         """Return the numbers (n, f) of images (n, h, w[, c]) uint8. Private."""
-        found = coefficients(private_images, self.basis, self.centre)
+        found = self.waves.of(private_images, self.centre)
         if not len(self.texture):
             return found
         return np.concatenate([found, texture_coefficients(private_images, self.texture)], axis=1)
 
     def drawn(self, rows: Array) -> Array:
         """Turn deviations (n, f) into those of the pixels and, where it is seen, of the texture's numbers."""
-        of_pixels = len(self.basis)
-        return np.concatenate([rows[:, :of_pixels] @ self.basis, rows[:, of_pixels:] @ self.texture], axis=1)
+        pixels, of_texture = self.waves.drawn(rows[:, : len(self.waves)]), rows[:, len(self.waves) :]
+        return np.concatenate([pixels, of_texture @ self.texture], axis=1) if len(self.texture) else pixels
+
+    def factors(self, components: Array, roots: Sequence[Array]) -> Sequence[Array]:
+        """Return what each class's latents are multiplied by, (outputs, d), each made when it is asked for.
+
+        Args:
+            components: (f, d).
+            roots: (d, d) of each class.
+        """
+        return _Factors(self, components, roots)
+
+
+class _Factors(Sequence[Array]):
+    """Of large pictures they are most of the memory, so no two classes' are there at once."""
+
+    def __init__(self, numbers: Numbers, components: Array, roots: Sequence[Array]) -> None:
+        self._numbers, self._components, self._roots = numbers, components, roots
+        # A product by a matrix is dearer than one in the components, and one by two factors is cheaper.
+        self._drawn = numbers.drawn(components.T).T if isinstance(numbers.waves, MatrixWaves) else None
+
+    def __len__(self) -> int:
+        return len(self._roots)
+
+    def __getitem__(self, label: Any) -> Any:
+        root = self._roots[label]
+        if self._drawn is None:
+            return self._numbers.drawn((self._components @ root).T).T
+        return self._drawn @ root
 
 
 def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
     """Return the numbers by which a configuration has records seen."""
-    bases = image_basis(config, facts), texture_basis(config, facts)
+    bases = waves_of(config, facts), texture_basis(config, facts)
     return Numbers(*bases, config.centre, power_of(config, facts), action_of(config, facts))
+
+
+def waves_of(config: MomentsConfig, facts: PublicFacts) -> MatrixWaves | SeparableWaves:
+    """Return the public basis of a configuration's coefficients: in factors, where images are large."""
+    if facts.height * facts.width <= LARGE:
+        return MatrixWaves(image_basis(config, facts))
+    size = facts.height, facts.width, facts.channels
+    return SeparableWaves.of_size(coefficients_of(config, facts), *size, config.colour, config.symmetry)
 
 
 def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -142,8 +201,11 @@ class RoundedMatrix:
             (n, f), each row a function of that row, the matrix and `largest` alone.
         """
         row_unit = 2.0 ** (math.frexp(largest)[1] - _ROW_BITS)
-        rows = np.rint(np.clip(private_rows, -largest, largest) / row_unit)
-        product: Array = (rows @ self._integers) * (row_unit * self._unit)
+        product = np.empty((len(private_rows), self._integers.shape[1]))
+        for at in range(0, len(private_rows), _PRODUCT_BLOCK):
+            block = private_rows[at : at + _PRODUCT_BLOCK]
+            rows = np.rint(np.clip(block, -largest, largest) / row_unit)
+            product[at : at + _PRODUCT_BLOCK] = (rows @ self._integers) * (row_unit * self._unit)
         return product
 
 

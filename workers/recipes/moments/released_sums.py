@@ -19,7 +19,7 @@ from privacy.mechanisms.clipping import clip_integer_parts, clip_integer_rows
 from privacy.plans.moments.warm_start import COUNT_WEIGHT, QUANTISATION
 
 Array = npt.NDArray[np.float64]
-_BLOCK = 8192  # records whose outer products are added up at once
+_BLOCK = 8192  # records that are integers, and whose outer products are added up, at once
 
 
 class Noise(Protocol):
@@ -80,12 +80,13 @@ def noisy_means(
         sensitivity Q sqrt(17) / 4. A count of Q would ask for 37% more noise on the means, and a mean needs its count
         to a few percent only.
     """
-    q = quantised(private_coefficients, clip)  # (n, f) integers of norm <= Q
-    sums = np.zeros((classes, q.shape[1] + 1), dtype=np.int64)
-    for label in range(classes):
-        members = q[private_labels == label]
-        sums[label, :-1] = members.sum(axis=0)
-        sums[label, -1] = COUNT_WEIGHT * len(members)
+    sums = np.zeros((classes, private_coefficients.shape[1] + 1), dtype=np.int64)
+    for at in range(0, len(private_labels), _BLOCK):
+        q = quantised(private_coefficients[at : at + _BLOCK], clip)  # integers of norm <= Q
+        for label in range(classes):
+            members = q[private_labels[at : at + _BLOCK] == label]
+            sums[label, :-1] += members.sum(axis=0)
+            sums[label, -1] += COUNT_WEIGHT * len(members)
     released = sums + noise.discrete_gaussian(sums.shape, stddev)
     counts = np.maximum(released[:, -1] / COUNT_WEIGHT, 1.0)
     return counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]
@@ -112,19 +113,20 @@ def noisy_scatter(
         Q^2: sensitivity Q^2, too.
     """
     parts = [np.arange(private_rows.shape[1])] if blocks is None else blocks
-    q = quantised(private_rows, clip, parts).astype(np.float64)  # sums stay below 2^53: exact
-    released = np.zeros((q.shape[1], q.shape[1]))
-    for part in parts:
-        released[np.ix_(part, part)] = _noisy_products(q[:, part], stddev, noise)
+    totals = [np.zeros((len(part), len(part))) for part in parts]
+    for at in range(0, len(private_rows), _BLOCK):
+        q = quantised(private_rows[at : at + _BLOCK], clip, parts).astype(np.float64)
+        for total, part in zip(totals, parts, strict=True):
+            total += q[:, part].T @ q[:, part]  # sums stay below 2^53: exact
+    released = np.zeros((private_rows.shape[1], private_rows.shape[1]))
+    for total, part in zip(totals, parts, strict=True):
+        released[np.ix_(part, part)] = _noisy(total, stddev, noise)
     return released * (clip / QUANTISATION) ** 2
 
 
-def _noisy_products(q: Array, stddev: float, noise: Noise) -> Array:
-    """Return the noisy sum of outer products (f, f) of integer rows (n, f)."""
-    f = q.shape[1]
-    total = np.zeros((f, f))
-    for at in range(0, len(q), _BLOCK):
-        total += q[at : at + _BLOCK].T @ q[at : at + _BLOCK]
+def _noisy(total: Array, stddev: float, noise: Noise) -> Array:
+    """Add noise to a sum of outer products (f, f) of integer rows."""
+    f = len(total)
     upper = np.triu(np.ones((f, f), dtype=bool), 1)
     released = np.zeros((f, f))
     released[upper] = total[upper] + noise.discrete_gaussian(int(upper.sum()), off_diagonal_stddev(stddev))

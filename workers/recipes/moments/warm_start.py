@@ -43,7 +43,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Run
 from workers.recipes.moments.blocks import block_by_block, principal_components
 from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, noisy_clusters
-from workers.recipes.moments.coefficients import exact_product, image_basis, numbers_of
+from workers.recipes.moments.coefficients import exact_product, numbers_of, waves_of
 from workers.recipes.moments.released_sums import Kept, Noise, noisy_means, noisy_scatter
 from workers.recipes.moments.shrinkage import (
     at_least,
@@ -67,12 +67,12 @@ class ClassGaussians:
 
     Attributes:
         mean: (classes, pixels), in units of full brightness; where texture is released, its numbers follow the pixels.
-        factor: (classes, pixels, latent), likewise, so that an image is mean + factor z with z ~ N(0, I).
+        factor: of each class (pixels, latent), likewise, so that an image is mean + factor z with z ~ N(0, I).
         clusters: where z has a mean of its own in each of a class's clusters; None: one Gaussian per class.
     """
 
     mean: Array
-    factor: Array
+    factor: Sequence[Array]
     clusters: Clusters | None = None
 
 
@@ -94,10 +94,9 @@ def prior(config: MomentsConfig, facts: PublicFacts) -> ClassGaussians:
     seen = coefficients_of(config, facts)
     scale = _size(facts) * 3.0 / (1.0 + np.hypot(seen.row, seen.column))  # falls off like 1 / frequency
     chosen = np.argsort(-scale, kind="stable")[: config.latent_size(facts)]
-    basis = image_basis(config, facts)
-    factor = basis[chosen].T * scale[chosen]
-    classes = len(facts.classes)
-    return ClassGaussians(np.full((classes, facts.pixels), config.centre), np.tile(factor, (classes, 1, 1)))
+    rows, classes = np.diag(scale)[chosen], len(facts.classes)
+    factor = waves_of(config, facts).drawn(rows).T
+    return ClassGaussians(np.full((classes, facts.pixels), config.centre), [factor] * classes)
 
 
 def warm_start(
@@ -143,7 +142,8 @@ def warm_start(
         released = shrink_means(sums, counts, expected[may_differ], noise_stddev)
     means = np.zeros((classes, len(shape)))
     means[:, may_differ] = released
-    private -= means[private_labels]
+    for label, mean_of_class in enumerate(means):
+        private[private_labels == label] -= mean_of_class
 
     def pooled_scatter(drawn: Noise) -> Array:
         assert scales.pooled is not None
@@ -163,12 +163,13 @@ def warm_start(
     covariance = block_by_block(covariance, blocks, noise_stddev, fit_pooled) * np.outer(shape, shape)
     found = principal_components(covariance, seen.action, config.class_size(facts), config.latent_size(facts))
     components, pooled = found.vectors, np.maximum(found.variances, _FLOOR)  # (f, d) and (d,)
-    factor, clusters = seen.drawn(components.T).T, None
+    clusters = None
     roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
     if scales.by_class is not None:
         leading = found.leading
         own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
-        private = exact_product(private * shape, components[:, :leading], largest=_FAR * size) / own_shape
+        private *= shape
+        private = exact_product(private, components[:, :leading], largest=_FAR * size) / own_shape
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
         if scales.clusters is not None:
             rounds = KMeans(config.clusters, clip, scales.clusters, found.action)
@@ -192,10 +193,7 @@ def warm_start(
             clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
-    factors = np.empty((classes, *factor.shape))  # in place: of large pictures they are most of the memory
-    for root, place in zip(roots, factors, strict=True):
-        np.matmul(factor, root, out=place)
-    return ClassGaussians(mean, factors, clusters)
+    return ClassGaussians(mean, seen.factors(components, roots), clusters)
 
 
 def _own(
@@ -300,7 +298,8 @@ def noisy_gaussians(
 def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
     """Give a generator what was released."""
     generator.mean.copy_(torch.from_numpy(gaussians.mean))
-    generator.factor.copy_(torch.from_numpy(gaussians.factor))
+    for place, factor in zip(generator.factor, gaussians.factor, strict=True):
+        place.copy_(torch.from_numpy(factor))
     if gaussians.clusters is not None:
         generator.centres.copy_(torch.from_numpy(gaussians.clusters.centres))
         generator.shares.copy_(torch.from_numpy(gaussians.clusters.shares))

@@ -30,7 +30,7 @@ from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
 from service.jobs.training_sets import facts_of
 from workers.evaluation.grid import write_grid
-from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of, train_and_test
+from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, confusion_of, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
@@ -86,7 +86,9 @@ def run(context: Context) -> None:
         if job.account_id is None or job.dataset_id is None:
             raise LedgerCorruption("A preview lacks its account or dataset.", job_id=job_id)
         plan = plan_from_json(job.plan)
-        facts = facts_of([session.get_one(Dataset, job.dataset_id)], ledger.get_account(session, job.account_id))
+        read = [job.dataset_id, *(row.dataset_id for row in job.further)]
+        declared = [session.get_one(Dataset, dataset_id) for dataset_id in read]
+        facts = facts_of(declared, ledger.get_account(session, job.account_id))
         named = None if job.evaluation_dataset_id is None else public_dataset(session, job.evaluation_dataset_id)
         anchors = anchors_of(session, plan)
     parts = public_parts(settings, plan, anchors)
@@ -193,12 +195,13 @@ def forecast(
         return _forecast(rehearsal, Utility.of(confusion), None, None)
     drawn = _draw(trained, facts, device, progress)
     own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
+    test_images = as_seen(stand_in.test_images)  # once, for both
     found = {
         stage: train_and_test(
             "cnn",
             seen.images,
             seen.labels,
-            stand_in.test_images,
+            test_images,
             stand_in.test_labels,
             classes=len(facts.classes),
             seed=_SEED,

@@ -192,8 +192,9 @@ def moments_of(found: ClassGaussians) -> tuple[Numbers, Numbers]:
     middle = (shares * centres).sum(axis=1)
     apart = np.eye(centres.shape[2]) + np.einsum("ckd,cke->cde", shares * centres, centres)
     apart -= middle[:, :, None] * middle[:, None, :]
-    mean = found.mean + np.einsum("cpd,cd->cp", found.factor, middle)
-    covariance = found.factor @ apart @ found.factor.swapaxes(1, 2)
+    factors = np.stack(found.factor)
+    mean = found.mean + np.einsum("cpd,cd->cp", factors, middle)
+    covariance = factors @ apart @ factors.swapaxes(1, 2)
     pixels = FACTS.pixels
     shape = (3, FACTS.channels, FACTS.height, FACTS.width)
     as_images = covariance[:, :pixels, :pixels].reshape(*shape, pixels)
