@@ -47,6 +47,7 @@ BELIEVED_BY_NOBODY = {
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
     "projects": "names for people; who belongs to which says who may look, and no budget depends on it",
+    "withdrawn_subjects": "whom later uploads leave out; a list beside the journals says the same at the next start",
     "webhooks": "whom people have told of what happens; who can write here can make keys as well",
     "deliveries": "what they are told: ids and states, which readers of the service see",
     "installation": "compared with the data folder: tested in tests/service/test_installation.py",
@@ -56,8 +57,11 @@ BELIEVED_BY_NOBODY = {
 # Columns that may be changed unseen, and why.
 UNSEEN = {
     ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
-    ("datasets", "project_id"): "likewise",
+    ("accounts", "closed"): "whether new data may come; whoever comes is counted, and no amount depends on it",
+    ("datasets", "project_id"): "who may look, as above",
     ("jobs", "project_id"): "likewise, and whose turn and quota it takes",
+    ("datasets", "content_name"): "which file and key are opened; there is one, and no training starts without",
+    ("datasets", "content_key_id"): "likewise: with another key no training starts",
     ("samples", "removed_at"): "whether its files are still kept; drawn again they are the same",
     ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
     ("jobs", "lease_owner"): "a name for operators",
