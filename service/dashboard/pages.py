@@ -18,7 +18,7 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
-from markupsafe import Markup
+from jinja2.filters import do_mark_safe
 from starlette.exceptions import HTTPException
 
 from obscura.wire.budgets import UNIT_WORDS
@@ -180,9 +180,9 @@ def asset_version() -> str:
 
 
 @lru_cache(maxsize=4096)
-def time_element(at: datetime) -> Markup:
+def time_element(at: datetime) -> str:
     """Write a moment, to the minute. Pages show many, and few that differ."""
-    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="minutes"), show_time(at))
+    return do_mark_safe(f'<time datetime="{at.isoformat(timespec="minutes")}">{show_time(at)}</time>')
 
 
 @cache
