@@ -68,6 +68,11 @@ class Shards:
             raise ValueError("shards must be disjoint: a record belongs to more than one teacher")
         if len(flat) and not (flat.min() >= 0 and flat.max() < len(private_records)):
             raise ValueError("a shard names a record that does not exist")
+        if len(private_records) == 0:  # all have withdrawn: a record that no teacher has, for the rows to point to
+            private_records, private_labels = (
+                private_records.new_zeros(1, private_records.shape[1]),
+                torch.zeros(1).long(),
+            )
         self._records, self._labels = private_records, private_labels
         self._flat = torch.from_numpy(np.append(flat, 0))  # a last row to point to when all shards are empty
         self._sizes = torch.tensor([len(m) for m in members])

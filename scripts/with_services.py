@@ -7,6 +7,9 @@ OBSCURA_TEST_S3), a server that answers on this machine's usual port (not for S3
 from the installed binaries (for S3 of OpenStack Swift) and stopped when the command ends. Where none can be had, the
 address stays unset and the tests that need it are left out, which is said here and in pytest's summary. The command's
 exit status is passed on.
+
+The command's temporary files (TMPDIR) are kept in memory where there is room: whatever the tests write, they wait for
+until it is on the disk, which is most of what they wait for.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ REDIS_VARIABLE = "OBSCURA_TEST_REDIS"
 REDIS_USUAL = "redis://127.0.0.1:6379/9"
 S3_VARIABLE = "OBSCURA_TEST_S3"
 PATIENCE_SECONDS = 60
+MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 * 2**30  # the whole suite leaves 200 MB
 
 
 def say(line: str) -> None:
@@ -219,6 +223,17 @@ def private_s3() -> Iterator[str | None]:
             server.stop()
 
 
+@contextlib.contextmanager
+def folder_in_memory() -> Iterator[str | None]:
+    """Make a folder in memory; yield None where there is no room for it."""
+    if not MEMORY.is_mount() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="obscura-", dir=MEMORY) as folder:
+        os.chmod(folder, 0o711)  # PostgreSQL's user finds what is below
+        yield folder
+
+
 def main(command: list[str]) -> int:
     if not command:
         sys.stderr.write(__doc__ or "")
@@ -247,6 +262,10 @@ def main(command: list[str]) -> int:
             else:
                 environment[variable] = url
                 say(f"{name} started for this run")
+        folder = None if "TMPDIR" in environment else stack.enter_context(folder_in_memory())
+        if folder is not None:
+            environment["TMPDIR"] = folder
+            say("temporary files are kept in memory")
         if shutil.which("chromium") is None and shutil.which("chromium-browser") is None:
             say("no Chromium: the tests that look at pages in a browser are left out")
         return subprocess.run(command, env=environment, check=False).returncode

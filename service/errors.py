@@ -93,6 +93,18 @@ class AccountFrozen(ObscuraError):
     code = "account_frozen"
 
 
+class AccountClosed(ObscuraError):
+    """The account takes no new data: its owner closed it. Trainings on what it has go on."""
+
+    code = "account_closed"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"Account *{name}* is closed to new data; trainings on what it has go on. Open an account for the new "
+            "people, who bring their own budget, and train on both together; or ask its owner to reopen this one."
+        )
+
+
 class LedgerCorruption(ObscuraError):
     """An assertion about our own records failed. Nothing may be armed until an operator has looked."""
 

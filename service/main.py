@@ -28,7 +28,7 @@ from service.api.traffic import Traffic
 from service.api.uploading import UploadLimits, upload_slots
 from service.api.wrong_keys import WrongKeys
 from service.audit.signing import open_signing_key
-from service.datasets import deletion, fingerprints, receiving, vault
+from service.datasets import deletion, fingerprints, receiving, vault, withdrawal
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
 from service.disk import DiskProbe
@@ -201,6 +201,7 @@ def _clear_up(service: Service) -> None:
     receiving.check_public(settings, factory)
     for dataset_id in to_shred:
         deletion.complete(settings, factory, dataset_id)
+    withdrawal.recall(settings, factory, now=service.clock())
 
 
 class _Part(Protocol):

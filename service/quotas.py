@@ -28,7 +28,7 @@ QUOTA_MAX = 2**53 - 1  # what every reader of JSON keeps exactly
 SHOWN_BYTES = 100_000_000  # bytes are told as a multiple of these, rounded up
 Jobs = TypeVar("Jobs", bound=Select[*tuple[Any, ...]])
 _LIMITS = {"disk_bytes_max": "disk", "jobs_max": "jobs", "worker_hours_max": "worker hours"}
-_KEPT = (DatasetState.DECLARED, DatasetState.RECEIVING, DatasetState.READY, DatasetState.DELETING)
+_KEPT = tuple(state for state in DatasetState if state not in (DatasetState.FAILED, DatasetState.DELETED))
 _DRAWN = (*UNFINISHED, JobState.SUCCEEDED)
 
 

@@ -99,9 +99,10 @@ def same_random_numbers() -> None:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[str]:
-    """A program that is called as Python is, and has everything imported; see warm.py."""
-    with warm_python() as program:
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A program that is called as Python is, and has everything imported; all processes of the tests share it."""
+    own = tmp_path_factory.getbasetemp()
+    with warm_python((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "warm") as program:
         yield program
 
 
@@ -146,6 +147,7 @@ def _new_database(server: Engine) -> Iterator[str]:
     name = f"obscura_test_{secrets.token_hex(6)}"
     with server.connect() as connection:
         connection.execute(text(f'CREATE DATABASE "{name}"'))
+        connection.execute(text(f'ALTER DATABASE "{name}" SET synchronous_commit = off'))  # no test cuts its power
     try:
         yield server.url.set(database=name).render_as_string(hide_password=False)
     finally:

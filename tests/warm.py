@@ -1,9 +1,9 @@
 """A Python that has imported everything already: its processes cost a fork instead of seconds of imports.
 
-`warm_python()` yields a program that is called as Python is. The modules in `MAINS`, and what follows `-c`, run in a
-process that is forked from one that waits with everything imported; whatever else it is told, the real Python does. The
-program stays for as long as the forked process lives, hands on signals and the exit status, and takes the whole process
-group with it when it is killed. `processes` finds what it has forked by the words that it was called with.
+`warm_python(folder)` yields a program that is called as Python is. The modules in `MAINS`, and what follows `-c`, run
+in a process that is forked from one that waits with everything imported; whatever else it is told, Python itself does.
+The program stays for as long as the forked process lives, hands on signals and the exit status, and takes the whole
+process group with it when it is killed. `processes` finds what it has forked by the words that it was called with.
 
 How processes start for real is what other tests are about: those of README.md, of the wheel, and of the supervisor.
 """
@@ -51,6 +51,7 @@ _MORE = (  # what is imported by what a process does first; optimisers import th
 )
 _DESCRIPTORS_MAX = 64
 _OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had
+_STARTED: list[subprocess.Popen[bytes]] = []  # nobody waits for them: others may use them
 
 _PROGRAM = """\
 #!{python} -IS
@@ -101,26 +102,51 @@ def processes(program: str, *words: str) -> list[int]:
 
 
 @contextlib.contextmanager
-def warm_python() -> Iterator[str]:
-    """Start the process that waits; yield the program."""
-    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
-        address, program = f"{folder}/socket", Path(folder, "python")
-        program.write_text(_PROGRAM.format(python=sys.executable, mains=MAINS, address=address))
-        program.chmod(0o755)
-        Path(folder, "forked").mkdir()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.warm", str(program), address],
-            env=kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n", "the warm Python did not start"
-        try:
-            yield str(program)
-        finally:
-            process.communicate()
+def warm_python(folder: Path) -> Iterator[str]:
+    """Start the process that waits, unless one does that was started in the same folder; yield the program.
+
+    The process ends when nobody uses it any more: what it reads is a pipe that all its users keep open.
+    """
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        users = folder / "users"
+        if not users.exists():
+            os.mkfifo(users)
+        reading = os.open(users, os.O_RDONLY | os.O_NONBLOCK)
+        using = os.open(users, os.O_WRONLY)
+        if not _answers(folder / "socket"):
+            _start(folder, reading)
+        os.close(reading)
+    try:
+        yield str(folder / "python")
+    finally:
+        os.close(using)
+
+
+def _answers(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(address)) == 0
+
+
+def _start(folder: Path, stdin: int) -> None:
+    address, program = folder / "socket", folder / "python"
+    address.unlink(missing_ok=True)
+    program.write_text(_PROGRAM.format(python=sys.executable, mains=MAINS, address=str(address)))
+    program.chmod(0o755)
+    (folder / "forked").mkdir(exist_ok=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tests.warm", str(program), str(address)],
+        env=kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # it may outlive who has started it
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n", "the warm Python did not start"
+    process.stdout.close()
+    _STARTED.append(process)
 
 
 class _Waiting:

@@ -90,6 +90,20 @@ def unfreeze_account(context: typer.Context, account: Account, reason: Reason, a
         output.record(client.unfreeze(resolve_account(client, account), reason=reason), "account")
 
 
+@accounts.command("close")
+def close_account(context: typer.Context, account: Account, as_json: Json = False) -> None:
+    """Take no new data: who comes later gets an account of their own. Trainings on what it has go on."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.close_to_data(resolve_account(client, account)), "account")
+
+
+@accounts.command("reopen")
+def reopen_account(context: typer.Context, account: Account, as_json: Json = False) -> None:
+    """Let a closed account take new data again."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.reopen(resolve_account(client, account)), "account")
+
+
 @limits.command("lower")
 def lower_limit(
     context: typer.Context, account: Account, epsilon: Limit, reason: Reason, as_json: Json = False

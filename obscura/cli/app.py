@@ -23,6 +23,7 @@ from obscura.cli import (
     recipes,
     releases,
     shares,
+    subjects,
     sweeps,
     webhooks,
 )
@@ -52,6 +53,7 @@ app.command("sample")(releases.sample)
 app.command("download")(releases.download)
 app.add_typer(accounts.accounts, name="accounts")
 app.add_typer(datasets.datasets, name="datasets")
+app.add_typer(subjects.subjects, name="subjects")
 app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(sweeps.sweeps, name="sweeps")
 app.add_typer(shares.releases, name="releases")  # which it has added its own to

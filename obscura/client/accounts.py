@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,6 +12,8 @@ from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Account, Dataset
 from obscura.client.transport import Record, Transport
 from obscura.errors import ApiError, ConnectionFailed
+from obscura.preparing.choices import read_secret
+from obscura.preparing.subjects import keyed_numbers, subject_key
 from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
 
@@ -300,6 +303,45 @@ class AccountClient:
     def unfreeze(self, account_id: str, *, reason: str) -> Account:
         """Open a frozen account again."""
         return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}))
+
+    def close_to_data(self, account_id: str) -> Account:
+        """Take no new dataset or upload: who comes later gets an account of their own. Trainings go on."""
+        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/close"))
+
+    def reopen(self, account_id: str) -> Account:
+        """Take new data again."""
+        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/reopen"))
+
+    def withdraw_subjects(
+        self,
+        account_id: str,
+        private_ids: Sequence[int | str],
+        *,
+        subjects_key: str | Path | None,
+        join_subjects: bool = False,
+        cancel_jobs: bool = False,
+    ) -> schemas.WithdrawalRecord:
+        """Have the images of subjects destroyed in all datasets of an account that recognise them, for ever.
+
+        What was spent stays spent. The answer is the same whether a subject was there or not.
+
+        Args:
+            account_id: Of the subjects.
+            private_ids: Theirs, as in what was pushed.
+            subjects_key: The file with the secret under which all was pushed: ids stay here, and a keyed hash of each
+                is sent. None sends the ids themselves, as whoever calls the API himself may have done.
+            join_subjects: Whether it was pushed with that.
+            cancel_jobs: Cancel the trainings that need the datasets; what they have charged stays spent.
+
+        Raises:
+            PackingError: An id stands for nobody, or there is no such secret.
+            RequestError: Trainings need the datasets, or nobody is recognised there.
+        """
+        names = [subject_key(private_id, join=join_subjects) for private_id in private_ids]
+        secret = read_secret(subjects_key)
+        sent = names if secret is None else [*keyed_numbers(names, secret).values()]
+        body = {"subjects": sent, "cancel_jobs": cancel_jobs}
+        return self._repeat(schemas.WithdrawalRecord, f"/v1/accounts/{account_id}/withdrawals", body)
 
     # --- datasets ---
 

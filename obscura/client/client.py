@@ -300,6 +300,9 @@ class AsyncClient(AsyncPlanClient):
     decline_raise = verb(Client.decline_raise)
     freeze = verb(Client.freeze, AsyncAccount.of)
     unfreeze = verb(Client.unfreeze, AsyncAccount.of)
+    close_to_data = verb(Client.close_to_data, AsyncAccount.of)
+    reopen = verb(Client.reopen, AsyncAccount.of)
+    withdraw_subjects = verb(Client.withdraw_subjects)
 
     declare_dataset = verb(Client.declare_dataset, AsyncDataset.of)
     dataset = verb(Client.dataset, AsyncDataset.of)

@@ -73,12 +73,19 @@ class Datasets:
             ChoiceNeeded: The layout needs a choice that was not made; `flags` and the message name what to add.
             BrokenPictures: Some cannot be read; the message names them.
             MoreThanStated: There are more records or subjects than were stated.
-            PackingError: Nothing that can be pushed is there, the name is taken, or a bound was not stated.
+            PackingError: Nothing that can be pushed is there, the name is taken, a bound was not stated, or the account
+                is closed to new data.
             RequestError: The service refused the declaration or the content.
         """
         if public == (account_id is not None):
             raise PackingError("Give an account for private data, or say that it is public; not both.")
-        by_subject = account_id is not None and Account.read(self._transport, account_id).unit == "subject"
+        account = None if account_id is None else Account.read(self._transport, account_id)
+        if account is not None and account.closed:  # said before any picture is prepared
+            raise PackingError(
+                f"Account {account.name} is closed to new data. Open an account for the new people, who bring their "
+                "own budget, and train on both together; or have its owner reopen this one."
+            )
+        by_subject = account is not None and account.unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
         choices = read_choices(**wishes)
         place = Path(path) if isinstance(path, str) else path

@@ -217,11 +217,11 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
         every=every,
         renamed=None if renames is None else read_renames(Path(renames)),
         join_subjects=wishes.get("join_subjects", False),
-        subjects_key=_secret(wishes.get("subjects_key")),
+        subjects_key=read_secret(wishes.get("subjects_key")),
     )
 
 
-def _secret(path: str | Path | None) -> bytes | None:
+def read_secret(path: str | Path | None) -> bytes | None:
     """Read a secret; none is made here, for another one would let known subjects pass for new."""
     if path is None:
         return None

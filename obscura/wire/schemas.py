@@ -179,6 +179,11 @@ class AccountRecord(ApiRecord):
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
     rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see docs/accounting.md.")
     frozen: bool = Field(description="Whether the account takes no new job.")
+    closed: bool = Field(
+        default=False,
+        description="Whether the account takes no new data; left out where it does.",
+        exclude_if=operator.not_,  # as before any could be closed
+    )
     balance: BalanceFacts = Field(description="Limit, spent, held and left.")
     created_at: Minute = Field(description="When it was made.")
     project_id: str = Field(description="The project that it belongs to.")
@@ -279,6 +284,37 @@ class DatasetRequest(ApiRequest):
     )
 
 
+class WithdrawalRequest(ApiRequest):
+    """Let subjects withdraw from an account. Their ids are kept nowhere."""
+
+    subjects: list[Annotated[int, Field(ge=0, lt=2**63)] | Annotated[str, Field(min_length=1, max_length=64)]] = Field(
+        min_length=1, max_length=10_000, description="Their ids, as uploads say them."
+    )
+    cancel_jobs: bool = Field(
+        default=False,
+        description="Cancel the trainings that need the account's datasets, instead of refusing; what they have "
+        "charged stays spent.",
+    )
+
+
+class WithdrawalRecord(ApiRecord):
+    """What a withdrawal is about. It says nothing of whether a subject was there, or with how many images."""
+
+    account_id: str = Field(description="The population that the subjects withdraw from.")
+    dataset_ids: list[str] = Field(
+        description="Every dataset of the account that recognises subjects and has content: all are written anew, "
+        "whoever is in them."
+    )
+    not_recognised: list[str] = Field(
+        description="Datasets of the account whose ids ended with the upload, so that nobody is found there: delete "
+        "them, and push them again without who withdraws."
+    )
+    waiting: bool = Field(
+        description="Whether that is still to be done, when trainings have stopped: until then datasets are "
+        "`withdrawing`, and nothing can be trained on them."
+    )
+
+
 class DatasetRecord(ApiRecord):
     """A declared set of labelled images. Digest and size of private content are not shown."""
 
@@ -299,7 +335,10 @@ class DatasetRecord(ApiRecord):
         exclude_if=operator.not_,
         description="Whether its subjects are known again in other such datasets; absent where they are not.",
     )
-    state: str = Field(description="`declared`, `receiving`, `ready`, `failed`, `deleting` or `deleted`.")
+    state: str = Field(
+        description="`declared`, `receiving`, `ready`, `withdrawing` (written anew without somebody), `failed`, "
+        "`deleting` or `deleted`."
+    )
     joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")
     format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")

@@ -63,6 +63,7 @@ class DatasetState(enum.StrEnum):
     DECLARED = "declared"
     RECEIVING = "receiving"
     READY = "ready"
+    WITHDRAWING = "withdrawing"
     DELETING = "deleting"
     FAILED = "failed"
     DELETED = "deleted"

@@ -49,6 +49,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "stale_attempt": (409, "Superseded attempt"),
     "hold_exhausted": (409, "The hold is used up"),
     "account_frozen": (409, "The account is frozen"),
+    "account_closed": (409, "The account takes no new data"),
     "arming_stopped": (409, "No private data is opened"),
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),

@@ -21,11 +21,11 @@ from obscura.private_files import new_private_file
 from service.backups.manifest import BackupRefused
 from service.errors import ObscuraError
 
-# Tables whose rows have files in the storage, with what keeps a row from having any.
+# Tables whose rows have files in the storage, with their name there and what keeps a row from having any.
 _WITH_FILES = {
-    "datasets": "state = 'ready'",
-    "releases": "1 = 1",
-    "samples": "sha256 IS NOT NULL AND removed_at IS NULL",
+    "datasets": ("coalesce(content_name, id)", "state IN ('ready', 'withdrawing')"),
+    "releases": ("id", "1 = 1"),
+    "samples": ("id", "sha256 IS NOT NULL AND removed_at IS NULL"),
 }
 
 _MAY_CREATE = "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
@@ -43,7 +43,7 @@ class Snapshot:
 
     Attributes:
         schema: the migration that it is at.
-        named: identifiers of datasets, releases and samples whose files belong to it, by shelf of the storage.
+        named: names of datasets' contents, releases and samples whose files belong to it, by shelf of the storage.
     """
 
     schema: str
@@ -152,8 +152,8 @@ def _snapshot(connection: Connection) -> Snapshot:
     try:
         schema = str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
         named = {
-            shelf: list(connection.execute(text(f"SELECT id FROM {shelf} WHERE {condition} ORDER BY id")).scalars())
-            for shelf, condition in _WITH_FILES.items()
+            shelf: list(connection.execute(text(f"SELECT {name} FROM {shelf} WHERE {rule} ORDER BY id")).scalars())
+            for shelf, (name, rule) in _WITH_FILES.items()
         }
     except OperationalError as error:
         raise BackupRefused(f"The database is not that of a service: {type(error.orig).__name__}.") from error

@@ -38,6 +38,20 @@ def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> R
     return _switch(dashboard, admin, form, account_id, frozen=False)
 
 
+@router.post("/accounts/{account_id}/close")
+def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
+    """Take no new dataset or upload."""
+    dashboard.do(ledger.set_closed, account_id, closed=True)
+    return _back_to_account(account_id)
+
+
+@router.post("/accounts/{account_id}/reopen")
+def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
+    """Take new data again."""
+    dashboard.do(ledger.set_closed, account_id, closed=False)
+    return _back_to_account(account_id)
+
+
 @router.post("/accounts/{account_id}/lower-limit")
 def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
     """Lower the limit at once; below what is spent and held the account is frozen."""

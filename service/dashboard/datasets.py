@@ -225,5 +225,5 @@ def _dataset_form(
 ) -> HTMLResponse:
     with transaction(dashboard.factory, read_only=True) as session:
         choices = visible(session, AccountRow, select(AccountRow.id, AccountRow.name, AccountRow.unit))
-        accounts = session.execute(choices.limit(ROWS_MAX)).all()
+        accounts = session.execute(choices.where(~AccountRow.closed).limit(ROWS_MAX)).all()
     return form_page(request, "dataset_new.html", error, values, accounts=accounts, formats=FORMATS)

@@ -31,7 +31,6 @@ RELEASES_A_PAGE = 30
 COMPARED_MAX = 4  # beside each other
 # The files of a release that may be fetched by name; the rest of its folder is not served.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
-OF_ACCOUNT = {"report.json", "report.html"}  # what tells of the account, and stays with its project
 _KEPT = {"Cache-Control": "private, max-age=3600"}
 
 
@@ -73,7 +72,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         shares = views.shares(session, jobs.shares(session, release_id))
         project = jobs.project_names(session, [view.release.project_id])[view.release.project_id]
     named = (*DOWNLOADS, "grid.png", "report.html")
-    present = {name for name in named if _exists(dashboard, release_id, name)} - (set() if view.payer else OF_ACCOUNT)
+    present = {name for name in named if _exists(dashboard, release_id, name)}
     if "generator.json" in present:
         present |= set(formats.MADE)
     return page(

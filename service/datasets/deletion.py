@@ -1,17 +1,17 @@
 """Deleting datasets: the key goes first, so that every copy of the images dies with it; what was spent stays spent.
 
-READY (or DECLARED) -> DELETING -> DELETED. The first step is committed before anything is destroyed, so a deletion that
-was interrupted is never forgotten and never claimed too early; the last one waits until no process that has opened the
-images is left. Entries, holds, releases, receipts and the fingerprints of private images stay, and no budget returns.
-What nothing was ever trained on is erased (`erasing`).
+READY (or DECLARED, or WITHDRAWING) -> DELETING -> DELETED. The first step is committed before anything is destroyed, so
+a deletion that was interrupted is never forgotten and never claimed too early; the last one waits until no process that
+has opened the images is left. Entries, holds, releases, receipts and the fingerprints of private images stay, and no
+budget returns. What nothing was ever trained on is erased (`erasing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, or_, select, union
+from sqlalchemy import ColumnElement, and_, false, or_, select, union
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
@@ -19,7 +19,6 @@ from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs, ledger
 from service.access import find, visible
 from service.datasets import erasing, fingerprints, states, vault
-from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FurtherDataset, Job
 from service.db.session import SessionFactory, among, transaction
@@ -80,26 +79,43 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
             f"Dataset {dataset_id} is {dataset.state.value}. Delete it when its upload has ended.",
             state=dataset.state.value,
         )
-    # After the update: whoever wants to submit a job holds the row until the job is there, or finds it DELETING. All
-    # jobs are locked before any account is: ending a queued one locks its account, and a worker holds its job first.
-    needing = select(Job.id).where(_needs(dataset_id)).order_by(Job.id).with_for_update()
-    waiting = session.scalars(needing).all()
-    if waiting and not cancel_jobs:
-        raise Conflict(
-            f"Dataset {dataset_id} is needed by jobs that are queued or running, among them {waiting[0]}. Wait for "
-            "their end, or have them cancelled with the deletion: what trainings have charged stays spent, and they "
-            "publish nothing.",
-            jobs=list(waiting[:_JOBS_NAMED_MAX]),
-        )
+    waiting = locked_jobs(session, [dataset_id], may_cancel=cancel_jobs, whose=f"Dataset {dataset_id}", act="deletion")
     if dataset.account_id is not None:
-        _lock_payers(session, waiting)
+        lock_payers(session, waiting)
     for job_id in waiting:
         jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
     session.refresh(dataset)
     return dataset
 
 
-def _lock_payers(session: Session, job_ids: Sequence[str]) -> None:
+def locked_jobs(
+    session: Session, dataset_ids: Sequence[str], *, may_cancel: bool, whose: str, act: str
+) -> Sequence[str]:
+    """Return the jobs that have not ended and read one of these datasets, and lock them.
+
+    Call it after the datasets' new state was written: whoever wants to submit a job holds their rows until the job is
+    there, or finds that state. And call it before any account is locked: ending a queued one locks its account, and a
+    worker holds its job first.
+
+    Args:
+        whose: which datasets these are, for people, with the first letter of a sentence.
+        act: what cancels them.
+
+    Raises:
+        Conflict: there are some, and they may not be cancelled.
+    """
+    needing = or_(false(), *map(_needs, dataset_ids))
+    waiting = session.scalars(select(Job.id).where(needing).order_by(Job.id).with_for_update()).all()
+    if waiting and not may_cancel:
+        raise Conflict(
+            f"{whose} is needed by jobs that are queued or running, among them {waiting[0]}. Wait for their end, or "
+            f"have them cancelled with the {act}: what trainings have charged stays spent, and they publish nothing.",
+            jobs=list(waiting[:_JOBS_NAMED_MAX]),
+        )
+    return waiting
+
+
+def lock_payers(session: Session, job_ids: Sequence[str]) -> None:
     """Lock every account that pays for one of some jobs, in the order in which all transactions do: of several jobs on
     several accounts each, one after the other would not be in that order.
     """
@@ -113,6 +129,11 @@ def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
     """Return the ids of jobs that have not ended and read this dataset, oldest first."""
     needing = visible(session, Job, select(Job.id)).where(_needs(dataset_id))
     return session.scalars(needing.order_by(Job.created_at)).all()
+
+
+def is_needed(session: Session, dataset_id: str) -> bool:
+    """Tell whether a job that has not ended reads this dataset, so that its process may have it in memory."""
+    return session.scalar(select(select(Job.id).where(_needs(dataset_id)).exists())) is True
 
 
 def finish(session: Session, dataset_id: str) -> Dataset:
@@ -131,7 +152,7 @@ def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Da
     Raises:
         Conflict, OSError: The key cannot be destroyed now.
     """
-    vault.shred(settings, dataset_id)
+    vault.shred_all(settings, dataset_id)
     with transaction(factory) as session:
         dataset = finish(session, dataset_id)
     if dataset.account_id is None and dataset.state is DatasetState.DELETED:
@@ -152,10 +173,12 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
 
 def unfinished(session: Session, settings: Settings) -> Sequence[str]:
     """Return the datasets whose content must not be readable, and may be: deletions that were interrupted, and keys
-    that came back from a backup after the deletion. Shred and `finish` each. Call at start-up."""
+    that came back from a backup after the deletion. `complete` each. Call at start-up."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
-    found = _keys_of(settings) | set(storage_of(settings).list("datasets"))
-    names = [name for name in found - set(deleting) if is_id(name, "ds")]
+    found = {
+        vault.dataset_of(name) for name in vault.stored_keys(settings) | set(storage_of(settings).list("datasets"))
+    }
+    names = [name for name in found - set(deleting) if name is not None]
     deleted = select(Dataset.id).where(Dataset.state == DatasetState.DELETED)
     return [*deleting, *sorted(among(session, deleted, Dataset.id, names))]
 
@@ -163,18 +186,33 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
 def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
     """Destroy the keys of deleted datasets that this machine has still: copies of another machine's, whose own is gone.
 
-    Without that, what was deleted could be read here until somebody removes the copy. May run at any time, and twice.
+    Without that, what was deleted could be read here until somebody removes the copy; and so could the images of who
+    has withdrawn, in what was stored before. May run at any time, and twice.
     """
-    names = [name for name in _keys_of(settings) if is_id(name, "ds")]
+    names = {name: dataset_id for name in vault.stored_keys(settings) if (dataset_id := vault.dataset_of(name))}
     with transaction(factory, read_only=True) as session:
-        doomed = among(session, select(Dataset.id).where(Dataset.state.in_(_GONE)), Dataset.id, names)
-    for dataset_id in sorted(doomed):
-        vault.destroy_file(vault.key_path(settings, dataset_id))
-        get_logger(__name__).info("key_copy_destroyed", dataset_id=dataset_id)
+        gone = among(session, select(Dataset.id).where(Dataset.state.in_(_GONE)), Dataset.id, sorted(names.values()))
+        newest = contents_written_anew(session)
+    for name, dataset_id in sorted(names.items()):
+        if dataset_id in gone or is_outdated(name, newest):
+            vault.destroy_file(vault.key_path(settings, name))
+            get_logger(__name__).info("key_copy_destroyed", dataset_id=dataset_id)
 
 
-def _keys_of(settings: Settings) -> set[str]:
-    return {path.stem for path in (settings.keys_path / "datasets").glob("ds_*")}
+def contents_written_anew(session: Session) -> dict[str, str]:
+    """Return the names of the contents that datasets have since somebody withdrew, by the datasets' ids."""
+    rows = session.execute(select(Dataset.id, Dataset.content_name).where(Dataset.content_name.is_not(None)))
+    return {row.id: str(row.content_name) for row in rows}
+
+
+def is_outdated(name: str, newest: Mapping[str, str]) -> bool:
+    """Tell whether a content's name is of before one that was written anew. A later one is of a database that was lost.
+
+    Args:
+        newest: as `contents_written_anew` returns it.
+    """
+    present = newest.get(vault.dataset_of(name) or "")
+    return present is not None and vault.version_of(name) < vault.version_of(present)
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:

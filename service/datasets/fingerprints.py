@@ -68,9 +68,9 @@ class OverlapRefused(InvalidInput):
     def __init__(self) -> None:
         super().__init__(
             "Images of this upload are in other datasets already, and there is no single account that may pay for "
-            "all of them: one of yours, with the same unit, and with an epsilon and a delta that are at most those of "
-            "the account you chose. Upload them apart from the rest, or into the account in which they were first; "
-            "otherwise ask the operator. Nothing was stored.",
+            "all of them: one of yours that takes new data, with the same unit, and with an epsilon and a delta that "
+            "are at most those of the account you chose. Upload them apart from the rest, or into the account in which "
+            "they were first; otherwise ask the operator. Nothing was stored.",
             fault="overlap",
         )
 

@@ -156,7 +156,7 @@ def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
     """
     key = key_of(upload.dataset_id)
     request = _request(settings, upload, sent.format)
-    fingerprint_key = _fingerprint_key(settings)
+    fingerprint_key = secret_of_fingerprints(settings)
     with ExitStack() as stack:
         with _disk_faults(request):
             make_private_folder(request.source.parent)
@@ -186,7 +186,8 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
     """
     storage = storage_of(settings)
     sent = list(settings.quarantine_path.glob("*"))
-    unfinished = [name for name in storage.list("datasets") if name.endswith(UNFINISHED)]
+    staged = [name for name in storage.list("datasets") if name.endswith(UNFINISHED)]
+    unfinished = [name for name in staged if name.count(".") == vault.STAGED_DOTS]  # withdrawals sweep their own
     kept = {f"{dataset_id}.{attempt}" for dataset_id, attempt in live()} if sent or unfinished else set()
     sent = [path for path in sent if path.name not in kept]
     unfinished = [name for name in unfinished if name.removesuffix(UNFINISHED) not in kept]
@@ -349,7 +350,12 @@ def _array(request: IngestRequest, name: str) -> vault.SealedArray:
     return vault.SealedArray(request.target, request.dataset_id, name, request.target_key)
 
 
-def _fingerprint_key(settings: Settings) -> bytes:
+def secret_of_fingerprints(settings: Settings) -> bytes:
+    """Return the secret under which images and subjects are known again.
+
+    Raises:
+        UploadsStopped: it is missing.
+    """
     try:
         return vault.read_key(vault.fingerprint_key_path(settings))
     except NotFound:  # with a new one, images that are known would pass for new

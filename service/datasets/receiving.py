@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from obscura.wire.words import DatasetState
 from service.access import find
 from service.auth import require_usable
-from service.datasets import fingerprints, reading, states, vault
+from service.datasets import fingerprints, reading, states, vault, withdrawal
 from service.datasets.reading import Content, Sent, Upload
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
@@ -51,7 +51,7 @@ def receive(
         The dataset, ready, perhaps joined to another account.
 
     Raises:
-        NotFound, Conflict: As `states.begin_upload`; also where somebody else took over meanwhile.
+        NotFound, Conflict, AccountClosed: As `states.begin_upload`; also where somebody else took over meanwhile.
         InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `reading.staged`.
         OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
@@ -65,10 +65,11 @@ def receive(
         with _kept(settings, factory, upload, clock) as lost:
             ours = replace(sent, blocks=_while_ours(sent.blocks, lost))
             with reading.staged(settings, upload, ours) as content:
-                return _patiently(settings, lambda: accept(factory, content, now=clock(), by=by))
+                dataset = _patiently(settings, lambda: accept(factory, content, now=clock(), by=by))
     except BaseException:
         _refuse(settings, factory, upload)
         raise
+    return withdrawal.left_out(settings, factory, dataset)
 
 
 def accept(factory: SessionFactory, content: Content, *, now: datetime, by: str | None = None) -> Dataset:

@@ -13,11 +13,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session
 
+from obscura.wire.faults import Refused
+from obscura.wire.subjects import SubjectId
 from service.datasets.fingerprints import DIGEST_BYTES, Fingerprints
+from service.db.dataset_tables import WithdrawnSubject
+from service.errors import InvalidInput
+from service.ingest.subjects import hashed_numbers
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _LABEL = b"obscura recognised subject 1\0"
@@ -46,3 +54,41 @@ def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Num
     if len(np.unique(numbers)) != len(numbers):
         raise ValueError
     return numbers[of_record], frozenset(digest[-DIGEST_BYTES:] for digest in digests)
+
+
+def numbers_of(private_ids: Sequence[SubjectId], project_id: str, key: bytes) -> set[int]:
+    """Return the numbers under which uploads of a project store the subjects with these ids. PRIVATE.
+
+    Raises:
+        InvalidInput: an id stands for nobody.
+    """
+    try:
+        hashes = hashed_numbers(private_ids, len(private_ids))
+    except Refused:
+        raise InvalidInput(
+            "A subject id stands for nobody: no upload can have held it. Send the ids as they were pushed."
+        ) from None
+    return set(recognise(hashes, project_id, key)[0].tolist())
+
+
+def withdrawn_from(session: Session, account_id: str) -> set[int]:
+    """Return the numbers of those who have withdrawn from an account. PRIVATE."""
+    return set(session.scalars(select(WithdrawnSubject.number).where(WithdrawnSubject.account_id == account_id)))
+
+
+def require_recognised(session: Session, account_id: str, *, recognised: bool) -> None:
+    """Let a dataset of an account pass from whose uploads those who have withdrawn can be left out.
+
+    Raises:
+        InvalidInput: somebody has, and it does not recognise subjects.
+    """
+    if not recognised and has_withdrawals(session, account_id):
+        raise InvalidInput(
+            "Subjects have withdrawn from this account, so its datasets recognise subjects: otherwise images of theirs "
+            "could come back. Declare subjects_recognised, or push with the same --subjects-key."
+        )
+
+
+def has_withdrawals(session: Session, account_id: str) -> bool:
+    """Tell whether anybody has ever asked to withdraw from an account."""
+    return session.scalar(select(exists().where(WithdrawnSubject.account_id == account_id))) is True

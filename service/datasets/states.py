@@ -1,6 +1,7 @@
 """Datasets: their declaration, and every step from one state to another. Takes a session, never commits.
 
-DECLARED -> RECEIVING -> READY, or back to DECLARED when the content was refused; content never changes once ready.
+DECLARED -> RECEIVING -> READY, or back to DECLARED when the content was refused; content never changes once ready, but
+that somebody withdraws (`withdrawal`).
 An upload has a number and a lease: every step of it is refused to a process that somebody else has taken over from.
 """
 
@@ -17,13 +18,13 @@ from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger, projects, quotas
 from service.access import find, require_project
-from service.datasets import fingerprints, vault
+from service.datasets import fingerprints, recognition, vault
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow
-from service.errors import Conflict, InvalidInput, require_name
+from service.errors import AccountClosed, Conflict, InvalidInput, require_name
 from service.ledger.commitments import columns_of, dataset_facts
 from service.settings import Settings
 
@@ -32,7 +33,8 @@ REFUSED = "upload_refused"  # which rule was broken is told to the uploader alon
 FOLLOWING = {
     DatasetState.DECLARED: {DatasetState.RECEIVING, DatasetState.DELETING},
     DatasetState.RECEIVING: {DatasetState.READY, DatasetState.DECLARED, DatasetState.RECEIVING},  # another upload's
-    DatasetState.READY: {DatasetState.DELETING, DatasetState.FAILED},
+    DatasetState.READY: {DatasetState.WITHDRAWING, DatasetState.DELETING, DatasetState.FAILED},
+    DatasetState.WITHDRAWING: {DatasetState.READY, DatasetState.WITHDRAWING, DatasetState.DELETING},
     DatasetState.FAILED: {DatasetState.DELETING},
     DatasetState.DELETING: {DatasetState.DELETED},
     DatasetState.DELETED: set[DatasetState](),
@@ -77,6 +79,7 @@ def declare(
     Raises:
         InvalidInput: The declaration contradicts itself or a limit, or a public dataset could be of several projects.
         NotFound: There is no such account.
+        AccountClosed: It takes no new data.
         Forbidden: As `require_project`.
         QuotaExceeded: The project has declared as much as its quota of disk allows.
     """
@@ -96,8 +99,12 @@ def declare(
         raise InvalidInput(f"At most {settings.images_max} records.", images_max=settings.images_max)
     require_project(session)
     account = None if account_id is None else find(session, AccountRow, account_id)
+    if account is not None:
+        ledger.require_open(account)
     project_id = projects.choose(session) if account is None else account.project_id
     _check_subjects(account, records_declared, subjects_declared)
+    if account is not None and account.unit is Unit.SUBJECT:
+        recognition.require_recognised(session, account.id, recognised=subjects_recognised)
     if subjects_recognised and subjects_declared is None:
         raise InvalidInput("Only a dataset that declares subjects can have them recognised.")
     dataset = Dataset(
@@ -191,6 +198,7 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
     Raises:
         NotFound: There is no such dataset.
         Conflict: It has content already, is receiving it, or was deleted.
+        AccountClosed: Its account was closed to new data since it was declared.
     """
     dataset = find(session, Dataset, dataset_id)
     begun = {"upload_attempt": Dataset.upload_attempt + 1, "upload_lease_until": now + timedelta(seconds=lease_seconds)}
@@ -204,6 +212,8 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         reason = reasons.get(dataset.state, f"is {dataset.state.value} and takes no content")
         raise Conflict(f"Dataset {dataset_id} {reason}.", state=dataset.state.value)
     session.refresh(dataset)
+    if dataset.account_id is not None:
+        ledger.require_open(session.get_one(AccountRow, dataset.account_id))
     return Upload(
         dataset.id,
         tuple(dataset.classes),
@@ -230,7 +240,8 @@ def renew_upload(session: Session, upload: Upload, *, now: datetime, lease_secon
 def accept_upload(session: Session, content: Content, known: Known | None, *, now: datetime) -> Dataset:
     """Record that the content was accepted, and which account pays for it; in that account's log, too.
 
-    From the commit on its fingerprints count.
+    From the commit on its fingerprints count. Where anybody has withdrawn from that account it is WITHDRAWING by then,
+    whoever is in it (`withdrawal.complete`).
 
     A private dataset that holds images of another account joins that account (`service.datasets.fingerprints`).
 
@@ -242,6 +253,8 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
 
     Raises:
         Conflict: The upload was given up in the meantime.
+        InvalidInput: Somebody has withdrawn from its account, and it does not recognise subjects.
+        AccountClosed: Its account was closed to new data meanwhile.
         OverlapRefused: Its images are known, and no one account may pay for them.
         KnownAsPrivate: It is public, and images of it are known as private.
         KnownAsPublic: It is private, and images of it are known as public.
@@ -250,8 +263,11 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
     session.expire_all()
     upload = content.upload
     dataset = find(session, Dataset, upload.dataset_id)
-    if dataset.state is DatasetState.READY and dataset.upload_attempt == upload.attempt:
+    if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == upload.attempt:
         return dataset  # it was accepted, and the answer to that was lost
+    own_id = dataset.account_id
+    if own_id is not None:  # before anything is looked up: the answer is the same whatever was uploaded
+        ledger.require_open(session.get_one(AccountRow, own_id))
     images, subjects = content.private_fingerprints, content.private_subjects
     payer_id = fingerprints.settle(session, dataset, images, known, subjects)
     values = {"format": content.format, "content_sha256": content.sha256, "content_bytes": content.bytes}
@@ -261,6 +277,15 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         raise Conflict(f"Dataset {dataset.id} is no longer receiving this upload. Upload again.")
     session.refresh(dataset)
     if payer_id is not None:
+        payer = ledger.lock_account(session, payer_id)
+        if payer.closed:  # looked at once it is locked: whoever closes it waits, or was first
+            raise AccountClosed(payer.name) if payer_id == own_id else fingerprints.OverlapRefused
+        if recognition.has_withdrawals(session, payer_id):
+            if not dataset.subjects_recognised and payer_id != own_id:
+                raise fingerprints.OverlapRefused
+            recognition.require_recognised(session, payer_id, recognised=dataset.subjects_recognised)
+            move(session, dataset.id, DatasetState.WITHDRAWING)
+            session.refresh(dataset)
         fact = dataset_facts(columns_of(dataset), fingerprints.brought_by(session, dataset))
         ledger.record_fact(session, account_id=payer_id, fact=fact, now=now)
     return dataset

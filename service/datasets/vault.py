@@ -1,15 +1,18 @@
 """Stored datasets: arrays sealed under a key of each dataset's own, and the keys, whose destruction is the deletion.
 
-A key is a file of 32 random bytes, `<keys_dir>/datasets/<dataset>.key`. It is on the disk before the arrays get their
-name, and it is destroyed before they lose it, so that every copy of the arrays, a backup too, dies with it.
+A key is a file of 32 random bytes, `<keys_dir>/datasets/<content>.key`. It is on the disk before the arrays get their
+name, and it is destroyed before they lose it, so that every copy of the arrays, a backup too, dies with it. The content
+of a dataset has the dataset's id as its name; what was written anew, because somebody withdrew, has a number behind it
+(`Dataset.content`). Functions here that take a `dataset_id` take such a name as well.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
 from math import prod
@@ -26,13 +29,15 @@ from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import open_regular
-from service.storage.interface import key_of
+from service.storage.interface import UNFINISHED, key_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Images = np.ndarray[Any, np.dtype[np.uint8]]
 Labels = np.ndarray[Any, np.dtype[np.int64]]
 Subjects = np.ndarray[Any, np.dtype[np.int64]]
 _BATCH_BYTES = 4 * 2**20
+STAGED_DOTS = 2  # in the name of what an upload stages, `NAME.MARK.tmp`; what is written anew has one more
+_CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
 
 
 def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
@@ -45,7 +50,7 @@ def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
     Raises:
         NotFound: The dataset has no content, or no key (SealBroken: the content is not what was stored).
     """
-    return _read(settings, dataset_id, IMAGES_NAME), _read(settings, dataset_id, LABELS_NAME)
+    return _read(settings, dataset_id, IMAGES_NAME), open_labels(settings, dataset_id)
 
 
 def open_datasets(settings: Settings, dataset_ids: Sequence[str]) -> tuple[Images, Labels, list[int]]:
@@ -75,6 +80,11 @@ def open_images(settings: Settings, dataset_id: str) -> SealedArray:
     return _open(settings, dataset_id, IMAGES_NAME)
 
 
+def open_labels(settings: Settings, dataset_id: str) -> Labels:
+    """Decrypt the labels of a stored dataset alone, as `open_dataset` does."""
+    return _read(settings, dataset_id, LABELS_NAME)
+
+
 def open_subjects(settings: Settings, dataset_id: str) -> Subjects:
     """Decrypt the stored subjects of a dataset into memory, read-only. PRIVATE.
 
@@ -99,6 +109,47 @@ def shred(settings: Settings, dataset_id: str) -> None:
     destroy_file(key_path(settings, dataset_id))
     failpoint("shred.after")
     storage.remove(key_of(dataset_id))
+
+
+def shred_all(settings: Settings, dataset_id: str, *, kept: str | None = None) -> None:
+    """Destroy all that there is of a dataset, as `shred`: what it was uploaded as, and what was written anew.
+
+    Args:
+        kept: the name of the content that stays.
+    """
+    storage = storage_of(settings)
+    there = storage.list("datasets")
+    for name in {dataset_id, *_contents(dataset_id, {*stored_keys(settings), *there})} - {kept}:
+        shred(settings, name)
+    for name in there:  # what died while it was written anew
+        if name.endswith(UNFINISHED) and name.count(".") > STAGED_DOTS and name.startswith(f"{dataset_id}."):
+            storage.remove(f"datasets/{name}")
+
+
+def contents_of(settings: Settings, dataset_id: str) -> list[str]:
+    """Return the names of all contents of a dataset of which there is a key or a folder, the oldest first."""
+    return _contents(dataset_id, {*stored_keys(settings), *storage_of(settings).list("datasets")})
+
+
+def stored_keys(settings: Settings) -> set[str]:
+    """Return the names of the contents that this machine has keys of."""
+    return {path.name.removesuffix(".key") for path in (settings.keys_path / "datasets").glob("ds_*.key")}
+
+
+def dataset_of(name: str) -> str | None:
+    """Return whose content has this name; None where no dataset's can."""
+    parts = _CONTENT.fullmatch(name)
+    return None if parts is None else parts[1]
+
+
+def version_of(name: str) -> int:
+    """Return how often a content was written anew."""
+    return int(name.partition(".")[2] or 0)
+
+
+def name_of(dataset_id: str, version: int) -> str:
+    """Return the name of a dataset's content that was written anew for the so-manieth time, from 1 on."""
+    return f"{dataset_id}.{version}"
 
 
 def key_path(settings: Settings, dataset_id: str) -> Path:
@@ -245,6 +296,10 @@ class SealedArray:
         raw = values.reshape(-1).view(np.uint8)
         if self._reader.readinto(raw) != raw.nbytes:
             raise SealBroken
+
+
+def _contents(dataset_id: str, names: Collection[str]) -> list[str]:
+    return sorted((name for name in names if dataset_of(name) == dataset_id), key=version_of)
 
 
 def _read(settings: Settings, dataset_id: str, name: str) -> Array:

@@ -24,7 +24,9 @@ class Dataset(Base):
     While one is received, somebody else may take over once `upload_lease_until` has passed.
     `unchecked` marks a public dataset from before public images were compared with private ones: nobody may use it.
     At `erased_at` a dataset on which nothing was ever trained was deleted: what was declared is gone, and nobody is
-    shown it (`service.datasets.erasing`). `project_id` is that of its account, or of whoever declared it public.
+    shown it (`service.datasets.erasing`). `content_name` and `content_key_id` name what lies there and its key since
+    somebody withdrew, and are empty before (`service.datasets.withdrawal`). `project_id` is that of its account, or of
+    whoever declared it public.
     """
 
     __tablename__ = "datasets"
@@ -58,6 +60,8 @@ class Dataset(Base):
     content_sha256: Mapped[Sha256 | None]
     content_bytes: Mapped[int | None] = mapped_column(BigInteger)
     vault_key_id: Mapped[Sha256 | None]
+    content_name: Mapped[Id | None]
+    content_key_id: Mapped[Sha256 | None]
     failure_code: Mapped[ShortText | None]
     created_at: Mapped[datetime] = mapped_column(index=True)
     ready_at: Mapped[datetime | None]
@@ -68,6 +72,29 @@ class Dataset(Base):
     project_id: Mapped[Id] = mapped_column(default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT)
 
     account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
+
+    @property
+    def content(self) -> str:
+        """The name of its key and arrays (`service.datasets.vault`): the dataset's id, until somebody withdraws."""
+        return self.content_name or self.id
+
+    @property
+    def key_id(self) -> str | None:
+        """What names the key of that; None where it was uploaded before keys had ids."""
+        return self.content_key_id or self.vault_key_id
+
+
+class WithdrawnSubject(Base):
+    """A subject that has withdrawn from an account, by the number under which recognised subjects are stored, whether
+    it was ever there or not. PRIVATE: never shown.
+
+    Uploads into the account leave its records out.
+    """
+
+    __tablename__ = "withdrawn_subjects"
+
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
 
 
 class Fingerprint(Base):

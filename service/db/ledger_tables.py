@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint, text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, VerificationKind
@@ -19,7 +19,8 @@ EVERYWHERE = "*"  # the scope of a fault that concerns no single account
 class AccountRow(Base):
     """A population with one lifetime privacy budget.
 
-    `spent_nano`, `held_nano`, `head_sequence` and `head_hash` are cached from the entries (invariant I8).
+    `spent_nano`, `held_nano`, `head_sequence` and `head_hash` are cached from the entries (invariant I8). One that is
+    `closed` takes no new data; no entry says so, for no amount depends on it.
     """
 
     __tablename__ = "accounts"
@@ -47,6 +48,7 @@ class AccountRow(Base):
     spent_nano: Mapped[Nano]
     held_nano: Mapped[Nano]
     frozen: Mapped[bool]
+    closed: Mapped[bool] = mapped_column(default=False, server_default=false())
     head_sequence: Mapped[Nano]
     head_hash: Mapped[Sha256]
     created_at: Mapped[datetime] = mapped_column(index=True)

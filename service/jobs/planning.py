@@ -150,6 +150,12 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
         Conflict: it has not.
     """
     session.refresh(dataset, with_for_update={"read": True})
+    if dataset.state is DatasetState.WITHDRAWING:
+        raise Conflict(
+            f"The {role} is being written anew without subjects who withdraw. Ask again when it is ready: as soon as "
+            "trainings that read it have stopped.",
+            dataset_id=dataset.id,
+        )
     if dataset.state is not DatasetState.READY:
         raise Conflict(f"The {role} is {dataset.state.value}, not ready: upload its content.", dataset_id=dataset.id)
     if dataset.unchecked:

@@ -165,7 +165,8 @@ def pay_for_count(
 
     Raises:
         IdempotencyMismatch: the key was used with another request.
-        NotFound, InvalidInput, AccountFrozen, ArmingStopped, InsufficientBudget: as `ledger.charge_count`.
+        NotFound, InvalidInput, AccountClosed, AccountFrozen, ArmingStopped, InsufficientBudget: as
+            `ledger.charge_count`.
         Forbidden: as `require_project`.
     """
     require_project(session)

@@ -18,6 +18,7 @@ from privacy.accounting.filter import Filter
 from privacy.errors import PrivacyError
 from privacy.plans.plan import PublicFacts
 from service import ledger
+from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.errors import InvalidInput
@@ -104,6 +105,9 @@ def training_set(
         InvalidInput: it is public, was deleted, or its account's promise cannot be kept for it; or those that are
             further cannot be one dataset with it.
     """
+    if lock and further_ids:  # in one order, whichever they are named in: who withdraws locks several as well
+        named = visible(session, Dataset, select(Dataset.id)).where(Dataset.id.in_([dataset_id, *further_ids]))
+        session.execute(named.order_by(Dataset.id).with_for_update(read=True))
     first = _alone(session, dataset_id, lock=lock)
     if not further_ids:
         return first

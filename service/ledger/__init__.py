@@ -15,7 +15,9 @@ from service.ledger.accounts import (
     filter_of,
     insufficient,
     open_account,
+    require_open,
     require_unfrozen,
+    set_closed,
 )
 from service.ledger.chain import Entry
 from service.ledger.counting import charge_count
@@ -91,8 +93,10 @@ __all__ = [
     "request_raise",
     "require_as_held",
     "require_clock",
+    "require_open",
     "require_unfrozen",
     "return_hold",
+    "set_closed",
     "set_frozen",
     "settle",
 ]

@@ -18,13 +18,22 @@ from privacy.accounting.filter import Filter, open_filter
 from privacy.accounting.odds import sure_at_most
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
+from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import is_duplicate
-from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput, LedgerCorruption, require_name
+from service.errors import (
+    AccountClosed,
+    AccountFrozen,
+    Conflict,
+    InsufficientBudget,
+    InvalidInput,
+    LedgerCorruption,
+    require_name,
+)
 from service.ledger.chain import GENESIS_HASH, Entry
 from service.ledger.records import Account, check_account, check_entry
-from service.ledger.rows import get_account, require_clock
-from service.ledger.statements import ACCOUNTS, account_rows, add_account, add_entry, entry_rows
+from service.ledger.rows import get_account, lock_account, require_clock
+from service.ledger.statements import ACCOUNTS, account_rows, add_account, add_entry, close_account, entry_rows
 
 PAGE_SIZE_MAX = 1000
 
@@ -93,6 +102,7 @@ def open_account(
         spent_nano=0,
         held_nano=0,
         frozen=False,
+        closed=False,
         head_sequence=1,
         head_hash="",
         created_at=now,
@@ -238,6 +248,28 @@ def require_unfrozen(account: Account) -> None:
     """
     if account.frozen:
         raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
+
+
+def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
+    """Close an account to new data, or reopen it. Setting it twice changes nothing, and the log says nothing of it.
+
+    An upload that is under way is refused when it is about to be accepted.
+    """
+    account = lock_account(session, account_id)
+    if account.closed != closed:
+        account.closed = closed
+        close_account(session, account_id, closed)
+    return account
+
+
+def require_open(account: Account | AccountRow) -> None:
+    """Let an account pass that takes new data.
+
+    Raises:
+        AccountClosed: it takes none.
+    """
+    if account.closed:
+        raise AccountClosed(account.name)
 
 
 def audited_by_id(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:

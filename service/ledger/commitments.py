@@ -38,7 +38,10 @@ DRAWING_COLUMNS = (*ORDER_COLUMNS, "release_id", "attempt", "state", "failure_co
 # What no entry commits to, by table: above all what changes later. The receipt holds that entry, and is signed.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     # The log does not say whose an account is either; entries of older versions know of no project.
-    "datasets": frozenset({"state", "failure_code", "upload_lease_until", "erased_at", "project_id"}),
+    # What is stored of a dataset changes when somebody withdraws; the log goes on saying what has arrived.
+    "datasets": frozenset(
+        {"state", "failure_code", "upload_lease_until", "erased_at", "project_id", "content_name", "content_key_id"}
+    ),
     "evaluations": frozenset(),
     "releases": frozenset({"receipt"}),
     "samples": frozenset({"removed_at"}),

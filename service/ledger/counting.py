@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import EntryKind, Unit
 from privacy.mechanisms.record_count import STDDEV, count_event
 from service.errors import InvalidInput
-from service.ledger.accounts import filter_of, insufficient, require_unfrozen
+from service.ledger.accounts import filter_of, insufficient, require_open, require_unfrozen
 from service.ledger.rows import append, lock_account
 from service.ledger.stops import require_armable
 
@@ -23,6 +23,7 @@ def charge_count(session: Session, *, account_id: str, now: datetime) -> int:
     Raises:
         NotFound: no such account.
         InvalidInput: the account protects subjects, of whom one may have any number of records.
+        AccountClosed: the account takes no new data, so there is nothing to count.
         AccountFrozen: the account spends nothing new.
         ArmingStopped: a check of the ledger found a fault and nobody has mended it.
         InsufficientBudget: too little is left; carries all numbers.
@@ -33,6 +34,7 @@ def charge_count(session: Session, *, account_id: str, now: datetime) -> int:
             f"Account *{account.name}* protects subjects, of whom one may have any number of records: no noise hides "
             "such a count. State the most records and subjects that there can be."
         )
+    require_open(account)  # a count is for declaring a dataset
     require_unfrozen(account)
     require_armable(session, account.id)
     event = count_event(STDDEV)

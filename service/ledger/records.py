@@ -30,6 +30,7 @@ class Account:
     spent_nano: int
     held_nano: int
     frozen: bool
+    closed: bool
     head_sequence: int
     head_hash: str
     created_at: datetime

@@ -275,6 +275,11 @@ def add_account(session: Session, account: Account) -> None:
     _execute(session, [(_ADD_ACCOUNT, _prefixed("account", account))])
 
 
+def close_account(session: Session, account_id: str, closed: bool) -> None:
+    """Note whether an account takes no new data."""
+    session.execute(update(ACCOUNTS).where(ACCOUNTS.c.id == account_id).values(closed=closed))
+
+
 def add_entry(session: Session, entry: Entry) -> None:
     """Insert an entry."""
     _execute(session, [(_ADD_ENTRY, _prefixed("entry", entry))])

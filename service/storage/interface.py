@@ -15,7 +15,7 @@ from typing import ClassVar
 from service.errors import InvalidInput, ObscuraError
 from service.storage.files import open_regular
 
-_IDENTIFIER = re.compile(r"(?:ds|rel|smp)_[a-z2-7]{20}")
+_IDENTIFIER = re.compile(r"(?:rel|smp)_[a-z2-7]{20}|ds_[a-z2-7]{20}(?:\.[1-9]\d{0,5})?")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UNFINISHED = ".tmp"  # ends the names of what is being staged, or was when its process died
@@ -125,7 +125,7 @@ class Storage(ABC):
 
 
 def key_of(identifier: str) -> str:
-    """Return the key of a data set, release or sample.
+    """Return the key of a data set's content, a release or a sample.
 
     Raises:
         InvalidInput: the identifier does not have the form of one of ours.

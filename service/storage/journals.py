@@ -2,14 +2,14 @@
 
 A line is on the disk after its charge was committed and before the noise that it pays for is drawn. So every release
 stands in the journal, and every line of it in the ledger; a ledger that shows less has lost something, as one restored
-from an old backup has. The lines hold planned numbers only.
+from an old backup has. The lines hold planned numbers only. Beside them stands who has withdrawn from an account.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
@@ -17,6 +17,7 @@ from service.errors import NotFound
 from service.storage.interface import Storage
 
 _SHELF, _SUFFIX = "journals", ".jsonl"
+_WITHDRAWN = "withdrawn."  # begins the names of lists of who has withdrawn
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,37 @@ def counted(storage: Storage) -> dict[str, int]:
                 prices[int(said["sequence"])] = int(said["price_nano"])
         found[name.removesuffix(_SUFFIX)] = sum(prices.values())
     return found
+
+
+def write_withdrawn(storage: Storage, account_id: str, numbers: Iterable[int]) -> None:
+    """Note who withdraws from an account, by their stored numbers: random to whoever lacks the installation's secret.
+
+    Durable before anything is destroyed, so a database that was restored from a backup of before is told.
+
+    Raises:
+        OSError: the disk is full or failing.
+    """
+    line = json.dumps({"withdrawn": sorted(numbers)}).encode()
+    storage.append(f"{_SHELF}/{_WITHDRAWN}{account_id}{_SUFFIX}", b"\n" + line + b"\n")
+
+
+def read_withdrawn(storage: Storage, account_id: str) -> set[int]:
+    """Return the numbers of those who were noted as having withdrawn from an account."""
+    try:
+        text = storage.read(_SHELF, f"{_WITHDRAWN}{account_id}{_SUFFIX}")
+    except NotFound:
+        return set()
+    found: set[int] = set()
+    for line in text.split(b"\n"):
+        with suppress(ValueError, TypeError, KeyError):  # torn by a crash: it is written again
+            found.update(int(number) for number in json.loads(line)["withdrawn"])
+    return found
+
+
+def accounts_withdrawn_from(storage: Storage) -> list[str]:
+    """Return the ids of the accounts from which somebody was noted as having withdrawn."""
+    names = (name for name in storage.list(_SHELF) if name.startswith(_WITHDRAWN) and name.endswith(_SUFFIX))
+    return [name.removeprefix(_WITHDRAWN).removesuffix(_SUFFIX) for name in names]
 
 
 def journalled_jobs(storage: Storage) -> list[str]:

@@ -58,6 +58,7 @@ NOT_RUN = {
     "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
     "openssl rand": "needs another program",
     "obscura datasets push people-2026/": "needs pictures of people; tests/service/cli/test_cohorts.py pushes some",
+    "obscura subjects withdraw": "needs people; tests/service/cli/test_cohorts.py lets some withdraw",
     "obscura datasets push volumes/ --account patients --slices axial": "needs NIfTI files; "
     "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",

@@ -26,6 +26,7 @@ WHOLE = {
     "datasets/fingerprints.py": "an image must be known whoever's it is",
     "datasets/receiving.py": "checks every public dataset at the start",
     "datasets/states.py": "ends everybody's uploads whose lease has run out",
+    "datasets/withdrawal.py": "goes on with what was begun, and tells a restored database, without being asked",
     "decisions.py": "finds who asks and decides and whom they count as, and whether the same was asked for",
     "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",

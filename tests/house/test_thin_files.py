@@ -43,7 +43,6 @@ OWN = {
     "service/api/routes/webhooks.py": "likewise",
     "service/audit/anchors.py": "reads what a stranger's server says",
     "service/datasets/erasing.py": "what is erased and why that is safe, which the audit relies on",
-    "service/datasets/recognition.py": "a keyed number and fingerprint, with the reason that they tell nothing",
     "service/db/revisions.py": "of migrations alone",
     "service/db/writers.py": "who waits for SQLite's one writer; it carries the bar of 300 pairs a second",
     "service/ledger/counting.py": "what spends without a hold",

@@ -19,6 +19,8 @@ NOBODYS = {"/v1/recipes", "/v1/health/live", "/v1/health/ready", "/v1/ledger", "
 NOBODYS |= {"/login/provider", "/login/callback"}
 ACTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/accounts/{account_id}/freeze", {"reason": "a test"}),
+    ("post", "/v1/accounts/{account_id}/close", None),
+    ("post", "/v1/accounts/{account_id}/withdrawals", {"subjects": ["anna"]}),
     ("post", "/v1/accounts/{account_id}/lower-limit", {"reason": "a test", "epsilon": 0.5}),
     ("post", "/v1/accounts/{account_id}/limit-requests", {"reason": "a test", "epsilon": 500}),
     ("post", "/v1/accounts/{account_id}/counts", None),

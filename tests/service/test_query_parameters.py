@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from service.settings import Settings
 from tests.service.reading_routes import address, reading_routes, stocked
 
 ODD = ("", "datalens", "\0", "\u202e'%", "-1", "9" * 30, "x" * 9000)
 
 
+@pytest.mark.slow
 def test_no_query_meets_a_server_error(database_url: str, tmp_path: Path) -> None:
     routes = reading_routes()
     assert {"/datasets", "/jobs", "/releases", "/v1/jobs", "/v1/datasets"} <= set(routes)

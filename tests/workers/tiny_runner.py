@@ -1,7 +1,8 @@
 """A runner with a small recipe, for the tests: it pays for every stage of the plan and adds noise to class means.
 
 The environment says what goes wrong: TINY_PAUSE (seconds a step), TINY_KILL (the step at which the first attempt
-kills itself), TINY_CANARY (a text that the data holds and an error quotes).
+kills itself), TINY_STOP (the steps, such as "3,4", at which the first attempt stops itself, until it is told to go on),
+TINY_CANARY (a text that the data holds and an error quotes).
 """
 
 import dataclasses
@@ -46,6 +47,8 @@ def train(run: Run) -> Generator:
             os.kill(os.getpid(), signal.SIGKILL)
         if done % CHECKPOINT_STEPS == 0:
             save_checkpoint(run.checkpoints, step=done, state={"total": total}, header={"recipe": "tiny"})
+        if str(done) in os.environ.get("TINY_STOP", "").split(",") and run.attempt == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(float(os.environ.get("TINY_PAUSE", "0")))
     if done < USEFUL_STEPS:
         raise NothingUseful

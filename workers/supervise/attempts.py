@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, DatasetState, EarlyEnd
@@ -108,9 +108,10 @@ def has_keys(session: Session, settings: Settings, job: Job) -> bool:
         reads += [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job.id))]
     else:
         reads.append(job.evaluation_dataset_id)
-    ready = select(Dataset.id).where(Dataset.state == DatasetState.READY)  # the keys of others are gone for good
+    content = select(func.coalesce(Dataset.content_name, Dataset.id))
+    ready = content.where(Dataset.state == DatasetState.READY)  # the keys of others are gone for good
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
-    paths = [settings.ledger_key_path, *(key_path(settings, dataset_id) for dataset_id in sorted(wanted))]
+    paths = [settings.ledger_key_path, *(key_path(settings, name) for name in sorted(wanted))]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         get_logger(__name__).warning("keys_missing", job_id=job.id, files=missing, folder=str(settings.keys_path))

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import ENDED, TRAIN, JobState
 from service import jobs, queue
 from service.background import Background
-from service.datasets import deletion, receiving
+from service.datasets import deletion, receiving, withdrawal
 from service.db.access_tables import Outbox
 from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
@@ -76,6 +76,7 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
     watch_over(settings, factory, now=now)
     if sound:
         deletion.go_on(settings, factory)
+        withdrawal.go_on(settings, factory)
         if is_elsewhere(settings):
             deletion.destroy_copies(settings, factory)
         receiving.clean_up(settings, factory, now=now)

@@ -197,9 +197,9 @@ def require_keys(settings: Settings, training: Training) -> None:
         NotFound: it is gone.
     """
     for dataset in (*training.datasets, training.anchors):
-        if dataset is None or dataset.vault_key_id is None:  # uploaded before keys had ids
+        if dataset is None or dataset.key_id is None:  # uploaded before keys had ids
             continue
-        if key_id_of(read_key(key_path(settings, dataset.id))) != dataset.vault_key_id:
+        if key_id_of(read_key(key_path(settings, dataset.content))) != dataset.key_id:
             raise LedgerCorruption(
                 "The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id
             )
@@ -252,9 +252,9 @@ def open_run(context: Context, training: Training, public: PublicParts, budget: 
         NotFound: the dataset has no content.
     """
     settings, job_id = context.settings, training.job.id
-    dataset_ids = [dataset.id for dataset in training.datasets]
-    key = key_of_all([read_key(key_path(settings, dataset_id)) for dataset_id in dataset_ids])
-    images, labels, subjects = open_together(settings, dataset_ids, with_subjects=training.facts.unit == "subject")
+    contents = [dataset.content for dataset in training.datasets]
+    key = key_of_all([read_key(key_path(settings, content)) for content in contents])
+    images, labels, subjects = open_together(settings, contents, with_subjects=training.facts.unit == "subject")
     data = TrainingData(images, labels, training.facts.classes, subjects, **public.given())
     return Run(
         plan=training.plan,

@@ -17,12 +17,27 @@ from obscura.wire.schemas import (
     LimitRequestRecord,
     Page,
     ReasonRequest,
+    WithdrawalRecord,
+    WithdrawalRequest,
+    record_of,
 )
 from service import decisions, jobs, ledger, projects
 from service.access import Principal
 from service.api.conditional import answer, answer_decision
-from service.api.deps import INSTALLATION, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
+from service.api.deps import (
+    DATA,
+    INSTALLATION,
+    PROBLEMS,
+    READ,
+    Admin,
+    IdempotencyKey,
+    Paging,
+    Running,
+    Service,
+    Uploader,
+)
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor, narrowed
+from service.datasets import withdrawal
 from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.storage.journals import write_count
@@ -161,6 +176,51 @@ def _switch(
     wish = {"account_id": account_id, "frozen": frozen, **body.model_dump()}
     with transaction(service.factory) as session:
         record = views.account(ledger.set_frozen(session, **wish, by=admin.id, now=service.clock()))
+    return answer(request, record)
+
+
+@router.post("/{account_id}/close", response_model=AccountRecord, summary="Close an account to new data")
+def close(service: Running, _admin: Admin, request: Request, account_id: AccountId) -> Response:
+    """Take no new dataset, and no upload, which would have the account's people share its budget with new ones.
+
+    Trainings on what it has go on. Twice is as once.
+    """
+    return _close(service, request, account_id, closed=True)
+
+
+@router.post("/{account_id}/reopen", response_model=AccountRecord, summary="Let an account take new data again")
+def reopen(service: Running, _admin: Admin, request: Request, account_id: AccountId) -> Response:
+    """Take new datasets and uploads again. Twice is as once."""
+    return _close(service, request, account_id, closed=False)
+
+
+@router.post(
+    "/{account_id}/withdrawals",
+    dependencies=[DATA],
+    response_model=WithdrawalRecord,
+    summary="Let subjects withdraw from an account",
+)
+def withdraw_subjects(service: Running, request: Request, account_id: AccountId, body: WithdrawalRequest) -> Response:
+    """Destroy the images of subjects in all datasets of the account that recognise them, and leave them out for ever.
+
+    What was spent stays spent, releases stay, and the ledger does not change. The answer is the same whether a subject
+    was there or not. Refused while trainings that need one of the datasets are queued or running, unless they may be
+    cancelled. Twice is as once. 422 where the account protects records, or recognises nobody.
+    """
+    done = withdrawal.withdraw(
+        service.settings,
+        service.factory,
+        account_id,
+        body.subjects,
+        cancel_jobs=body.cancel_jobs,
+        now=service.clock(),
+    )
+    return answer(request, record_of(WithdrawalRecord, done))
+
+
+def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
+    with transaction(service.factory) as session:
+        record = views.account(ledger.set_closed(session, account_id, closed=closed))
     return answer(request, record)
 
 

@@ -80,7 +80,8 @@ def read_receipt(service: Running, release_id: ReleaseId, account_id: OfAccount 
     the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served.
 
     A release of several accounts' datasets has a receipt for each: name the account; without it, that of the first. Of
-    a release that another project shares receipts stay with that project, and so does the report.
+    a release that another project shares receipts stay with that project: they tell what its account has spent, and a
+    signature covers the whole of a text or nothing of it.
     """
     with transaction(service.factory, read_only=True) as session:
         return JSONResponse(jobs.receipt_of(session, jobs.get_own_release(session, release_id), account_id))
@@ -90,7 +91,8 @@ def read_receipt(service: Running, release_id: ReleaseId, account_id: OfAccount 
     "/{release_id}/report.html", dependencies=[VIEW], response_class=Response, responses=_file_answer("text/html")
 )
 def read_report_page(service: Running, request: Request, release_id: ReleaseId) -> Response:
-    """Read the report as one HTML page: as it was published, with what evaluations have measured since."""
+    """Read the report as one HTML page: as it was published, with what evaluations have measured since. Of a release
+    that another project shares it leaves out what tells of that project's account."""
     response = _send_report(service, request, release_id, reports.PAGE, "text/html; charset=utf-8")
     response.headers["Content-Security-Policy"] = REPORT_POLICY
     return response
@@ -103,7 +105,7 @@ def read_report_page(service: Running, request: Request, release_id: ReleaseId) 
     responses=_file_answer("application/json"),
 )
 def read_report_data(service: Running, request: Request, release_id: ReleaseId) -> Response:
-    """Read the report as JSON."""
+    """Read the report as JSON; of a release that another project shares without what tells of its account."""
     return _send_report(service, request, release_id, reports.DATA, "application/json")
 
 

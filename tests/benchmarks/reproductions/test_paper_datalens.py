@@ -28,6 +28,7 @@ def _one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "published", {**PRESETS["published"], "images": 15})  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_every_method_is_run_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(datalens.FOLDERS, "fashion-mnist", lambda: pictures(True))
     monkeypatch.setitem(datalens._SAMPLES, "quick", 40)

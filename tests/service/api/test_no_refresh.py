@@ -170,6 +170,11 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     counted_nano = ask("POST", "/v1/accounts/{account_id}/counts", {}, headers=key(), **account)["price_nano"]
     ask("POST", "/v1/accounts/{account_id}/freeze", why, **account)
     ask("POST", "/v1/accounts/{account_id}/unfreeze", why, **account)
+    ask("POST", "/v1/accounts/{account_id}/close", **account)
+    ask("POST", "/v1/accounts/{account_id}/reopen", **account)
+    people = served.account(unit="subject")["id"]
+    served.dataset(visibility="private", account_id=people, subjects_declared=9, subjects_recognised=True)
+    ask("POST", "/v1/accounts/{account_id}/withdrawals", {"subjects": ["anna"]}, account_id=people)
     ask("POST", "/v1/limit-requests/{request_id}/decline", client=bob, **higher(alice, 3.0))
     ask("POST", "/v1/limit-requests/{request_id}/approve", client=bob, **higher(alice, 3.0))
     ask("POST", "/v1/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, **account)
@@ -187,6 +192,8 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
         sign_in(token_of_alice)
         for action in ("freeze", "unfreeze"):
             ask("POST", f"/accounts/{{account_id}}/{action}", why, client=browser, **account)
+        for action in ("close", "reopen"):
+            ask("POST", f"/accounts/{{account_id}}/{action}", client=browser, **account)
         ask("POST", "/accounts/{account_id}/limit-requests", why | {"epsilon": 2.5}, client=browser, **account)
         newest = served.client().get("/v1/limit-requests").json()["items"][0]["id"]
         ask("POST", "/decisions/{request_id}/decline", client=browser, request_id=newest)

@@ -1,7 +1,8 @@
 """No column that the product believes in can be changed behind the ledger's back: one UPDATE, one finding.
 
-The tables are those of a service that has done everything once. Every column of every table is changed in every row;
-what may be changed unseen is listed, with the reason why that does not matter or cannot be helped.
+The tables are those of a service that has done everything once. Every column of every table is changed in every row; on
+PostgreSQL, for the sake of time, until one row had a value there. What may be changed unseen is listed, with the reason
+why that does not matter or cannot be helped.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ BELIEVED_BY_NOBODY = {
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
     "projects": "names for people; who belongs to which says who may look, and no budget depends on it",
+    "withdrawn_subjects": "whom later uploads leave out; a list beside the journals says the same at the next start",
     "webhooks": "whom people have told of what happens; who can write here can make keys as well",
     "deliveries": "what they are told: ids and states, which readers of the service see",
     "installation": "compared with the data folder: tested in tests/service/test_installation.py",
@@ -55,8 +57,11 @@ BELIEVED_BY_NOBODY = {
 # Columns that may be changed unseen, and why.
 UNSEEN = {
     ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
-    ("datasets", "project_id"): "likewise",
+    ("accounts", "closed"): "whether new data may come; whoever comes is counted, and no amount depends on it",
+    ("datasets", "project_id"): "who may look, as above",
     ("jobs", "project_id"): "likewise, and whose turn and quota it takes",
+    ("datasets", "content_name"): "which file and key are opened; there is one, and no training starts without",
+    ("datasets", "content_key_id"): "likewise: with another key no training starts",
     ("samples", "removed_at"): "whether its files are still kept; drawn again they are the same",
     ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
     ("jobs", "lease_owner"): "a name for operators",
@@ -261,8 +266,9 @@ def test_a_service_that_has_done_everything_has_no_findings(world: World) -> Non
     assert kinds == {kind.value for kind in EntryKind} - {"freeze"}
 
 
+@pytest.mark.slow
 def test_no_column_can_be_changed_unseen(world: World) -> None:
-    silent, tried = [], 0
+    silent, tried, had_a_value = [], 0, set()
     with world.tampered() as session:
         sqlite = world.sqlite
         for table in Base.metadata.sorted_tables:
@@ -270,8 +276,10 @@ def test_no_column_can_be_changed_unseen(world: World) -> None:
                 continue
             for row in session.execute(select(table)).all():
                 for column in table.columns:
-                    if excused(world, session, table, row, column):
+                    if column in had_a_value or excused(world, session, table, row, column):
                         continue
+                    if not sqlite and row._mapping[column.name] is not None:
+                        had_a_value.add(column)
                     value = other_value(column, row._mapping[column.name])
                     if sqlite and isinstance(column.type, UtcDateTime):
                         value = value.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
@@ -285,7 +293,7 @@ def test_no_column_can_be_changed_unseen(world: World) -> None:
                     point.rollback()
         assert world.codes(session) == set(), "everything was put back"
     assert not silent, "\n".join(map(str, silent))
-    assert tried > 200
+    assert tried > (400 if sqlite else 100)
 
 
 def test_every_table_and_column_was_thought_of() -> None:

@@ -65,6 +65,7 @@ def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book: LedgerBook
 # --- entries --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_another_byte_in_any_column_of_any_entry_is_found(book: LedgerBook) -> None:
     """Every column of every entry on SQLite; on PostgreSQL, for the sake of time, a third of them, spread evenly."""
     trusted, dice, missed, changes = trusted_keys(book.key_path), Random(7), [], 0

@@ -67,6 +67,18 @@ def test_people_of_two_years_are_trained_on_together(shell, push, tmp_path):
         file = tmp_path / f"{cohort['id']}.json"
         shell("releases", "receipt", job["release_id"], "--account", cohort["name"], "--out", str(file))
         assert json.loads(file.read_text())["statement"]["account"]["id"] == cohort["id"]
+    key, left = tmp_path / "subjects.key", tmp_path / "left.txt"
+    left.write_text("q2\n\n nobody \n")
+    named_by = ("--account", "seen in 2026", "--subjects-key", str(key), "--json", "--yes")
+    done = shell("subjects", "withdraw", *named_by, "q1", "--ids-from", str(left)).json
+    assert set(done["dataset_ids"]) == {second["id"], again["id"]}
+    assert (done["not_recognised"], done["waiting"]) == ([], False)
+    assert shell("accounts", "cohorts", "seen in 2026", "--json").json == cohorts, "no budget returns"
+    shell("subjects", "withdraw", *named_by, code=2)
+    refused = shell("subjects", "withdraw", *named_by, "unknown", code=2)
+    assert "stands for nobody" in refused.err
+    after = shell("train", second["name"], *asked, "--wait", "--json").json
+    assert after["state"] == "succeeded", "on what is left"
     alone = shell("jobs", "list", "--json").json
     assert [each["id"] for each in alone if "cohorts" in each] == [job["id"]]
     assert shell("ledger", "verify", "--json").json["findings"] == []

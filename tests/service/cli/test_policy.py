@@ -50,6 +50,10 @@ def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, cli
     assert lowered.json["epsilon"] == 1.0
     assert shell("accounts", "freeze", account, "--reason", "an audit", "--json").json["frozen"] is True
     assert shell("accounts", "unfreeze", account, "--reason", "it is over", "--json").json["frozen"] is False
+    assert shell("accounts", "close", account, "--json").json["closed"] is True
+    refused = shell("datasets", "push", str(tmp_path), "--account", account, "--at-most", "9", code=2)
+    assert "closed to new data" in refused.err
+    assert "closed" not in shell("accounts", "reopen", account, "--json").json
 
 
 def test_revoking_a_key_says_what_it_has_made_and_takes_that_along(shell):

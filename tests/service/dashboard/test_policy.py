@@ -144,6 +144,21 @@ def test_an_account_is_frozen_and_opened(site, stock):
     assert not account_of(site, stock.account).frozen
 
 
+def test_an_account_is_closed_to_new_data_and_takes_it_again(site, stock):
+    page, bring = f"/accounts/{stock.account}", f'href="/datasets/new?account={stock.account}"'
+    admin, choice = site.signed_in("admin"), f'<option value="{stock.account}"'
+    assert_shown(admin.get(f"{page}/controls").text, "Takes new data", "Close to new data")
+    assert send(admin, f"{page}/controls", f"{page}/close").status_code == 303
+    assert account_of(site, stock.account).closed
+    assert "Closed to new data" in admin.get(page).text
+    assert bring not in admin.get(f"{page}/data").text
+    assert choice not in admin.get("/datasets/new").text
+    assert send(admin, f"{page}/controls", f"{page}/reopen").status_code == 303
+    assert not account_of(site, stock.account).closed
+    assert bring in admin.get(f"{page}/data").text
+    assert choice in admin.get("/datasets/new").text
+
+
 @pytest.mark.parametrize(
     ("action", "fields"),
     [
@@ -225,7 +240,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     asked = next(row for row in site.rows(Decision) if row.action is DecisionAction.ADMIT)
     fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes", "name": "eve"}
     fields["introduction"] = introduce()[1]
-    acts = [f"{account}/{act}" for act in ("freeze", "unfreeze", "lower-limit", "limit-requests")]
+    acts = [f"{account}/{act}" for act in ("freeze", "unfreeze", "close", "reopen", "lower-limit", "limit-requests")]
     acts += [f"{about}/{act}" for about in (request, f"/decisions/{asked.id}") for act in ("approve", "decline")]
     acts += ["/admins", f"/admins/{asked.asked_by}/remove", f"/projects/prj_{'a' * 20}/quota"]
     allowed = dict.fromkeys(acts, "admin") | {
@@ -252,7 +267,8 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     def state() -> tuple[Any, ...]:
         facts = {job.id: (job.state, job.cancel_requested) for job in site.rows(Job)}
         requests = {row.id: row.state for row in site.rows(Decision)}
-        return account_of(site, stock.account).head_hash, facts, requests
+        account = account_of(site, stock.account)
+        return account.head_hash, account.closed, facts, requests
 
     before = state()
     nobody = site.client()

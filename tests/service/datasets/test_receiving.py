@@ -193,8 +193,9 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
         with pytest.raises(DatabaseBusy):
             done.result(PATIENCE_SECONDS)
     assert state(factory, dataset_id) is DatasetState.RECEIVING
-    time.sleep(settings.lease_seconds)
-    assert upload(settings, factory, dataset_id, iter([body_of(1)])).state is DatasetState.READY
+    later = datetime.now(UTC) + timedelta(seconds=settings.lease_seconds)
+    taken = upload(settings, factory, dataset_id, iter([body_of(1)]), clock=lambda: later)
+    assert taken.state is DatasetState.READY
     np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
 
 

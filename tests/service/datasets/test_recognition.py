@@ -9,11 +9,10 @@ import pytest
 from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
-from service.datasets import deletion, receiving
+from service.datasets import deletion
 from service.datasets.fingerprints import SubjectsKnown, look_up, settle
-from service.datasets.reading import Sent
 from service.datasets.recognition import recognise
-from service.datasets.vault import open_dataset, open_subjects
+from service.datasets.vault import open_dataset
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import AccountRow
@@ -21,41 +20,10 @@ from service.db.project_tables import Project
 from service.db.session import SessionFactory, transaction
 from service.errors import InvalidInput
 from service.settings import Settings
-from tests.service.datasets.uploading import npz
+from tests.service.datasets.subject_desk import Desk
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 HASHES = np.array([7, 3, 7, 9], np.int64)
-Numbers = dict[Any, int]
-
-
-class Desk:
-    """Where datasets with subjects are declared and uploaded."""
-
-    def __init__(self, settings: Settings, factory: SessionFactory, declare: Any, open_account: Any) -> None:
-        self.settings, self.factory, self._declare, self._open = settings, factory, declare, open_account
-        self._seed = 0
-
-    def account(self, name: str) -> str:
-        account_id: str = self._open(self.factory, name=name, unit="subject")
-        return account_id
-
-    def upload(self, account_id: str, ids: Any, **facts: Any) -> str:
-        """Upload one fresh picture for each of these ids."""
-        declared = {"subjects_declared": 10, "subjects_recognised": True, **facts}
-        dataset_id: str = self._declare(account_id, **declared)
-        self._seed += 1
-        images = np.random.default_rng(self._seed).integers(0, 256, (len(ids), 4, 4), dtype=np.uint8)
-        body = npz(images, np.zeros(len(ids), np.int64), subjects=np.asarray(ids))
-        sent = Sent(iter([body]), "npz")
-        receiving.receive(self.settings, self.factory, dataset_id, sent, clock=lambda: datetime.now(UTC))
-        return dataset_id
-
-    def numbers(self, dataset_id: str, ids: Any) -> Numbers:
-        return dict(zip(ids, open_subjects(self.settings, dataset_id).tolist(), strict=True))
-
-    def datasets(self, state: DatasetState) -> int:
-        with transaction(self.factory, read_only=True) as session:
-            return len(session.scalars(select(Dataset.id).where(Dataset.state == state)).all())
 
 
 @pytest.fixture
@@ -183,4 +151,4 @@ def test_a_look_that_is_older_than_another_upload_is_taken_again(desk: Desk) -> 
 def test_only_declared_subjects_can_be_recognised(desk: Desk, open_account: Any) -> None:
     records = open_account(desk.factory, name="records")
     with pytest.raises(InvalidInput, match="declares subjects"):
-        desk._declare(records, subjects_recognised=True)
+        desk.declare(records, subjects_recognised=True)

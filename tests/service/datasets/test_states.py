@@ -48,7 +48,8 @@ def allowed(before: DatasetState, after: DatasetState) -> bool:
         "declared": "receiving deleting",
         "receiving": "ready declared receiving",
         "failed": "deleting",
-        "ready": "deleting failed",
+        "ready": "withdrawing deleting failed",
+        "withdrawing": "ready withdrawing deleting",
         "deleting": "deleted",
         "deleted": "",
     }

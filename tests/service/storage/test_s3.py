@@ -93,9 +93,10 @@ def test_a_file_that_is_replaced_leaves_nothing_of_the_one_before(storage, small
     assert objects(storage.url) == [f"{entries.KEYS}work/job_a/checkpoint"]
 
 
+@pytest.mark.slow
 def test_faults_on_the_way_change_nothing_but_the_time(storage, s3_url, small_parts, tmp_path, monkeypatch):
     monkeypatch.setattr(bucket, "READ_SECONDS", 2.0)
-    monkeypatch.setattr(bucket, "PAUSE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(bucket, "PAUSE_SECONDS_MAX", 0.05)
     with faulty(s3_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         bucket._client.cache_clear()

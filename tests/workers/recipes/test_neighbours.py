@@ -70,6 +70,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("datalens", "record", VOTES_ON_PIXELS),
     ("datalens", "record", {**VOTES_ON_PIXELS, "preset": "kernel", "teacher_bandwidth": 3.0}),
     ("moments", "record", {"components": 6, "evaluation_samples": 300}),
+    ("moments", "subject", {"components": 6, "evaluation_samples": 300}),
     ("dp_classifier", "record", {**STEPS, "architecture": "scatter_linear", "epochs": 0.5}),
     ("dp_classifier", "subject", {**STEPS, "architecture": "scatter_linear", "expected_batch": 5}),
     ("dp_classifier", "record", {**STEPS, "architecture": "cnn", "estimator": "gep"}),
@@ -295,12 +296,13 @@ def assert_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("observe", "case"), EVERYWHERE, indirect=["observe"], ids=named)
 def test_nothing_that_leaves_tells_how_many_units_there_are(observe: Observe, case: Any) -> None:
-    """The declared number, one fewer, and a single one; on both sides of a block where features come in blocks.
+    """The declared number, one fewer, and a single one; on both sides of a block where features come in blocks. None,
+    too, where subjects may withdraw.
 
     No recipe refuses few records, or a class without any: whether a training succeeds follows from what was declared.
     """
     recipe, unit, options = case
-    counts = (30, 29, 1) if unit == "subject" else (300, 299, 1)
+    counts = (30, 29, 1, 0) if unit == "subject" else (300, 299, 1)
     if options.get("architecture") == "scatter_linear" and unit == "record":
         counts = (300, 299, BLOCK + 1, BLOCK, 1)
     first = observe(case, counts[0])

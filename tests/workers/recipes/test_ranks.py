@@ -43,6 +43,7 @@ def both(runs: tuple[Runs, Runs]) -> Both:
     return lambda scenario: (alone[scenario], first[scenario], second[scenario])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["dpsgd", "topagg", "gep", "rgp"])
 def test_two_ranks_train_the_classifier_of_one_and_pay_once(estimator: str, both: Both) -> None:
     alone, first, second = both(estimator)

@@ -49,6 +49,7 @@ def work_on_message(workshop: Any, job_ids: list[str], tmp_path: Path, *command:
     return sent
 
 
+@pytest.mark.slow
 @pytest.mark.services
 def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(workshop, redis_url, tmp_path, warm):
     settings = workshop.settings.model_copy(update={"mode": "celery", "redis_url": redis_url})

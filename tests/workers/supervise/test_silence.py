@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from service import jobs
 from service.errors import StaleAttempt
 from service.settings import Settings
 from tests.warm import processes
-from tests.workers.conftest import alive
+from tests.workers.conftest import alive, state_of
 from workers.supervise import signs, supervisor
 from workers.supervise.signs import Listener, SignsOfLife
 from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
@@ -37,15 +37,19 @@ SUPERVISE = (  # job, attempt and the runner's command
 
 
 class Clock:
-    """The time, which can be made to run faster from now on."""
+    """A clock that stands, but for the seconds that a test lets pass: at most as many at a look as count unheard."""
 
     def __init__(self) -> None:
-        self.rate, self._seconds, self._at = 1.0, 0.0, time.monotonic()
+        self.ahead, self._seconds = 0.0, 0.0
 
     def __call__(self) -> float:
-        now = time.monotonic()
-        self._seconds, self._at = self._seconds + self.rate * (now - self._at), now
+        passed = min(self.ahead, signs._UNHEARD_SECONDS)
+        self.ahead -= passed
+        self._seconds += passed
         return self._seconds
+
+
+OFTEN_LOOKING = Patience(grace_seconds=20, look_seconds=0.02, cancel_look_seconds=0.1)
 
 
 @pytest.fixture
@@ -112,6 +116,17 @@ def stop(workshop: Any, *pids: int) -> None:
         time.sleep(0.05)
 
 
+def stopped(workshop: Any, warm: str, job_id: str) -> int:
+    """Wait until the runner has stopped itself; return its process id."""
+
+    def has_stopped() -> bool:
+        return any(state_of(pid) == "T" for pid in processes(warm, job_id, "--signs"))
+
+    workshop.wait(has_stopped)
+    (runner,) = processes(warm, job_id, "--signs")
+    return runner
+
+
 def steps_of(workshop: Any, job_id: str) -> int:
     step: int = workshop.job(job_id).progress.get("step", 0)
     return step
@@ -123,26 +138,23 @@ def silence_of(workshop: Any, job_id: str) -> int | None:
 
 
 def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
-    workshop, warm, tiny_runner, supervised, impatient, monkeypatch, listeners_clock
+    workshop, warm, tiny_runner, supervised, monkeypatch, listeners_clock
 ):
-    monkeypatch.setenv("TINY_PAUSE", "0.3")
+    monkeypatch.setenv("TINY_STOP", "7")
     job_id = workshop.train()
-    with supervised(job_id, tiny_runner, impatient) as thread:
-        workshop.wait(lambda: steps_of(workshop, job_id) >= 7)
-        (runner,) = processes(warm, job_id, "--signs")
-        stop(workshop, runner)
-        listeners_clock.rate = 40.0
-        workshop.wait(lambda: silence_of(workshop, job_id) is not None, seconds=60)
+    with supervised(job_id, tiny_runner, OFTEN_LOOKING) as thread:
+        runner = stopped(workshop, warm, job_id)
+        listeners_clock.ahead = 400.0
+        workshop.wait(lambda: silence_of(workshop, job_id) is not None)
         assert silence_of(workshop, job_id) == 5  # half of what is allowed, however long it really was
         assert alive(runner)
-        thread.join(timeout=60)
-        workshop.wait(lambda: not alive(runner), seconds=60)
-    listeners_clock.rate = 1.0
+        listeners_clock.ahead = 400.0
+        thread.join(timeout=120)
+        workshop.wait(lambda: not alive(runner))
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert (job.state, hold.state) == (JobState.RUNNING, HoldState.ARMED)
     charged_nano = hold.charged_nano
-    monkeypatch.setenv("TINY_PAUSE", "0")
-    with supervised(job_id, tiny_runner, impatient):  # at once: the lease was given up
+    with supervised(job_id, tiny_runner, OFTEN_LOOKING):  # at once: the lease was given up
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
@@ -151,20 +163,19 @@ def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
 
 
 def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
-    workshop, warm, tiny_runner, supervised, impatient, monkeypatch, listeners_clock
+    workshop, warm, tiny_runner, supervised, monkeypatch, listeners_clock
 ):
-    monkeypatch.setenv("TINY_PAUSE", "1")
+    monkeypatch.setenv("TINY_STOP", "2,3")
     job_id = workshop.train()
-    with supervised(job_id, tiny_runner, impatient):
-        workshop.wait(lambda: steps_of(workshop, job_id) >= 2)
-        (runner,) = processes(warm, job_id, "--signs")
-        stop(workshop, runner)
-        listeners_clock.rate = 30.0
-        workshop.wait(lambda: silence_of(workshop, job_id) is not None, seconds=60)
-        listeners_clock.rate = 1.0
-        os.kill(runner, signal.SIGCONT)
-        workshop.wait(lambda: silence_of(workshop, job_id) is None, seconds=60)
+    with supervised(job_id, tiny_runner, OFTEN_LOOKING):
+        runner = stopped(workshop, warm, job_id)
+        listeners_clock.ahead = 400.0
+        workshop.wait(lambda: silence_of(workshop, job_id) is not None)
+        send(signal.SIGCONT, runner)
+        workshop.wait(lambda: silence_of(workshop, job_id) is None)
+        assert stopped(workshop, warm, job_id) == runner  # after the step that it went on with
         workshop.cancel(job_id)
+        send(signal.SIGCONT, runner)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 0
 
@@ -172,15 +183,12 @@ def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
 def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
     workshop, warm, tiny_runner, supervised, impatient, monkeypatch
 ):
-    monkeypatch.setenv("TINY_PAUSE", "0.3")
-    patience = Patience(look_seconds=0.05, cancel_look_seconds=0.1, wind_up_silent_seconds=2)
+    monkeypatch.setenv("TINY_STOP", "7")
     job_id = workshop.train()
-    with supervised(job_id, tiny_runner, patience) as thread:
-        workshop.wait(lambda: steps_of(workshop, job_id) >= 7)
-        (runner,) = processes(warm, job_id, "--signs")
-        stop(workshop, runner)
+    with supervised(job_id, tiny_runner, replace(OFTEN_LOOKING, wind_up_silent_seconds=0.5)) as thread:
+        stopped(workshop, warm, job_id)
         workshop.cancel(job_id)
-        thread.join(timeout=60)
+        thread.join(timeout=120)
         assert not thread.is_alive(), "it has ten minutes, which are for those that live"
     job = workshop.job(job_id)
     assert (job.state, job.ended_early) == (JobState.QUEUED, EarlyEnd.CANCELLED)
@@ -197,15 +205,15 @@ def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, warm, supervi
     """Processes as they start for real: who is in the group of whom is what this is about."""
     options = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
     job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=3.0, **options)
-    with supervised(job_id, RUNNER_COMMAND, impatient, processes=2) as thread:
+    with supervised(job_id, RUNNER_COMMAND, OFTEN_LOOKING, processes=2) as thread:
         workshop.wait(lambda: steps_of(workshop, job_id) > 3)
         (follower,) = really_running(job_id, "workers.train.followers")
         stop(workshop, follower)
-        listeners_clock.rate = 40.0
-        thread.join(timeout=60)
+        listeners_clock.ahead = float("inf")  # the other process may still give some signs
+        thread.join(timeout=120)
         assert not thread.is_alive()
         assert not really_running(job_id)
-    listeners_clock.rate = 1.0
+    listeners_clock.ahead = 0.0
     assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
     with supervised(job_id, (warm, "-m", "workers.train.runner"), impatient, processes=2):
         pass
@@ -227,7 +235,7 @@ def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(
         (pids, (runner,)) = processes(warm, job_id, "-c"), processes(warm, job_id, "--signs")
         pids += [runner] if stopped == "everybody" else []
         stop(workshop, *pids)
-        workshop.wait(lambda: workshop.job(job_id).lease_until < datetime.now(UTC), seconds=60)
+        workshop.end_lease(job_id)
         with supervised(job_id, tiny_runner, impatient):
             pass
         workshop.assert_settled(job_id, JobState.SUCCEEDED)
@@ -245,7 +253,6 @@ def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(
 
 def test_silence_is_counted_while_somebody_listens():
     clock = Clock()
-    clock.rate = 0.0
     listener = Listener(clock=clock)
     try:
         given = SignsOfLife(listener.theirs, clock=clock)
@@ -263,7 +270,7 @@ def test_silence_is_counted_while_somebody_listens():
 
 def test_giving_a_sign_neither_waits_nor_fails():
     clock = Clock()
-    clock.rate = 1e6  # every call is due
+    clock.ahead = float("inf")  # every call is due
     listener = Listener(clock=clock)
     given = SignsOfLife(listener.theirs, clock=clock)
     for _ in range(100_000):  # more than a pipe holds

@@ -7,7 +7,7 @@ import pytest
 from obscura.client import AuthError, BudgetError, Client
 from obscura.wire.words import EntryKind
 from service.ledger.chain import GENESIS_HASH, Entry
-from tests.service.api.conftest import ACCOUNT
+from tests.service.api.conftest import ACCOUNT, DATASET
 
 
 def test_opening_an_account(served):
@@ -159,6 +159,29 @@ def test_a_frozen_account_takes_no_jobs_until_it_is_opened(served):
     assert [item["kind"] for item in served.everything(f"{path}/entries")] == ["open", "freeze", "freeze", "hold"]
 
 
+def test_a_closed_account_takes_no_data_and_goes_on_training(served, make_npz):
+    account = served.account()
+    private = DATASET | {"visibility": "private", "account_id": account["id"]}
+    dataset, path = served.ready_dataset(account["id"]), f"accounts/{account['id']}"
+    waiting = served.send("datasets", private, status=201)["id"]
+    served.send(f"{path}/close", scope="data", status=403)
+    before = served.read(f"{path}")
+    for _ in range(2):
+        assert served.send(f"{path}/close") == before | {"closed": True}
+    refused = served.send("datasets", private, status=409)
+    assert refused["code"] == "account_closed"
+    assert "Open an account for the new people" in refused["detail"]
+    sent = {"params": {"format": "npz"}, "content": make_npz(10)}
+    assert served.ask("PUT", f"datasets/{waiting}/content", status=409, **sent)["code"] == "account_closed"
+    assert served.read(f"datasets/{waiting}")["state"] == "declared"
+    assert served.send(f"{path}/counts", {}, key="a-count-of-mine", status=409)["code"] == "account_closed"
+    assert served.train(dataset["id"]).status_code == 202
+    assert "closed" not in served.send(f"{path}/reopen")
+    assert served.ask("PUT", f"datasets/{waiting}/content", **sent)["state"] == "ready"
+    kinds = [item["kind"] for item in served.everything(f"{path}/entries")]
+    assert kinds == ["open", "hold", "fact"], "the log says nothing of it"
+
+
 def test_one_key_lowers_a_limit(served):
     path = f"accounts/{served.account(epsilon=2.0)['id']}/lower-limit"
     served.send(path, {"epsilon": 3.0, "reason": "more"}, status=422)
@@ -193,3 +216,5 @@ def test_the_client_has_the_same_verbs(served, admin):
         with pytest.raises(BudgetError):
             alice.start_training(dataset["id"], recipe="datalens", epsilon=0.1)
         assert not alice.unfreeze(account_id, reason="it is over").frozen
+        assert alice.close_to_data(account_id).closed
+        assert not alice.reopen(account_id).closed

@@ -1,0 +1,63 @@
+"""A web process that is killed while subjects withdraw: the old content or the new one, and the next one goes on."""
+
+import io
+import json
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+from obscura.wire.words import DatasetState
+from service.datasets import vault
+from service.db.dataset_tables import Dataset
+from service.db.session import transaction
+from service.ingest.array_files import IMAGES_NAME
+from service.sealing import SealBroken
+from service.storage.interface import key_of
+
+IDS = ["anna", "bert", "anna", "carl"]
+TERMS = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "subject", "adjacency": "add_remove"}
+DECLARED = {"name": "people", "visibility": "private", "classes": ["a"], "height": 8, "width": 8, "channels": 1}
+DECLARED |= {"records_declared": 10, "subjects_declared": 10, "subjects_recognised": True}
+
+
+def ask(scene: Any, method: str, path: str, *, die_at: str = "", **sent: Any) -> Any:
+    return scene.order("request", die_at=die_at, method=method, path=path, bell=str(scene.folder / "bell"), **sent)
+
+
+def told(scene: Any, *given: Any, **sent: Any) -> Any:
+    return json.loads(ask(scene, *given, **sent).survived().said)
+
+
+def row(scene: Any, dataset_id: str) -> Dataset:
+    with transaction(scene.shop.factory, read_only=True) as session:
+        return session.get_one(Dataset, dataset_id)
+
+
+@pytest.mark.parametrize(("place", "left"), [("withdraw.after", 4), ("anew.before", 4), ("anew.after", 2)])
+def test_a_withdrawal_that_was_begun_is_gone_on_with(scene, place, left):
+    settings, images = scene.shop.settings, np.arange(4 * 8 * 8, dtype=np.uint8).reshape(4, 8, 8)
+    account_id = told(scene, "POST", "/v1/accounts", json=TERMS | {"name": "people"})["id"]
+    dataset_id = told(scene, "POST", "/v1/datasets", json=DECLARED | {"account_id": account_id})["id"]
+    content = io.BytesIO()
+    np.savez(content, images=images, labels=np.zeros(4, np.int64), subjects=np.array(IDS))
+    (scene.folder / "people.npz").write_bytes(content.getvalue())
+    sent = {"params": {"format": "npz"}, "file": str(scene.folder / "people.npz")}
+    assert told(scene, "PUT", f"/v1/datasets/{dataset_id}/content", **sent)["state"] == "ready"
+    old = shutil.copytree(settings.data_dir / key_of(dataset_id), scene.folder / "old")
+
+    leaving = {"json": {"subjects": ["anna"]}}
+    ask(scene, "POST", f"/v1/accounts/{account_id}/withdrawals", die_at=place, **leaving).killed()
+    assert len(vault.open_dataset(settings, row(scene, dataset_id).content)[0]) == left
+    assert vault.key_path(settings, dataset_id).exists(), "it died before it could destroy the old key"
+    scene.reconcile()
+    now = row(scene, dataset_id)
+    assert (now.state, vault.contents_of(settings, dataset_id)) == (DatasetState.READY, [now.content])
+    assert np.array_equal(vault.open_dataset(settings, now.content)[0], images[[1, 3]])
+    for path in settings.keys_path.rglob("*.key"):
+        with pytest.raises(SealBroken):
+            vault.SealedArray(old, dataset_id, IMAGES_NAME, vault.read_key(path))
+    again = told(scene, "POST", f"/v1/accounts/{account_id}/withdrawals", **leaving)
+    assert again == {"account_id": account_id, "dataset_ids": [dataset_id], "not_recognised": [], "waiting": False}
+    scene.assert_sound()
