@@ -7,6 +7,7 @@ sums over teachers, and all records of a subject lie in one teacher's shard (`pr
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,14 @@ _DIGEST_BYTES = 16
 
 
 def one_record_each(
-    private_subjects: npt.NDArray[np.int64], private_records: npt.NDArray[np.uint8], key: bytes
+    private_subjects: npt.NDArray[np.int64], private_records: Iterable[npt.NDArray[np.uint8]], key: bytes
 ) -> npt.NDArray[np.int64]:
     """Choose one record of every subject: the one whose content has the smallest BLAKE2b digest under a secret key.
 
     Args:
         private_subjects: (n,) the number of each record's subject. Private.
-        private_records: (n, bytes) uint8, each record's label and pixels (`partition.record_units`). Private.
+        private_records: n rows (bytes,) uint8, each record's label and pixels (`partition.record_units`), of which only
+            one has to be there at a time. Private.
         key: the job's key for this choice, 16 to 64 bytes. Private.
 
     Returns:
@@ -38,18 +40,18 @@ def one_record_each(
         subject is its sensitivity to a record, whatever the number of records a subject has.
 
     Raises:
-        InvalidParameter: the arrays differ in length or the key is out of range.
+        InvalidParameter: there are more or fewer subjects than rows, or the key is out of range.
     """
-    if len(private_subjects) != len(private_records):
-        raise InvalidParameter("private_subjects", "(hidden)", "there is one subject for each record")
     if not KEY_BYTES_MIN <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
         raise InvalidParameter("key", "(hidden)", f"a key has {KEY_BYTES_MIN} to 64 bytes")
-    if len(private_subjects) == 0:
-        return np.zeros(0, dtype=np.int64)
     digests = b"".join(
-        hashlib.blake2b(row, key=key, digest_size=_DIGEST_BYTES, person=b"obscura choice").digest()
-        for row in np.ascontiguousarray(private_records)
+        hashlib.blake2b(row.tobytes(), key=key, digest_size=_DIGEST_BYTES, person=b"obscura choice").digest()
+        for row in private_records
     )
+    if len(digests) != _DIGEST_BYTES * len(private_subjects):
+        raise InvalidParameter("private_subjects", "(hidden)", "there is one subject for each record")
+    if not digests:
+        return np.zeros(0, dtype=np.int64)
     high, low = np.frombuffer(digests, dtype=">u8").reshape(-1, 2).T
     order = np.lexsort((low, high, private_subjects))  # by subject, then by digest; equal ones keep their order
     sorted_subjects = private_subjects[order]

@@ -19,8 +19,8 @@ from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import ContributionUnbounded
 from privacy.mechanisms.contribution import one_record_each
-from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.partition import assert_disjoint, subject_units
+from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.mechanisms.partition import assert_disjoint, record_units, subject_units
 from privacy.plans.datalens.moment_votes import MomentRound
 from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
@@ -316,7 +316,8 @@ def test_every_way_of_training_works_on_subjects(options, train):
     assert purse.paid
 
 
-def test_the_choice_is_the_recipes_and_its_key_is_the_jobs():
+def test_the_choice_is_the_recipes_and_its_key_is_the_jobs(monkeypatch):
+    monkeypatch.setattr(units, "_RECORDS", 3)
     data = of([(7, [(0, seed) for seed in range(20)]), (8, [(1, 5)])])
     first, labels = records_to_sum(FACTS, data, SECRET)
     again, _ = records_to_sum(FACTS, data, SECRET)
@@ -327,4 +328,7 @@ def test_the_choice_is_the_recipes_and_its_key_is_the_jobs():
     assert any(not np.array_equal(first, other) for other in others)
     everything, _ = records_to_sum(RECORDS, data, SECRET)
     assert len(everything) == 21
+    rows = record_units(data.private_images, data.private_labels)  # all at once
+    key = derive_key(SECRET, "contributions")
+    assert np.array_equal(first, data.private_images[one_record_each(data.private_subjects, rows, key)])
     assert one_record_each(np.zeros(0, np.int64), np.zeros((0, 9), np.uint8), bytes(32)).shape == (0,)

@@ -4,6 +4,7 @@ records stand for a sampled unit in one step.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from privacy.plans.plan import PublicFacts
     from privacy.plans.private_steps import StepsConfig
     from workers.recipes.interface import TrainingData
+
+_RECORDS = 64  # whose bytes are copied at once
 
 
 def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teachers: int) -> npt.NDArray[np.int64]:
@@ -59,8 +62,9 @@ def records_to_sum(
     if private_subjects is None:
         return data.private_images, data.private_labels
     key = derive_key(secret, "contributions")
-    records = record_units(np.asarray(data.private_images), data.private_labels)
-    chosen = one_record_each(private_subjects, records, key)
+    blocks = (slice(at, at + _RECORDS) for at in range(0, len(data.private_images), _RECORDS))
+    records = (record_units(np.asarray(data.private_images[block]), data.private_labels[block]) for block in blocks)
+    chosen = one_record_each(private_subjects, chain.from_iterable(records), key)
     assert_one_record_each(private_subjects[chosen])
     return data.private_images[chosen], data.private_labels[chosen]
 

@@ -27,10 +27,14 @@ def digits(path: Path, count: int = 1400) -> Path:
 
 
 # A job's page hears of the end just after somebody clicked: its reload must not take back where they are going.
+# That the job has ended is seen before, as if the page had just come into sight again.
 HEARD_LATE = """
 const add = EventSource.prototype.addEventListener;
 EventSource.prototype.addEventListener = function (name, heard) {
-  const late = (event) => addEventListener("click", () => setTimeout(heard, 200, event));
+  const late = (event) => {
+    addEventListener("click", () => setTimeout(heard, 200, event));
+    document.dispatchEvent(new Event("visibilitychange"));
+  };
   add.call(this, name, name === "finished" ? late : heard);
 };
 """
