@@ -8,6 +8,7 @@ verification bear nobody, and see everything.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, overload
@@ -120,11 +121,23 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
         table: one that belongs to an account, the accounts themselves, projects, people, requests, keys, webhooks
             or audit events.
     """
+    project_id = None if caller is None else caller.project_id
+    return _rule(table, project_id, alone=caller is None or (project_id is None and table in CONTENT))
+
+
+@functools.lru_cache(maxsize=1024)
+def _rule(table: type[Base], project_id: str | None, *, alone: bool) -> ColumnElement[bool] | None:
+    """Build the condition of `seen_by`: once for a table and a project, for every page asks with a dozen of them.
+
+    Args:
+        project_id: whose rows are seen; None where it does not matter whose they are.
+        alone: rows are seen only as long as there is one project.
+    """
     rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
-    if caller is None or (caller.project_id is None and table in CONTENT):
+    if alone:
         rules.append(not_(exists().where(Project.id != DEFAULT_PROJECT)))
-    elif caller.project_id is not None:
-        rules.append(_of_project(table, caller.project_id))
+    elif project_id is not None:
+        rules.append(_of_project(table, project_id))
     return and_(*rules) if rules else None
 
 

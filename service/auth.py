@@ -10,8 +10,9 @@ import hmac
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, not_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Row, Select, not_, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
@@ -231,14 +232,14 @@ def claimed_id(token: str) -> str:
     return f"key_{form[1]}" if form else ""
 
 
-def principal_of(key: ApiKey) -> Principal:
-    """Return the caller behind a key; whether it is valid was checked."""
+def principal_of(key: ApiKey | Row[*tuple[Any, ...]]) -> Principal:
+    """Return the caller behind a key, or a row of its columns; whether it is valid was checked."""
     scopes = frozenset(Scope(scope) for scope in key.scopes)
     of = {"admin_id": key.admin_id, "project_id": key.project_id, "person_id": key.person_id}
     return Principal(id=key.id, scopes=scopes, **of)
 
 
-def is_usable(now: datetime) -> ColumnElement[bool]:
+def is_usable(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
     """The condition that a key was not revoked, has not expired, and is of nobody who is no longer confirmed."""
     in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
     return ApiKey.revoked_at.is_(None) & in_time & is_confirmed(now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, exists
+from sqlalchemy import BindParameter, ColumnElement, exists
 from sqlalchemy.orm import Session
 
 from service.db.access_tables import ApiKey, Person
@@ -13,10 +13,10 @@ from service.errors import Unauthorized
 SESSION_CONFIRMED = timedelta(minutes=1)  # how long a session in a browser goes on without the provider's word
 
 
-def is_confirmed(now: datetime) -> ColumnElement[bool]:
+def is_confirmed(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
     """The condition that a key is of no person, or of one whose keys go on."""
     goes_on = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_(None), Person.keys_until > now)
-    return ApiKey.person_id.is_(None) | goes_on
+    return ApiKey.person_id.is_(None) | goes_on.correlate(ApiKey)
 
 
 def require_confirmed(session: Session, person_id: str | None, now: datetime, *, in_browser: bool = False) -> None:

@@ -30,6 +30,17 @@ from service.recording import Act, record
 REQUEST_LIFETIME = timedelta(days=7)
 EXPIRED = "expired"
 
+_ASKING, _DECIDING = aliased(Admin), aliased(Admin)
+# Built once: that costs more than running it.
+_WITH_NAMES = (
+    select(Decision, AccountRow.name, Project.name, _ASKING.name, _DECIDING.name)
+    .outerjoin(AccountRow, AccountRow.id == Decision.account_id)
+    .outerjoin(Project, Project.id == Decision.shared_with)
+    .join(_ASKING, _ASKING.id == Decision.asked_by)
+    .outerjoin(_DECIDING, _DECIDING.id == Decision.decided_by)
+    .order_by(Decision.state != DecisionState.PENDING, Decision.asked_at.desc(), Decision.id)
+)
+
 # Carries out what was asked for, with the key of the admin who approves it.
 Effect = Callable[[Session, Decision, ApiKey, datetime], None]
 
@@ -186,17 +197,8 @@ class DecisionView:
 
 def list_decisions(session: Session, now: datetime, *conditions: Any, limit: int) -> Sequence[DecisionView]:
     """Return requests that fulfil conditions: those that nobody has decided first, and the newest first among these."""
-    asking, deciding = aliased(Admin), aliased(Admin)
-    query = (
-        visible(session, Decision, select(Decision, AccountRow.name, Project.name, asking.name, deciding.name))
-        .outerjoin(AccountRow, AccountRow.id == Decision.account_id)
-        .outerjoin(Project, Project.id == Decision.shared_with)
-        .join(asking, asking.id == Decision.asked_by)
-        .outerjoin(deciding, deciding.id == Decision.decided_by)
-        .where(*conditions)
-        .order_by(Decision.state != DecisionState.PENDING, Decision.asked_at.desc(), Decision.id)
-    )
-    return [DecisionView(row[0], state_at(row[0], now), *row[1:]) for row in session.execute(query.limit(limit))]
+    query = visible(session, Decision, _WITH_NAMES).where(*conditions).limit(limit)
+    return [DecisionView(row[0], state_at(row[0], now), *row[1:]) for row in session.execute(query)]
 
 
 def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, now: datetime) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import BigInteger, Select, cast, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, SQLColumnExpression, case, cast, extract, func, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import to_the_minute
@@ -195,13 +195,17 @@ def _jobs(session: Session, project_ids: Sequence[str]) -> Counter[str]:
 def _worker_hours(session: Session, project_ids: Sequence[str], now: datetime) -> dict[str, int]:
     """Whole hours of this month (UTC) between the minutes that are shown as start and end of the projects' jobs."""
     month = to_the_minute(now).replace(day=1, hour=0, minute=0)
-    ran = select(Job.project_id, Job.started_at, Job.finished_at).where(
+    begins = case((Job.started_at < month, int(month.timestamp())), else_=_minute(Job.started_at))
+    ends = case((Job.finished_at.is_(None), int(to_the_minute(now).timestamp())), else_=_minute(Job.finished_at))
+    ran = select(Job.project_id, func.sum(case((ends > begins, ends - begins), else_=0))).where(
         Job.project_id.in_(project_ids),
         Job.started_at.is_not(None),
         func.coalesce(Job.finished_at, now) >= month,
     )
-    minutes = dict.fromkeys(project_ids, 0.0)
-    for project_id, started, finished in session.execute(ran):
-        begin, end = max(to_the_minute(started or month), month), to_the_minute(finished or now)
-        minutes[project_id] += max((end - begin).total_seconds(), 0.0) / 60
-    return {project_id: int(number // 60) for project_id, number in minutes.items()}
+    seconds = {row[0]: row[1] for row in session.execute(ran.group_by(Job.project_id))}
+    return {project_id: int(seconds.get(project_id, 0)) // 3600 for project_id in project_ids}
+
+
+def _minute(at: SQLColumnExpression[datetime | None]) -> ColumnElement[int]:
+    """Return the beginning of the minute of a time in a column, in seconds since 1970."""
+    return extract("epoch", at) - extract("second", at)

@@ -84,6 +84,7 @@ def open_templates(folder: Path, **beside: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        auto_reload=False,  # or each page looks whether a file has changed, for every template that it is made of
     )
     environment.filters |= FILTERS
     return environment

@@ -10,6 +10,7 @@ Imported only by the commands that need it: the rest of the command line starts 
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import resource
 import signal
@@ -157,8 +158,14 @@ class Server(uvicorn.Server):
         self._output = output
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell what was found."""
+        """Start, and tell what was found.
+
+        What is there by then, such as modules and routes, stays to the end. The collector of garbage would go through
+        all of it now and then, in the middle of a request, which takes longer than ten pages do.
+        """
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()
         app: Any = self.config.app
         if app.state.warning is not None:
             self._output.notice(app.state.warning)

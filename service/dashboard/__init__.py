@@ -5,23 +5,21 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from service.dashboard import accounts, admin, audit, datasets, jobs, people, projects, releases, sign_in, training
 from service.dashboard.access import Dashboard
 from service.dashboard.pages import answer_unknown_with_pages
 
-__all__ = ["PARTS", "mount", "router"]
+__all__ = ["PARTS", "mount"]
 
 _MODULES = (training, accounts, jobs, datasets, releases, admin, projects, audit, people, sign_in)
 PARTS = tuple(module.router for module in _MODULES)
-router = APIRouter(include_in_schema=False)
-for part in PARTS:
-    router.include_router(part)
 
 
 def mount(app: FastAPI) -> None:
     """Add the dashboard at `/` to an application whose state holds `service`."""
     app.state.dashboard = Dashboard(app.state.service)
-    app.include_router(router)
+    for part in PARTS:
+        app.include_router(part, include_in_schema=False)
     answer_unknown_with_pages(app)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from service.access import Principal, Scope
 from service.api.deps import Service, running_service
 from service.dashboard.pages import SignInNeeded
-from service.dashboard.sessions import SignInLinks, find_session, form_token, may_read, name_of
+from service.dashboard.sessions import SignInLinks, find_session, form_token, may_read
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
 
@@ -227,14 +227,14 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
         return None
+    now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
-        now = dashboard.clock()
-        principal = find_session(session, cookie, now=now)
-        if principal is None:
-            return None
-        dashboard.service.key_uses.note(principal.id, now)
-        request.state.known = principal
-        return Viewer(principal, form_token(cookie), name_of(session, principal))
+        found = find_session(session, cookie, now=now)
+    if found is None:
+        return None
+    dashboard.service.key_uses.note(found.principal.id, now)
+    request.state.known = found.principal
+    return Viewer(found.principal, form_token(cookie), found.name)
 
 
 def still_signed_in(request: Request, dashboard: Dashboard) -> bool:

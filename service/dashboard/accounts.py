@@ -148,7 +148,7 @@ def account(
             case "data":
                 values["datasets"] = datasets.private_of(session, account_id)
             case "jobs":
-                values["sweeps"] = sweeps.newest_views(session, account_id)
+                values["sweeps"] = sweeps.newest_rows(session, account_id)
                 values["jobs"] = jobs.recent(session, now, paid_by(Job, account_id), limit=JOBS_OF_ACCOUNT)
             case "ledger":
                 values["log"] = accounts.newest_entries(session, account_id, before)

@@ -35,9 +35,8 @@ def job_list(
     first = filters.before is None
     with transaction(dashboard.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Job, ("state", "account", "recipe"), states=list(JobState))
-        active = views.unfinished(session, now, *narrowed) if first else []
-        searches = sweeps.newest_views(session) if first and not narrowed else []
-        ended, older_than = views.ended(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
+        searches = sweeps.newest_rows(session) if first and not narrowed else []
+        listed, older_than = views.page(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
         shown = filters.shown(session, "/jobs")
     return page(
         request,
@@ -45,7 +44,7 @@ def job_list(
         **shown,
         states=JOB_STATE_CHOICES,
         recipe_choices=RECIPE_CHOICES,
-        jobs=[*active, *ended],
+        jobs=listed,
         sweeps=searches,
         older_than=older_than,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import timedelta
-from functools import cache
+from datetime import datetime, timedelta
+from functools import cache, lru_cache
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
+from jinja2.filters import do_mark_safe
 from starlette.exceptions import HTTPException
 
 from obscura.wire.budgets import UNIT_WORDS
-from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence, show_duration, show_silence
+from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence, show_duration, show_silence, show_time
 from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
@@ -178,6 +179,12 @@ def asset_version() -> str:
     return digest.hexdigest()[:12]
 
 
+@lru_cache(maxsize=4096)
+def time_element(at: datetime) -> str:
+    """Write a moment, to the minute. Pages show many, and few that differ."""
+    return do_mark_safe(f'<time datetime="{at.isoformat(timespec="minutes")}">{show_time(at)}</time>')
+
+
 @cache
 def _templates() -> jinja2.Environment:
     environment = wording.open_templates(_HERE / "templates", kinds=Path(kinds.__file__).parent)
@@ -197,6 +204,7 @@ def _templates() -> jinja2.Environment:
         "recipe_titles": wording.RECIPE_TITLES,
         "silence": show_silence,
         "state_words": wording.JOB_STATES,
+        "time_element": time_element,
         "units": UNIT_WORDS,
     }
     environment.filters["seconds"] = lambda seconds: show_duration(timedelta(seconds=seconds))

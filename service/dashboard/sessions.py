@@ -13,13 +13,14 @@ import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select
+from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from service.access import Principal, Scope
-from service.auth import find_usable, principal_of
+from service.auth import is_usable, principal_of
 from service.confirmations import require_confirmed
 from service.db.access_tables import Admin, ApiKey, Person, SignIn
+from service.db.base import UtcDateTime
 from service.recording import Act, record
 
 SESSION_SECONDS = 8 * 3600
@@ -27,6 +28,24 @@ SESSIONS_PER_KEY_MAX = 20  # the oldest make room
 LINK_SECONDS = 600
 _TOKEN_BYTES = 32
 _READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
+# Every page asks this first. Built once, for that costs more than its answer does.
+_SESSION = (
+    select(
+        SignIn.expires_at,
+        ApiKey.id,
+        ApiKey.scopes,
+        ApiKey.admin_id,
+        ApiKey.project_id,
+        ApiKey.person_id,
+        ApiKey.revoked_at,
+        is_usable(bindparam("now", type_=UtcDateTime())).label("usable"),
+        func.coalesce(Person.name, Admin.name, ApiKey.name).label("shown_name"),
+    )
+    .join(ApiKey, ApiKey.id == SignIn.key_id)
+    .outerjoin(Admin, Admin.id == ApiKey.admin_id)
+    .outerjoin(Person, Person.id == ApiKey.person_id)
+    .where(SignIn.token_sha256 == bindparam("token_sha256"))
+)
 
 
 def open_session(session: Session, key_id: str, *, now: datetime) -> str:
@@ -43,20 +62,26 @@ def open_session(session: Session, key_id: str, *, now: datetime) -> str:
     return cookie
 
 
-def find_session(session: Session, cookie: str, *, now: datetime) -> Principal | None:
+@dataclass(frozen=True)
+class SignedIn:
+    """Who is signed in, and what people call them: the person or the admin whose key it is, or else the key's name."""
+
+    principal: Principal
+    name: str
+
+
+def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | None:
     """Return the caller behind a cookie whose session is open and whose key is valid.
 
     Raises:
         Unauthorized: it is of a person whom the sign-in provider has not confirmed within the last minute.
     """
-    row = session.get(SignIn, _digest(cookie))
-    if row is None or row.expires_at <= now:
+    key = session.execute(_SESSION, {"token_sha256": _digest(cookie), "now": now}).one_or_none()
+    if key is None or key.expires_at <= now:
         return None
-    key = session.get(ApiKey, row.key_id)
-    if key is not None and key.revoked_at is None:
+    if key.revoked_at is None:
         require_confirmed(session, key.person_id, now, in_browser=True)
-    key = find_usable(session, row.key_id, now=now)
-    return None if key is None else principal_of(key)
+    return SignedIn(principal_of(key), key.shown_name) if key.usable else None
 
 
 def close_session(session: Session, cookie: str) -> None:
@@ -103,12 +128,3 @@ class SignInLinks:
         """Use a link up; False if it was used before, is over, or was never made."""
         with self._lock:
             return self._open.pop(_digest(secret), now_seconds) > now_seconds
-
-
-def name_of(session: Session, principal: Principal) -> str:
-    """Return what people call a caller: the person or the admin whose key it is, or else the key's own name."""
-    if principal.person_id is not None:
-        return session.get_one(Person, principal.person_id).name
-    if principal.admin_id is not None:
-        return session.get_one(Admin, principal.admin_id).name
-    return session.get_one(ApiKey, principal.id).name

@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 from sqlalchemy import CursorResult, LargeBinary, bindparam, exists, func, not_, select, text
@@ -29,10 +30,13 @@ from service.errors import InvalidInput
 
 DIGEST_BYTES = 16
 Fingerprints = frozenset[bytes]
+Part = dict[str, Any]  # the parameters of one statement about some of them
+Found = TypeVar("Found")
 Images = np.ndarray[Any, np.dtype[np.uint8]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _SAMPLED_PIXEL = 5  # every so many in each direction are looked at first
 DIGESTS_PER_TRANSACTION = 2**13  # a tenth of a second; other writers come in between
+PARTS_AT_A_TIME = 2  # on PostgreSQL, where each connection has a process of its own
 # Any constant will do that nothing else locks by.
 _ACCEPTANCE_LOCK = 0x0B5C0F
 
@@ -44,10 +48,20 @@ _CUT = f"""WITH RECURSIVE positions(at) AS (
 _COUNTS = """datasets.id = fingerprints.dataset_id AND datasets.upload_attempt = fingerprints.upload_attempt
     AND datasets.ready_at IS NOT NULL AND NOT datasets.unchecked
     AND (datasets.account_id IS NOT NULL OR datasets.state IN ('ready', 'deleting'))"""
-_HOLDERS = text(
-    f"""{_CUT} SELECT DISTINCT datasets.account_id
-    FROM positions JOIN fingerprints ON digest = substr(:digests, at, {DIGEST_BYTES}) JOIN datasets ON {_COUNTS}"""
-).bindparams(bindparam("digests", type_=LargeBinary))
+_IS_DIGEST = f"digest = substr(:digests, at, {DIGEST_BYTES})"
+# PostgreSQL is kept from reading the whole table, as it does while it has no statistics of it.
+_MATCHED = {
+    "sqlite": f"JOIN fingerprints ON {_IS_DIGEST}",
+    "postgresql": f"""CROSS JOIN LATERAL (
+        SELECT dataset_id, upload_attempt FROM fingerprints WHERE {_IS_DIGEST} OFFSET 0
+    ) AS fingerprints""",
+}
+_HOLDERS = {
+    dialect: text(
+        f"{_CUT} SELECT DISTINCT datasets.account_id FROM positions {matched} JOIN datasets ON {_COUNTS}"
+    ).bindparams(bindparam("digests", type_=LargeBinary))
+    for dialect, matched in _MATCHED.items()
+}
 _RECORD = text(
     f"""INSERT INTO fingerprints (digest, dataset_id, upload_attempt) {_CUT}
     SELECT substr(:digests, at, {DIGEST_BYTES}), :dataset_id, :attempt FROM positions WHERE true
@@ -197,9 +211,15 @@ def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fing
         digests: of its images, also of those that are known in its account already: each dataset is to bear its own
             when another one is erased.
     """
-    for part in _in_parts(digests):
+
+    def write(part: Part) -> None:
         with transaction(factory) as session:
+            if session.get_bind().dialect.name == "postgresql":
+                # Nothing waits for the disk here: the acceptance that makes them count does, for all that came before.
+                session.execute(text("SET LOCAL synchronous_commit = off"))
             session.execute(_RECORD, {**part, "dataset_id": dataset_id, "attempt": attempt})
+
+    _with_each(factory, write, _in_parts(digests))
 
 
 def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
@@ -218,8 +238,12 @@ def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprin
     """Find out where images and subjects are known, without holding any lock."""
     with transaction(factory, read_only=True) as session:
         accepted = _accepted(session)  # before the images are looked up: whatever is accepted later is noticed
-    found = [(_holders(factory, part) for part in _in_parts(each)) for each in (digests, subjects)]
-    return _known(accepted, *found)
+
+    def holders(part: Part) -> list[str | None]:
+        with transaction(factory, read_only=True) as session:
+            return _holders(session, part)
+
+    return _known(accepted, *(_with_each(factory, holders, _in_parts(each)) for each in (digests, subjects)))
 
 
 def settle(
@@ -259,7 +283,7 @@ def settle(
     wait_for_others(session)
     accepted = _accepted(session)
     if known is None or known.accepted != accepted:
-        found = [(list(session.scalars(_HOLDERS, part)) for part in _in_parts(each)) for each in (digests, subjects)]
+        found = [(_holders(session, part) for part in _in_parts(each)) for each in (digests, subjects)]
         known = _known(accepted, *found)
     if dataset.account_id is None:
         if known.accounts:
@@ -309,9 +333,20 @@ def _accepted(session: Session) -> int:
     return session.scalar(counted.where(Dataset.ready_at.is_not(None), not_(Dataset.unchecked))) or 0
 
 
-def _holders(factory: SessionFactory, part: dict[str, Any]) -> Sequence[str | None]:
-    with transaction(factory, read_only=True) as session:
-        return list(session.scalars(_HOLDERS, part))
+def _with_each(factory: SessionFactory, act: Callable[[Part], Found], parts: Iterable[Part]) -> list[Found]:
+    """Act on each part in a transaction of its own, and return what that gives, in their order.
+
+    On PostgreSQL it is the server that is busy, with a process for each connection, and this one waits: so several go
+    on at a time. After an error the rest is not begun. On SQLite they take turns, as all writers do.
+    """
+    if factory.kw["bind"].dialect.name != "postgresql":
+        return [act(part) for part in parts]
+    with ThreadPoolExecutor(PARTS_AT_A_TIME, thread_name_prefix="obscura-fingerprints") as pool:
+        return list(pool.map(act, parts))
+
+
+def _holders(session: Session, part: Part) -> list[str | None]:
+    return list(session.scalars(_HOLDERS[session.get_bind().dialect.name], part))
 
 
 def _known(
@@ -323,7 +358,7 @@ def _known(
     return Known(accounts, None in found, accepted, known_in)
 
 
-def _in_parts(digests: Fingerprints) -> Iterator[dict[str, Any]]:
+def _in_parts(digests: Fingerprints) -> Iterator[Part]:
     """Yield the parameters of one statement after the other, the digests in the order of the index."""
     ordered = sorted(digests)
     for at in range(0, len(ordered), DIGESTS_PER_TRANSACTION):

@@ -27,6 +27,7 @@ SQLITE_BUSY_MILLISECONDS = 30_000
 POSTGRES_LOCK_TIMEOUT = "30s"
 READ_ONLY = "obscura_read_only"
 WRITERS = "obscura_writers"
+READER = "obscura_reader"
 LAST = "obscura_last"  # what the sessions of a factory do last in a transaction that may write, see `Last`
 _BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected
 _IDS_PER_QUERY = 500
@@ -87,9 +88,10 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
 def make_session_factory(engine: Engine) -> SessionFactory:
     """Return a factory of sessions. Objects stay readable after the commit; nothing is loaded behind one's back.
 
-    On SQLite its writing transactions take turns.
+    On SQLite its writing transactions take turns. The engine of its reading ones is made once: that costs as much as a
+    question does.
     """
-    info: dict[str, Any] = {}
+    info: dict[str, Any] = {READER: engine.execution_options(**_read_only_options(engine))}
     if engine.dialect.name == "sqlite":
         database = Path(engine.url.database or "").resolve()
         info[WRITERS] = WriterQueue(database, seconds_max=SQLITE_BUSY_MILLISECONDS / 1000).turn
@@ -116,9 +118,8 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         DatabaseBusy: other transactions held a lock for too long; nothing was written.
         NestedTransaction: on SQLite, this thread is in a writing transaction of the factory already.
     """
-    engine = factory.kw["bind"]
-    bind = engine.execution_options(**_read_only_options(engine)) if read_only else engine
-    if snapshot and engine.dialect.name == "postgresql":
+    bind = factory.kw["info"][READER] if read_only else factory.kw["bind"]
+    if snapshot and bind.dialect.name == "postgresql":
         bind = bind.execution_options(isolation_level="REPEATABLE READ")
     turn = nullcontext if read_only else factory.kw["info"].get(WRITERS, nullcontext)
     try:

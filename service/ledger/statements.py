@@ -90,6 +90,8 @@ _OPENING_OF_HOLD, _END_OF_HOLD = Prepared(_OF_HOLD), Prepared(_OF_HOLD.where(END
 _HOLD_OF_JOB = Prepared(
     select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id"), HOLDS.c.account_id == bindparam("account_id"))
 )
+_ACCOUNTS_BY_ID = _ACCOUNTS.where(ACCOUNTS.c.id.in_(bindparam("ids", expanding=True)))
+_HOLDS_BY_ID = _HOLDS.where(HOLDS.c.id.in_(bindparam("ids", expanding=True)))
 _HOLDS_OF_JOB = select(HOLDS.c.id).order_by(HOLDS.c.account_id)
 _SAMPLE_OF_JOB = Prepared(
     select(ENTRIES.c.sequence).where(ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == EntryKind.SAMPLE)
@@ -155,12 +157,12 @@ def hold_row(session: Session, hold_id: str) -> tuple[Hold, Entry | None] | None
 
 def account_rows(session: Session, ids: Sequence[str]) -> list[tuple[Account, Entry | None]]:
     """Return accounts, each with the head of its log, in no order."""
-    return [_account(tuple(row)) for row in session.execute(_ACCOUNTS.where(ACCOUNTS.c.id.in_(ids)))]
+    return [_account(tuple(row)) for row in session.execute(_ACCOUNTS_BY_ID, {"ids": ids})]
 
 
 def hold_rows(session: Session, ids: Sequence[str]) -> list[tuple[Hold, Entry | None]]:
     """Return holds, each with the newest entry about it, in no order."""
-    found = session.execute(_HOLDS.where(HOLDS.c.id.in_(ids)))
+    found = session.execute(_HOLDS_BY_ID, {"ids": ids})
     return [(Hold(*row[:_H]), _entry(tuple(row[_H:]))) for row in found]
 
 

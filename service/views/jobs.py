@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select, text
@@ -75,7 +76,8 @@ def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
     Raises:
         LedgerCorruption: The log contradicts what one of them holds, or its account.
     """
-    return _records(session, rows, payments_of(session, rows).require_sound(), samples_of(session, rows))
+    paid = payments_of(session, rows).require_sound()
+    return _records(session, rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
 
 
 def record(session: Session, row: Job) -> JobRecord:
@@ -108,19 +110,26 @@ def event(session: Session, row: Job) -> EventRecord:
 def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
     """Return the holds and the accounts of jobs, compared with the log: of some trainings there are several."""
     trainings = [row.id for row in rows if row.kind == TRAIN]
-    joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(trainings))
-    holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id, HoldRow.job_id))
-    found = session.execute(holds.where(HoldRow.job_id.in_(joint))).all() if trainings else []
+    found = _holds_of_joint(session, trainings) if trainings else []
     account_ids = [*(row.account_id for row in rows), *(row.account_id for row in found)]
     paid = Payments.read(session, account_ids, [*(row.hold_id for row in rows), *(row.id for row in found)])
     return replace(paid, joint_ids=frozenset(row.job_id for row in found))
 
 
+def _holds_of_joint(session: Session, job_ids: Sequence[str]) -> Sequence[Row[str, str, str]]:
+    """Return the holds of those of some trainings that read several datasets."""
+    joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(job_ids))
+    holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id, HoldRow.job_id))
+    return session.execute(holds.where(HoldRow.job_id.in_(joint))).all()
+
+
 def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
     """Return what jobs draw, by the job's id."""
     ids = [row.id for row in rows if KINDS[row.kind].makes is Sample]
+    if not ids:
+        return {}
     drawn = visible(session, Sample).where(Sample.job_id.in_(ids))
-    return {row.job_id: row for row in session.scalars(drawn)} if ids else {}
+    return {row.job_id: row for row in session.scalars(drawn)}
 
 
 def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
@@ -145,8 +154,10 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 def cohorts_of(session: Session, rows: Sequence[AnyJob], paid: Payments) -> dict[str, list[JobCohort]]:
     """Return the accounts that pay for trainings on several datasets, by the job's id; most jobs have none."""
     trainings = {row.id: row for row in rows if row.id in paid.joint_ids}
+    if not trainings:
+        return {}
     query = visible(session, FurtherDataset).where(FurtherDataset.job_id.in_(trainings))
-    found = session.scalars(query.order_by(FurtherDataset.position)).all() if trainings else []
+    found = session.scalars(query.order_by(FurtherDataset.position)).all()
     named: dict[str, dict[str, list[str]]] = {}  # datasets by account, by job
     for row in found:
         own = {str(trainings[row.job_id].account_id): [str(trainings[row.job_id].dataset_id)]}
@@ -168,16 +179,36 @@ def _cohort(paid: Payments, hold: ledger.Hold, dataset_ids: list[str]) -> JobCoh
     )
 
 
-def _records(session: Session, rows: Sequence[AnyJob], paid: Payments, drawn: Mapping[str, Sample]) -> list[JobRecord]:
-    going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
-    stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(going_on))
-    plans = session.execute(stored).all() if going_on else []
-    useful_from_nano = {job_id: charged_before_useful(plan) for job_id, plan in plans}
+def _records(
+    session: Session,
+    rows: Sequence[AnyJob],
+    paid: Payments,
+    drawn: Mapping[str, Sample],
+    useful_from_nano: Mapping[str, int | None],
+) -> list[JobRecord]:
+    """Return the records of jobs.
+
+    Args:
+        session: Any transaction.
+        rows: The jobs.
+        paid: Their holds and accounts.
+        drawn: What they draw, by the job's id.
+        useful_from_nano: As `_useful_from_nano` finds it; empty where nobody is told what cancelling would publish.
+    """
     cohorts = cohorts_of(session, rows, paid)
     return [
         _record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id), cohorts.get(row.id, []))
         for row in rows
     ]
+
+
+def _useful_from_nano(session: Session, rows: Sequence[AnyJob]) -> dict[str, int | None]:
+    """Return what trainings that go on must have charged to have something to publish, by the job's id."""
+    going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
+    if not going_on:
+        return {}
+    stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(going_on))
+    return {job_id: charged_before_useful(plan) for job_id, plan in session.execute(stored)}
 
 
 def _record(
@@ -223,10 +254,7 @@ class CohortView:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job on a page: its record, and what people are told besides.
-
-    Where the payer is in doubt, no amount of the record is shown.
-    """
+    """A job in a list of a page: its record, of which no amount is shown there, and what people are told besides."""
 
     job: JobRecord
     title: str
@@ -235,11 +263,6 @@ class JobView:
     account_name: str | None
     dataset_name: str | None
     took: timedelta | None
-    payer: Payer | None
-    hold: ledger.Hold | None
-    made: Any = None  # on the page of a single job: the record of what it makes
-    cohorts: Sequence[CohortView] = ()  # likewise, where several accounts or datasets pay
-    further: Mapping[str, str] = field(default_factory=dict)  # likewise, of a preview: further datasets, by their ids
 
     @property
     def active(self) -> bool:
@@ -247,13 +270,35 @@ class JobView:
         return self.job.state not in FINAL_STATES
 
 
+@dataclass(frozen=True)
+class WholeJob(JobView):
+    """A job on its own page. Where its payer is in doubt, no amount of its record is shown."""
+
+    payer: Payer | None
+    hold: ledger.Hold | None
+    made: Any  # the record of what it makes; None where that is no row of its own
+    cohorts: Sequence[CohortView]  # where several accounts or datasets pay
+    further: Mapping[str, str]  # of a preview: further datasets, by their ids
+
+
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
-    """Jobs as ON_PAGES finds them, for pages."""
-    paid, drawn = payments_of(session, rows), samples_of(session, rows)
-    payers = {id: paid.payer(id) for id in {row.account_id for row in rows if row.hold_id is not None}}
-    shown = []
-    for row, job in zip(rows, _records(session, rows, paid, drawn), strict=True):
-        view = JobView(
+    """Jobs as ON_PAGES finds them, for lists."""
+    paid = payments_of(session, rows)
+    for account_id in {row.account_id for row in rows if row.hold_id is not None} & paid.faults.keys():
+        paid.payer(account_id)  # an operator is told
+    return _views(session, rows, now, paid)
+
+
+def _views(
+    session: Session,
+    rows: Sequence[Row[Any]],
+    now: datetime,
+    paid: Payments,
+    useful_from_nano: Mapping[str, int | None] = MappingProxyType({}),
+) -> list[JobView]:
+    drawn = samples_of(session, rows)
+    return [
+        JobView(
             job=job,
             title=KINDS[row.kind].title(row, drawn.get(row.id)),
             attempt=row.attempt,
@@ -261,11 +306,9 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[Job
             account_name=row.account_name,
             dataset_name=row.dataset_name,
             took=_took(row, now),
-            payer=None if row.hold_id is None else payers[row.account_id],
-            hold=None if row.hold_id is None else paid.holds[row.hold_id],
         )
-        shown.append(view)
-    return shown
+        for row, job in zip(rows, _records(session, rows, paid, drawn, useful_from_nano), strict=True)
+    ]
 
 
 def _took(row: Row[Any], now: datetime) -> timedelta | None:
@@ -278,7 +321,7 @@ def _took(row: Row[Any], now: datetime) -> timedelta | None:
     return max(to_the_minute(row.finished_at) - to_the_minute(began), timedelta(minutes=1))
 
 
-def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[str, Any]]:
+def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[str, Any]]:
     """Return one job and its plan.
 
     Raises:
@@ -288,18 +331,21 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     row = session.execute(query).one_or_none()
     if row is None:
         raise NotFound("There is no such job.")
-    (shown,) = views(session, [row], now)
-    if KINDS[row.kind].makes is not None:
-        shown = replace(shown, made=made(session, get_job(session, job_id)))
-        further = getattr(shown.made, "further_dataset_ids", [])
-        shown = replace(shown, further=names_of(session, further))
-    if shown.job.cohorts:
-        shown = replace(shown, cohorts=_cohort_views(session, row, shown.job.cohorts))
-    return shown, row.plan or {}
-
-
-def _cohort_views(session: Session, row: Row[Any], cohorts: Sequence[JobCohort]) -> list[CohortView]:
     paid = payments_of(session, [row])
+    (listed,) = _views(session, [row], now, paid, _useful_from_nano(session, [row]))
+    makes = None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id))
+    whole = WholeJob(
+        **vars(listed),
+        payer=None if row.hold_id is None else paid.payer(row.account_id),
+        hold=None if row.hold_id is None else paid.holds[row.hold_id],
+        made=makes,
+        cohorts=_cohort_views(session, paid, listed.job.cohorts),
+        further=names_of(session, getattr(makes, "further_dataset_ids", [])),
+    )
+    return whole, row.plan or {}
+
+
+def _cohort_views(session: Session, paid: Payments, cohorts: Sequence[JobCohort]) -> list[CohortView]:
     holds = {hold.account_id: hold for hold in paid.holds.values()}
     names = names_of(session, [dataset_id for cohort in cohorts for dataset_id in cohort.dataset_ids])
     return [
@@ -315,28 +361,50 @@ def _cohort_views(session: Session, row: Row[Any], cohorts: Sequence[JobCohort])
 
 def names_of(session: Session, dataset_ids: Sequence[str]) -> dict[str, str]:
     """Return the names of datasets by their ids, in their order; the id itself of one that was erased."""
+    if not dataset_ids:
+        return {}
     named = visible(session, Dataset, select(Dataset.id, Dataset.name)).where(Dataset.id.in_(dataset_ids))
-    names = {row.id: row.name for row in session.execute(named)} if dataset_ids else {}
+    names = {row.id: row.name for row in session.execute(named)}
     return {dataset_id: names.get(dataset_id, dataset_id) for dataset_id in dataset_ids}
 
 
-def unfinished(session: Session, now: datetime, *narrowed: ColumnElement[bool]) -> list[JobView]:
-    """Return the jobs that are queued or running, oldest first."""
-    query = visible(session, Job, ON_PAGES).where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
-    return views(session, session.execute(query.limit(UNFINISHED_MAX)).all(), now)
-
-
-def ended(
+def page(
     session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
 ) -> tuple[list[JobView], str | None]:
-    """Return a page of the jobs that have ended, newest first, and the last one's id where there are more."""
-    ended = Job.state.not_in(UNFINISHED)
-    rows, last = newest(session, Job, ended, *narrowed, limit=limit, before=before, columns=ON_PAGES)
-    return views(session, rows, now), last
+    """Return a page of jobs, and the last one's id where more have ended: first those under way, oldest first, if it is
+    the first page, and then the newest that have ended.
+
+    Args:
+        session: Any transaction.
+        now: Aware.
+        narrowed: Conditions on the jobs.
+        limit: Of those that have ended.
+        before: Id of the last job of the page before; None for the first page.
+
+    Raises:
+        NotFound: There is no such job.
+    """
+    active = _unfinished(session, *narrowed) if before is None else []
+    rows, last = _ended(session, *narrowed, limit=limit, before=before)
+    return views(session, [*active, *rows], now), last
 
 
 def recent(session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int) -> list[JobView]:
     """Return the jobs under way, and then the newest that have ended, as long as there is room."""
-    active = unfinished(session, now, *narrowed)
+    active = _unfinished(session, *narrowed)
     rest = limit - len(active)
-    return active + (ended(session, now, *narrowed, limit=rest)[0] if rest > 0 else [])
+    rows = _ended(session, *narrowed, limit=rest)[0] if rest > 0 else []
+    return views(session, [*active, *rows], now)
+
+
+def _unfinished(session: Session, *narrowed: ColumnElement[bool]) -> Sequence[Row[Any]]:
+    """Return the jobs that are queued or running, oldest first."""
+    query = visible(session, Job, ON_PAGES).where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
+    return session.execute(query.limit(UNFINISHED_MAX)).all()
+
+
+def _ended(
+    session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
+) -> tuple[Sequence[Row[Any]], str | None]:
+    ended = Job.state.not_in(UNFINISHED)
+    return newest(session, Job, ended, *narrowed, limit=limit, before=before, columns=ON_PAGES)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, JobCohort, SweepCohort, SweepRecord, SweepTotals, TrialFacts
+from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, HoldState
 from service.access import find, visible
 from service.db.dataset_tables import Dataset
@@ -32,6 +33,10 @@ _TRIALS = (
     .where(Job.kind == TRAIN)
     .order_by(Job.created_at)
 )
+# What a list shows of trials: how many have ended, and what they hold.
+_STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(
+    Job.kind == TRAIN
+)
 
 
 def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
@@ -45,30 +50,49 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
 
 
 @dataclass(frozen=True)
-class SweepView:
-    """A sweep on a page. Where its payer is in doubt, no amount of it is shown."""
+class SweepRow:
+    """A sweep in a list of a page, with what its first account pays. Where that is in doubt, no amount is shown."""
 
-    sweep: SweepRecord
+    id: str
+    name: str
+    created_at: datetime
     payer: Payer
-
-    @property
-    def active(self) -> bool:
-        """Whether a trial, or the evaluation of one, is queued or running."""
-        return self.sweep.state == "open"
-
-    @property
-    def ended(self) -> int:
-        """How many trials have ended."""
-        return sum(trial.state in FINAL_STATES for trial in self.sweep.trials)
+    trials: int
+    ended: int
+    price_nano: int
+    held_nano: int
+    spent_nano: int
 
 
-def newest_views(session: Session, account_id: str | None = None) -> list[SweepView]:
+def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRow]:
     """Return the latest sweeps, of an account or of any, newest first."""
     latest = visible(session, Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
     rows = session.scalars(latest if account_id is None else latest.where(paid_by(Sweep, account_id))).all()
-    trials = _trials(session, rows)
+    if not rows:
+        return []
+    found = visible(session, Job, _STATES).where(Job.sweep_id.in_([row.id for row in rows]))
+    trials: Sequence[Any] = session.execute(found).all()
     paid = payments_of(session, trials)
-    return [SweepView(shown, paid.payer(shown.account_id)) for shown in _records(session, rows, trials, paid)]
+    payers = {id: paid.payer(id) for id in {row.account_id for row in rows}}
+    return [
+        _listed(row, [trial for trial in trials if trial.sweep_id == row.id], paid, payers[row.account_id])
+        for row in rows
+    ]
+
+
+def _listed(row: Sweep, trials: Sequence[Row[Any]], paid: Payments, payer: Payer) -> SweepRow:
+    holds = [_hold_of(trial, paid) for trial in trials]
+    return SweepRow(
+        id=row.id,
+        name=row.name,
+        created_at=to_the_minute(row.created_at),
+        payer=payer,
+        trials=len(trials),
+        ended=sum(trial.state in FINAL_STATES for trial in trials),
+        price_nano=row.price_nano,
+        held_nano=sum(map(_still_held, holds)),
+        spent_nano=sum(hold.captured_nano for hold in holds),
+    )
 
 
 @dataclass(frozen=True)
@@ -81,16 +105,29 @@ class TrialView:
 
 
 @dataclass(frozen=True)
-class WholeSweep(SweepView):
-    """A sweep on its own page, with the names of all that it reads, by their ids."""
+class SweepView:
+    """A sweep on its own page, with the names of all that it reads, by their ids. Where its payer is in doubt, no
+    amount of it is shown."""
 
+    sweep: SweepRecord
+    payer: Payer
     datasets: Mapping[str, str]
     classes: int
     trials: Sequence[TrialView]
     cohorts: Sequence[tuple[Payer, SweepCohort]]
 
+    @property
+    def active(self) -> bool:
+        """Whether a trial, or the evaluation of one, is queued or running."""
+        return self.sweep.state == "open"
 
-def view(session: Session, sweep_id: str, now: datetime) -> WholeSweep:
+    @property
+    def ended(self) -> int:
+        """How many trials have ended."""
+        return sum(trial.state in FINAL_STATES for trial in self.sweep.trials)
+
+
+def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
     """Return a sweep with its trials in their order.
 
     Raises:
@@ -107,7 +144,7 @@ def view(session: Session, sweep_id: str, now: datetime) -> WholeSweep:
     ]
     read = [dataset_id for cohort in sweep.cohorts for dataset_id in cohort.dataset_ids] or [row.dataset_id]
     payers = [paid.payer(cohort.account_id) for cohort in sweep.cohorts]
-    return WholeSweep(
+    return SweepView(
         sweep,
         paid.payer(row.account_id),
         datasets=names_of(session, read),
@@ -212,9 +249,7 @@ def _record(
 
 
 def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFacts:
-    if row.hold_id is None or row.epsilon is None:
-        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=row.id)
-    hold, figures = paid.holds[row.hold_id], {} if row.summary is None else with_figures(row.summary, newest)
+    hold, figures = _hold_of(row, paid), {} if row.summary is None else with_figures(row.summary, newest)
     return TrialFacts(
         job_id=row.id,
         state=row.state.value,
@@ -230,3 +265,9 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
         release_id=row.release_id,
         incomplete=row.incomplete is not None,
     )
+
+
+def _hold_of(trial: Row[Any], paid: Payments) -> Hold:
+    if trial.hold_id is None or trial.epsilon is None:
+        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=trial.id)
+    return paid.holds[trial.hold_id]

@@ -21,7 +21,7 @@ from service.admins import introduce
 from service.cli import audit as audit_commands
 from service.cli import ledger as ledger_commands
 from service.cli import machine
-from service.dashboard import router as pages
+from service.dashboard import PARTS
 from service.db.base import new_id
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
@@ -260,7 +260,8 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
 
     document = json.loads(served.client().get("/v1/openapi.json").text)["paths"]
     known = {(method.upper(), path) for path, methods in document.items() for method in methods if method != "get"}
-    known |= {(method, route.path) for route in routes(pages) for method in route.methods - {"GET", "HEAD"}}
+    pages = [route for part in PARTS for route in routes(part)]
+    known |= {(method, route.path) for route in pages for method in route.methods - {"GET", "HEAD"}}
     # The page of people makes and ends keys alone, by what the routes of keys call; tests/service/sign_on does so.
     known -= {(method, path) for method, path in known if path.startswith("/you/")}
     assert ask.sent == known, "every request that may change something was looked at"

@@ -119,7 +119,7 @@ def test_a_session_ends_by_its_time_by_its_end_and_by_its_key(factory, now):
     with transaction(factory) as session:
         found = find_session(session, cookie, now=last - timedelta(seconds=1))
         assert found is not None
-        assert found.id == key.id
+        assert (found.principal.id, found.name) == (key.id, "k")
         assert find_session(session, cookie, now=last) is None
         assert find_session(session, cookie + "0", now=now) is None
         close_session(session, cookie)

@@ -1,17 +1,19 @@
 """Images that come again: found by their pixels whatever the file, kept on one budget, and nobody is told more."""
 
 import io
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise, permutations
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from obscura.wire.words import Adjacency, DatasetState, Unit, Visibility
 from service.datasets import deletion, fingerprints, receiving
@@ -249,6 +251,29 @@ def test_many_digests_go_through_in_several_statements(desk):
             assert any_recorded(session) is known
         assert desk.accept(desk.declare(account_id), account_id, sent).account_id == first
     assert len(desk.stored()) == count
+
+
+def test_a_look_up_reads_no_more_when_more_is_known_before_there_are_statistics(desk):
+    """PostgreSQL read the whole table for each part of an upload, as long as it knew nothing of its digests."""
+    account_id = desk.account("first")
+    desk.accept(desk.declare(account_id), account_id, digests := prints(pictures(20_000)))
+    engine, plans = desk.factory.kw["bind"], list[str]()
+    explain = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+
+    def plan(_connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "positions" in statement:
+            found = cursor.connection.execute(f"{explain} {statement}", parameters).fetchall()
+            plans.append("\n".join(str(line[-1]) for line in found))
+
+    event.listen(engine, "before_cursor_execute", plan)
+    try:
+        known = fingerprints.look_up(desk.factory, frozenset(sorted(digests)[:100]))
+    finally:
+        event.remove(engine, "before_cursor_execute", plan)
+    assert known.accounts == {account_id}
+    assert len(plans) == 1
+    assert "fingerprints" in plans[0]
+    assert re.findall(r"(?i)\bscan (?:on )?fingerprints\b", plans[0].replace("Bitmap Heap Scan", "")) == []
 
 
 def test_another_writer_gets_through_while_a_big_upload_is_recorded(desk):
