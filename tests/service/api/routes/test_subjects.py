@@ -98,3 +98,39 @@ def test_subjects_are_sent_exactly_where_they_are_protected(served):
     records = declared(served, by_record, subjects_declared=None)["id"]
     assert fault(records, True) == "subjects_unexpected"
     assert fault(records, False) is None
+
+
+def test_subjects_withdraw_and_the_answer_says_nothing_of_them(served):
+    account = served.account(unit="subject")
+    path, known = f"accounts/{account['id']}/withdrawals", {"subjects_recognised": True}
+    assert "ids ended with the upload" in served.send(path, {"subjects": ["x"]}, status=422)["detail"]
+    dataset = declared(served, account["id"], **known)
+    body, writers = upload()
+    assert served.upload(dataset["id"], body).status_code == 200
+    before = served.everything(f"accounts/{account['id']}/entries")
+    served.send(path, {"subjects": ["x"]}, scope="train", status=403)
+    for wrong in ({}, {"subjects": []}, {"subjects": [""]}, {"subjects": [-1]}, {"subjects": ["x" * 65]}):
+        served.send(path, wrong, status=422)
+    blank = served.send(path, {"subjects": ["unknown"]}, status=422)
+    assert "stands for nobody" in blank["detail"]
+    answers = [
+        served.send(path, {"subjects": [one]}, scope="data") for one in (f"{CANARY}-{writers[0]}", f"{CANARY}-nobody")
+    ]
+    assert answers[0] == answers[1]
+    assert answers[0] == {
+        "account_id": account["id"],
+        "dataset_ids": [dataset["id"]],
+        "not_recognised": [],
+        "waiting": False,
+    }
+    assert served.read(f"datasets/{dataset['id']}") | {"ready_at": None} == dataset | {
+        "state": "ready",
+        "format": "npz",
+    }
+    assert served.everything(f"accounts/{account['id']}/entries") == before
+    job_id = served.train(dataset["id"], epsilon=1.0, options=TINY).json()["id"]
+    refused = served.send(path, {"subjects": ["x"]}, status=409)
+    assert (refused["jobs"], CANARY in json.dumps([answers, refused])) == ([job_id], False)
+    cancelled = served.send(path, {"subjects": ["x"], "cancel_jobs": True})
+    assert cancelled == answers[0], "it was queued alone"
+    assert served.read(f"jobs/{job_id}")["state"] == JobState.CANCELLED
