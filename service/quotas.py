@@ -197,9 +197,9 @@ def _worker_hours(session: Session, project_ids: Sequence[str], now: datetime) -
     month = to_the_minute(now).replace(day=1, hour=0, minute=0)
     begins = case((Job.started_at < month, int(month.timestamp())), else_=_minute(Job.started_at))
     ends = case((Job.finished_at.is_(None), int(to_the_minute(now).timestamp())), else_=_minute(Job.finished_at))
-    ran = select(Job.project_id, func.sum(case((ends > begins, ends - begins), else_=0))).where(
+    ran = select(Job.project_id, func.sum(ends) - func.sum(begins)).where(
         Job.project_id.in_(project_ids),
-        Job.started_at.is_not(None),
+        func.coalesce(Job.finished_at, now) >= Job.started_at,
         func.coalesce(Job.finished_at, now) >= month,
     )
     seconds = {row[0]: row[1] for row in session.execute(ran.group_by(Job.project_id))}

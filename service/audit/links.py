@@ -65,7 +65,7 @@ _HALF_HELD = (
     .where(
         or_(
             Job.id.is_(None),
-            # A preview holds nothing.
+            # What costs nothing holds nothing.
             and_(Job.hold_id.is_not(None), or_(HoldRow.id.is_(None), HoldRow.attempt != Job.attempt)),
         )
     )

@@ -278,7 +278,7 @@ class WholeJob(JobView):
     hold: ledger.Hold | None
     made: Any  # the record of what it makes; None where that is no row of its own
     cohorts: Sequence[CohortView]  # where several accounts or datasets pay
-    further: Mapping[str, str]  # of a preview: further datasets, by their ids
+    further: Mapping[str, str]  # names of further datasets by their ids, where nobody pays
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:

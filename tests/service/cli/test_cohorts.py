@@ -81,4 +81,11 @@ def test_people_of_two_years_are_trained_on_together(shell, push, tmp_path):
     assert after["state"] == "succeeded", "on what is left"
     alone = shell("jobs", "list", "--json").json
     assert [each["id"] for each in alone if "cohorts" in each] == [job["id"]]
+
+    grid = ("--recipe", "moments", "-e", "0.1", "-o", "evaluation_samples=100", "--grid", "components=3,4")
+    search = shell("sweep", first["id"], again["name"], *grid, "--json").json
+    assert [cohort["dataset_ids"] for cohort in search["cohorts"]] == [[first["id"]], [again["id"]]]
+    assert all(cohort["totals"]["price_nano"] > 0 for cohort in search["cohorts"])
+    ended = shell("sweeps", "cancel", search["id"])
+    assert all(cohort["account_id"] in ended.out for cohort in search["cohorts"])
     assert shell("ledger", "verify", "--json").json["findings"] == []

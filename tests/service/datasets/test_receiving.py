@@ -170,14 +170,15 @@ def impatient(database_url: str) -> Iterator[SessionFactory]:
 
 
 def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
-    database_url, engine, impatient, settings, declare
+    database_url, engine, impatient, settings, declare, monkeypatch
 ):
+    monkeypatch.setattr(receiving, "_PAUSE_SECONDS", 0.05)
     patient = settings.model_copy(update={"lease_seconds": 60, "heartbeat_seconds": 20.0})
     dataset_id = declare()
     with half_sent(patient, impatient, dataset_id) as (body, done):
         with database_away(database_url, engine):
             body.go_on.set()
-            time.sleep(3)
+            time.sleep(0.6)  # longer than three tries
             assert not done.done()
         assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
     np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(0))

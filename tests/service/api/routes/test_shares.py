@@ -109,15 +109,18 @@ def test_nothing_of_the_account_its_dataset_or_its_job_is_told(two: Two) -> None
     two.share(two.other)
     http = two.served.client("their analyst")
     place = f"/v1/releases/{two.release_id}"
-    shown = [http.get(f"{place}{part}").raise_for_status().text for part in ("", "/card", "/evaluations", "/shares")]
+    parts = ("", "/card", "/evaluations", "/shares", "/report.html", "/report.json")
+    shown = [http.get(f"{place}{part}").raise_for_status().text for part in parts]
+    assert "1. What is guaranteed" in shown[4]
+    assert json.loads(shown[5]).keys() == {"release", "guarantee", "synthetic", "technical", "evaluations"}
     shown += [http.get("/v1/releases").text, http.get("/v1/jobs").text, http.get("/v1/datasets").text]
     for text in shown:
         assert two.account["name"] not in text
         assert "balance" not in text
         assert "spent" not in text
+    answer = http.get(f"{place}/receipt")
+    assert (answer.status_code, STAYS in answer.text) == (404, True)
     for part in ("receipt", "report.html", "report.json"):
-        answer = http.get(f"{place}/{part}")
-        assert (answer.status_code, STAYS in answer.text) == (404, True), part
         assert two.served.client("analyst").get(f"{place}/{part}").status_code == 200
     release = two.analyst.release(two.release_id)
     foreign, missing = (
