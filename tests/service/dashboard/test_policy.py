@@ -159,6 +159,16 @@ def test_an_account_is_closed_to_new_data_and_takes_it_again(site, stock):
     assert choice in admin.get("/datasets/new").text
 
 
+def test_an_account_that_protects_people_says_how_somebody_withdraws(site, stock):
+    with transaction(site.factory) as session:
+        terms = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "subject", "adjacency": "add_remove"}
+        people = ledger.open_account(session, name="people", now=site.now, **terms).id
+    how = f"obscura subjects withdraw --account {people}"
+    assert how in site.signed_in("data").get(f"/accounts/{people}/data").text
+    assert how not in site.signed_in("read").get(f"/accounts/{people}/data").text
+    assert "withdraw" not in site.signed_in("data").get(f"/accounts/{stock.account}/data").text
+
+
 @pytest.mark.parametrize(
     ("action", "fields"),
     [

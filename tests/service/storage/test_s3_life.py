@@ -1,16 +1,19 @@
 """A service lives with a bucket, and only with its own database."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from service import installation
+from service import installation, ledger
 from service.backups.making import back_up
 from service.backups.restoring import restore
-from service.db.session import make_engine, make_session_factory
+from service.datasets import states, vault, withdrawal
+from service.db.session import make_engine, make_session_factory, transaction
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.journals import Journal, journalled
+from service.storage.journals import Journal, journalled, read_withdrawn
+from tests.service.datasets.subject_desk import Desk
 from tests.service.orders import release_with_files
 from tests.service.storage.contract import KEY, RELEASE, publish
 from tests.service.storage.whole_life import live
@@ -66,3 +69,38 @@ def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book,
     assert restore(back, tmp_path / "second", keep_files=False, now=book.now).report.artifacts == 1
     assert (tmp_path / "back" / "releases" / release.name / "generator.json").read_text() == "{}"
     assert journalled(storage_of(back), "job_" + "a" * 20).counts == {"votes": 2}
+
+
+def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqlite_url):
+    settings = Settings(data_dir=tmp_path / "var", storage=bucket_url, database_url=sqlite_url)
+    vault.make_fingerprint_key(settings)
+    engine, now = make_engine(sqlite_url), datetime.now(UTC)
+    factory = make_session_factory(engine)
+    facts = {"name": "people", "classes": ["a"], "height": 4, "width": 4, "channels": 1, "visibility": "private"}
+
+    def declare(account_id: str, **more: Any) -> str:
+        with transaction(factory) as session:
+            wish = {**facts, "records_declared": 99, "account_id": account_id, **more}
+            return states.declare(session, settings, **wish, now=now).id
+
+    def opened(_factory: Any, **terms: Any) -> str:
+        with transaction(factory) as session:
+            more = {"owner": "clinic", "epsilon": 8.0, "delta": 1e-5, "adjacency": "add_remove"}
+            return ledger.open_account(session, now=now, **more, **terms).id
+
+    try:
+        desk = Desk(settings, factory, declare, opened)
+        account_id = desk.account("patients")
+        first = desk.upload(account_id, ["anna", "bert"])
+        parts = {listed.name for listed in Bucket(bucket_url).list("")}
+        withdrawal.withdraw(settings, factory, account_id, ["anna"], cancel_jobs=False, now=now)
+        later = desk.upload(account_id, ["carl", "anna"])
+        names = [vault.name_of(dataset_id, 1) for dataset_id in (first, later)]
+        assert storage_of(settings).list("datasets") == sorted(names)
+        assert all(len(vault.open_dataset(settings, name)[0]) == 1 for name in names)
+        assert vault.stored_keys(settings) == set(names)
+        left = {listed.name for listed in Bucket(bucket_url).list("")}
+        assert not parts & left, "nothing of what was uploaded lies there"
+        assert read_withdrawn(storage_of(settings), account_id)
+    finally:
+        engine.dispose()
