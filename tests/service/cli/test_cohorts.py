@@ -54,7 +54,9 @@ def test_people_of_two_years_are_trained_on_together(shell, push, tmp_path):
     assert [cohort["dataset_ids"] for cohort in plan["cohorts"]] == [[first["id"]], [second["id"], again["id"]]]
     shown = shell("plan", *named, *asked)
     assert shown.out.count("pays epsilon") == 2
-    assert "preview succeeded" in shell("plan", *named, *asked, "--preview").err
+    previewed = shell("plan", *named, *asked, "--preview", "--picture", str(tmp_path / "preview.png"))
+    assert "preview succeeded" in previewed.err
+    assert (tmp_path / "preview.png").read_bytes().startswith(b"\x89PNG")
 
     job = shell("train", *named, *asked, "--wait", "--json").json
     assert (job["state"], len(job["cohorts"])) == ("succeeded", 2)
