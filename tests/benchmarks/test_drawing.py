@@ -34,4 +34,4 @@ def test_pictures_of_a_seed_are_mapped_and_an_evaluation_is_measured(tmp_path):
     assert len(np.unique(first[:, ::8, ::8].reshape(130, -1), axis=0)) == 130
     row = large_images.measured(16)
     assert row["cnn_ms_per_image"] > 0
-    assert row["evaluation_hours_extrapolated"] > 0
+    assert row["evaluation_minutes_extrapolated"] > 0

@@ -167,7 +167,8 @@ def test_doctor_looks_at_everything(shell, people, place):
     assert states == dict.fromkeys(
         ("python", "service", "data folder", "database", "storage", "supervisor", "disk"), "ok"
     )
-    (place / "data").mkdir(mode=0o755)
+    (place / "data").mkdir()
+    (place / "data").chmod(0o755)  # whatever the process's umask has become
     (place / "data" / "obscura.db").write_text("no database")
     ill = obscura("doctor", data_dir=place / "data")
     assert ill.exit_code == 1

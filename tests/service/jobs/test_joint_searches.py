@@ -145,9 +145,10 @@ def test_cancelling_a_search_gives_back_to_every_account_and_ended_trials_stay_p
         assert [hold.state for hold in of] == [HoldState.CAPTURED, *[HoldState.RETURNED] * 2]
     assert set(searches.balances().values()) == {(10, 0)}
     assert searches.findings() == []
-    listed = shop.read(sweeps.newest_views, searches.account_id)
-    assert [view.sweep.id for view in listed] == [sweep_id], "it is an account's search, whoever was named first"
-    assert {cohort.totals.spent_nano for cohort in listed[0].sweep.cohorts} == {10}
+    listed = shop.read(sweeps.newest_rows, searches.account_id)
+    assert [row.id for row in listed] == [sweep_id], "it is an account's search, whoever was named first"
+    (record,) = shop.read(lambda session: sweeps.records(session, [jobs.get_sweep(session, sweep_id)]))
+    assert {cohort.totals.spent_nano for cohort in record.cohorts} == {10}
 
 
 def test_the_same_key_gives_the_same_search_and_other_datasets_are_another_request(searches):
