@@ -26,9 +26,8 @@ from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import storage_of
 
-_GONE = (DatasetState.DELETING, DatasetState.DELETED)
+GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _JOBS_NAMED_MAX = 5
 
 
@@ -73,7 +72,7 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
     dataset = find(session, Dataset, dataset_id)
     if not states.move(session, dataset_id, DatasetState.DELETING):
         session.refresh(dataset)
-        if dataset.state in _GONE:
+        if dataset.state in GONE:
             return dataset
         raise Conflict(
             f"Dataset {dataset_id} is {dataset.state.value}. Delete it when its upload has ended.",
@@ -175,9 +174,7 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
     """Return the datasets whose content must not be readable, and may be: deletions that were interrupted, and keys
     that came back from a backup after the deletion. `complete` each. Call at start-up."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
-    found = {
-        vault.dataset_of(name) for name in vault.stored_keys(settings) | set(storage_of(settings).list("datasets"))
-    }
+    found = {vault.dataset_of(name) for name in vault.stored_names(settings)}
     names = [name for name in found - set(deleting) if name is not None]
     deleted = select(Dataset.id).where(Dataset.state == DatasetState.DELETED)
     return [*deleting, *sorted(among(session, deleted, Dataset.id, names))]
@@ -191,7 +188,7 @@ def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
     """
     names = {name: dataset_id for name in vault.stored_keys(settings) if (dataset_id := vault.dataset_of(name))}
     with transaction(factory, read_only=True) as session:
-        gone = among(session, select(Dataset.id).where(Dataset.state.in_(_GONE)), Dataset.id, sorted(names.values()))
+        gone = among(session, select(Dataset.id).where(Dataset.state.in_(GONE)), Dataset.id, sorted(names.values()))
         newest = contents_written_anew(session)
     for name, dataset_id in sorted(names.items()):
         if dataset_id in gone or is_outdated(name, newest):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
@@ -29,7 +28,7 @@ from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import open_regular
-from service.storage.interface import UNFINISHED, key_of
+from service.storage.interface import CONTENT, UNFINISHED, key_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Images = np.ndarray[Any, np.dtype[np.uint8]]
@@ -37,7 +36,6 @@ Labels = np.ndarray[Any, np.dtype[np.int64]]
 Subjects = np.ndarray[Any, np.dtype[np.int64]]
 _BATCH_BYTES = 4 * 2**20
 STAGED_DOTS = 2  # in the name of what an upload stages, `NAME.MARK.tmp`; what is written anew has one more
-_CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
 
 
 def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
@@ -128,7 +126,12 @@ def shred_all(settings: Settings, dataset_id: str, *, kept: str | None = None) -
 
 def contents_of(settings: Settings, dataset_id: str) -> list[str]:
     """Return the names of all contents of a dataset of which there is a key or a folder, the oldest first."""
-    return _contents(dataset_id, {*stored_keys(settings), *storage_of(settings).list("datasets")})
+    return _contents(dataset_id, stored_names(settings))
+
+
+def stored_names(settings: Settings) -> set[str]:
+    """Return all names under which there is a key or a folder: of contents, and of what is being staged."""
+    return stored_keys(settings).union(storage_of(settings).list("datasets"))
 
 
 def stored_keys(settings: Settings) -> set[str]:
@@ -138,7 +141,7 @@ def stored_keys(settings: Settings) -> set[str]:
 
 def dataset_of(name: str) -> str | None:
     """Return whose content has this name; None where no dataset's can."""
-    parts = _CONTENT.fullmatch(name)
+    parts = CONTENT.fullmatch(name)
     return None if parts is None else parts[1]
 
 

@@ -52,7 +52,6 @@ from service.storage.interface import key_of
 from service.storage.journals import accounts_withdrawn_from, read_withdrawn, write_withdrawn
 
 _STORED = (DatasetState.READY, DatasetState.WITHDRAWING)
-_GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _LOCK = "withdrawals.lock"  # beside the keys, which the processes share that make and destroy them
 
 
@@ -133,7 +132,7 @@ def _require_found(session: Session, account: AccountRow) -> None:
 
 
 def _of(account: AccountRow) -> tuple[ColumnElement[bool], ...]:
-    return Dataset.account_id == account.id, Dataset.subjects_declared.is_not(None), Dataset.state.not_in(_GONE)
+    return Dataset.account_id == account.id, Dataset.subjects_declared.is_not(None), Dataset.state.not_in(deletion.GONE)
 
 
 def _begin(
@@ -212,8 +211,7 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
         newest = deletion.contents_written_anew(session)
     for dataset_id in waiting:
         _try(settings, factory, dataset_id, patient=False)
-    names = {*vault.stored_keys(settings), *storage_of(settings).list("datasets")} if newest else set[str]()
-    for name in sorted(names):
+    for name in sorted(vault.stored_names(settings)) if newest else ():
         if deletion.is_outdated(name, newest):  # its process died between the commit and the destruction
             vault.shred(settings, name)
 

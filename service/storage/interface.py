@@ -15,7 +15,9 @@ from typing import ClassVar
 from service.errors import InvalidInput, ObscuraError
 from service.storage.files import open_regular
 
-_IDENTIFIER = re.compile(r"(?:rel|smp)_[a-z2-7]{20}|ds_[a-z2-7]{20}(?:\.[1-9]\d{0,5})?")
+# The name of a data set's content: the data set's id, and how often it was written anew.
+CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
+_IDENTIFIER = re.compile(rf"(?:rel|smp)_[a-z2-7]{{20}}|{CONTENT.pattern}")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UNFINISHED = ".tmp"  # ends the names of what is being staged, or was when its process died

@@ -1,6 +1,6 @@
 """Trainings on datasets of several accounts: all of them hold, pay and get back what is left, or none does."""
 
-import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ from service.jobs import FailureCode
 from service.ledger import holds
 from tests.service.jobs.shop import KEY, SHA, UNREADY, Shop
 from tests.service.people import approve_raise, make_key
+from tests.together import at_once
 
 FEW = {"records_declared": 20_000}
 TRUSTED = {KEY.key_id: KEY.public}
@@ -375,24 +376,16 @@ def test_a_hold_that_is_missing_or_behind_the_others_is_found(cohorts):
 
 def test_trainings_that_name_accounts_in_any_order_never_wait_for_each_other(cohorts):
     """Two threads, the accounts named both ways round: on PostgreSQL a lock order of each one's own would deadlock."""
-    shop, errors = cohorts.shop, []
+    shop = cohorts.shop
     ways = [(shop.dataset_id, cohorts.dataset_id), (cohorts.dataset_id, shop.dataset_id)]
     cohorts.shop.plan(further_dataset_ids=[cohorts.dataset_id], epsilon=0.05)  # found once
 
     def ask(first: str, second: str) -> None:
-        try:
-            for _ in range(5):
-                job_id = shop.train(dataset_id=first, further_dataset_ids=[second], epsilon=0.05)
-                shop.cancel(job_id)
-        except Exception as error:
-            errors.append(error)
+        for _ in range(5):
+            job_id = shop.train(dataset_id=first, further_dataset_ids=[second], epsilon=0.05)
+            shop.cancel(job_id)
 
-    threads = [threading.Thread(target=ask, args=way) for way in ways]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    assert at_once(*[partial(ask, *way) for way in ways]) == [None, None]
     assert cohorts.balances() == dict.fromkeys(cohorts.both, (0, 0))
     with transaction(shop.factory, read_only=True) as session:
         assert len(session.scalars(select(FurtherDataset.job_id)).all()) == 10

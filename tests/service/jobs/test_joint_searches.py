@@ -1,6 +1,6 @@
 """Searches and previews over datasets of several accounts: every trial is held on each of them, or nothing is."""
 
-import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from service.views import jobs as jobs_view
 from tests.service.jobs.shop import UNREADY, Shop
 from tests.service.jobs.test_cohorts import FEW, Cohorts
 from tests.service.people import approve_raise, make_key
+from tests.together import at_once
 
 
 class Searches(Cohorts):
@@ -160,25 +161,17 @@ def test_the_same_key_gives_the_same_search_and_other_datasets_are_another_reque
 
 def test_searches_that_name_accounts_in_any_order_never_wait_for_each_other(searches):
     """Two threads, the accounts named both ways round: on PostgreSQL a lock order of each one's own would deadlock."""
-    shop, errors = searches.shop, []
+    shop = searches.shop
     ways = [(shop.dataset_id, searches.dataset_id), (searches.dataset_id, shop.dataset_id)]
     shop.plan(further_dataset_ids=[searches.dataset_id], epsilon=0.05)  # found once
 
     def ask(first: str, second: str) -> None:
-        try:
-            for _ in range(3):
-                sweep_id = searches.sweep(0.05, 0.05, dataset_id=first, further_dataset_ids=[second])
-                with transaction(shop.factory) as session:
-                    jobs.cancel_sweep(session, sweep_id=sweep_id, now=shop.now)
-        except Exception as error:
-            errors.append(error)
+        for _ in range(3):
+            sweep_id = searches.sweep(0.05, 0.05, dataset_id=first, further_dataset_ids=[second])
+            with transaction(shop.factory) as session:
+                jobs.cancel_sweep(session, sweep_id=sweep_id, now=shop.now)
 
-    threads = [threading.Thread(target=ask, args=way) for way in ways]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    assert at_once(*[partial(ask, *way) for way in ways]) == [None, None]
     assert searches.balances() == dict.fromkeys(searches.both, (0, 0))
 
 
