@@ -152,6 +152,8 @@ class Services:
             self.urls.append(url)
         for number in range(installed.workers):
             command = (*_WORKER, "--hostname", f"worker-{number + 1}@%h")
+            if installed.s3 is not None:  # they share no machine with an API, so here they leave it the processor
+                command = ("nice", *command)
             self._parts[f"worker-{number + 1}"] = _Part("worker", command, installed.of(f"worker-{number + 1}"))
         self.starts = dict.fromkeys((part.role for part in self._parts.values()), 0)
         self.start_seconds = 0.0  # that an API needed last, from its start to its first answer
