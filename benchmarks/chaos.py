@@ -58,7 +58,8 @@ CUSTOMERS = 2
 RECOVERY_SECONDS_MAX = 900.0  # from the last kill to the end of the last job
 KEEP_SECONDS = 0.2
 KILLS_IN_AN_OUTAGE = 3
-PAUSES_PER_START, PAUSE_SECONDS_MIN = 1.5, 2.0  # between two kills, on average; a start as the API did it last
+# Between two kills, on average: in starts, as an API did it last, shorter the more APIs share the kills, or seconds.
+PAUSES_PER_START, PAUSE_SECONDS_MIN = 1.5, 2.0
 EVERYTHING = "everything"  # a kill of all processes at once, as when the machine fails
 # How often which role is chosen, where it lives. In mode embedded the dispatcher is a part of the API.
 WEIGHTS = {"api": 3, "worker": 2, "dispatcher": 3, "runner": 6, "s3": 1, EVERYTHING: 1}
@@ -78,7 +79,7 @@ def killing(services: Services, servers: tuple[_Server, ...], wanted: int, dice:
         if outages and kills.total() >= outages[0][0]:
             with away(outages.pop(0)[1]):
                 kills += killing(services, (), min(KILLS_IN_AN_OUTAGE, wanted - kills.total()), dice)
-        pause_seconds = max(PAUSES_PER_START * services.start_seconds, PAUSE_SECONDS_MIN)
+        pause_seconds = max(PAUSES_PER_START * services.start_seconds / len(services.urls), PAUSE_SECONDS_MIN)
         wake_at = time.monotonic() + dice.expovariate(1 / pause_seconds)
         while time.monotonic() < wake_at:
             services.keep()

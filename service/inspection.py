@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Text, cast, select
@@ -24,7 +25,14 @@ from service.audit import anchors, arming, checkpoints, receipts
 from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
 from service.audit.rows import find_damage, find_missing_triggers
-from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, read_document, trusted_keys
+from service.audit.signing import (
+    SignatureRefused,
+    SigningKeyUnusable,
+    document_in,
+    open_signing_key,
+    read_document,
+    trusted_keys,
+)
 from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
@@ -67,14 +75,14 @@ def inspect_ledger(
     storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
     witnesses: list[receipts.Witness] = []
     findings: list[Finding] = []
-    for path in (*receipts.kept_receipts(storage), *given):
+    kept_ones = [(partial(document_in, held), f"{of}.json", of) for of, held in receipts.kept_receipts(storage).items()]
+    for read, name, account_id in (*kept_ones, *((partial(read_document, path), path.name, None) for path in given)):
         try:
-            statement = receipts.check_receipt(read_document(path), trusted)
-            witnesses.append(receipts.witness_of(statement, f"the receipt {path.name}"))
+            statement = receipts.check_receipt(read(), trusted)
+            witnesses.append(receipts.witness_of(statement, f"the receipt {name}"))
         except SignatureRefused as error:
-            message = f"The receipt {path.name} is refused. {error.message}"
-            account_id = None if path in given else path.stem
-            findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=path not in given))
+            message = f"The receipt {name} is refused. {error.message}"
+            findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=account_id is not None))
     kept = None
     try:
         kept = checkpoints.read_checkpoint_file(storage, trusted)

@@ -25,7 +25,7 @@ from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import among
 from service.storage.interface import Storage
-from service.storage.journals import Journalled, counted, journalled, journalled_jobs
+from service.storage.journals import Journalled, all_journalled, counted, journalled, journalled_jobs
 
 _NAMED_MAX = 500  # jobs in one statement
 
@@ -62,13 +62,18 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
     Args:
         journals: the jobs whose journals are read; None: all.
     """
-    names = frozenset(job_id for job_id in journalled_jobs(storage) if is_id(job_id, "job"))
+    if journals is None:
+        read = {job_id: shown for job_id, shown in all_journalled(storage).items() if is_id(job_id, "job")}
+        names = frozenset(read)
+    else:
+        names = frozenset(job_id for job_id in journalled_jobs(storage) if is_id(job_id, "job"))
+        read = {job_id: journalled(storage, job_id) for job_id in names if job_id in journals}
     return DataFolder(
         journals=names,
         releases=frozenset(name for name in storage.list("releases") if is_id(name, "rel")),
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
         receipts=frozenset(accounts_with_receipts(storage)),
-        read={job_id: journalled(storage, job_id) for job_id in names if journals is None or job_id in journals},
+        read=read,
         carried=tuple(carried.read_notes(storage)),
         counts=counted(storage),
     )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
-from service.audit.signing import RECEIPTS, SignatureRefused, SigningKey, check_signed, keep_newer
+from service.audit.signing import RECEIPTS, SignatureRefused, SigningKey, bytes_of, check_signed, keep_newer
 from service.db.base import release_id_of
 from service.db.job_tables import FurtherDataset, Release
 from service.db.ledger_tables import AccountRow
@@ -114,9 +113,11 @@ def accounts_with_receipts(storage: Storage) -> list[str]:
     return [stem for stem in stems if _ACCOUNT_ID.fullmatch(stem)]
 
 
-def kept_receipts(storage: Storage) -> list[Path]:
-    """Return the files of these receipts."""
-    return [storage.open(RECEIPTS, f"{account_id}{_SUFFIX}") for account_id in accounts_with_receipts(storage)]
+def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
+    """Return what the files of these receipts hold, by account; None where it cannot be read."""
+    files = storage.read_all(RECEIPTS, "acc_").items()
+    found = {name.removesuffix(_SUFFIX): content for name, content in files if name.endswith(_SUFFIX)}
+    return {stem: content for stem, content in found.items() if _ACCOUNT_ID.fullmatch(stem)}
 
 
 def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
@@ -138,7 +139,12 @@ def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
 
 def keep_newest(session: Session, storage: Storage) -> int:
     """Bring the kept receipts up to the releases in the database; returns how many files were written."""
-    return sum(keep_receipt(storage, receipt) for receipt in _newest(session))
+    kept = kept_receipts(storage)
+    return sum(
+        keep_receipt(storage, receipt)
+        for receipt in _newest(session)
+        if kept.get(receipt["statement"]["entry"]["account_id"]) != bytes_of(receipt)
+    )
 
 
 def _newest(session: Session) -> Iterable[dict[str, Any]]:

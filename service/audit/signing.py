@@ -179,12 +179,14 @@ def read_document(path: Path) -> Any:
     return document_in(content)
 
 
-def document_in(content: bytes) -> Any:
+def document_in(content: bytes | None) -> Any:
     """Return what a signed document's bytes hold as JSON, of which at most one more than allowed are needed.
 
     Raises:
-        SignatureRefused: they are too many or no JSON.
+        SignatureRefused: they are too many or no JSON, or there are none.
     """
+    if content is None:
+        raise SignatureRefused("It cannot be read.")
     if len(content) > DOCUMENT_BYTES_MAX:
         raise SignatureRefused(f"It is longer than {DOCUMENT_BYTES_MAX} bytes.")
     try:

@@ -31,7 +31,7 @@ from service.audit.data_folder import (
 from service.audit.findings import FindingCode, Report
 from service.audit.receipts import check_receipt, kept_receipts
 from service.audit.shortfalls import limit_without
-from service.audit.signing import RECEIPTS, read_document, trusted_keys
+from service.audit.signing import RECEIPTS, document_in, trusted_keys
 from service.backups.manifest import BackupRefused
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
@@ -86,7 +86,7 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
         raise BackupRefused(f"Found besides what is carried forward: {', '.join(others)}. Mend that first.")
     receipts = {
         str(statement["account"]["id"]): statement["entry"]
-        for statement in (check_receipt(read_document(path), trusted) for path in kept_receipts(storage))
+        for statement in (check_receipt(document_in(content), trusted) for content in kept_receipts(storage).values())
     }
     folder = read_data_folder(storage)
     stamp = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"

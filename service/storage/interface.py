@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar
 
-from service.errors import InvalidInput, ObscuraError
+from service.errors import InvalidInput, NotFound, ObscuraError
 from service.storage.files import open_regular
 
 # The name of a data set's content: the data set's id, and how often it was written anew.
@@ -117,6 +117,16 @@ class Storage(ABC):
         """
         with open_regular(self.open(key, file)) as opened:
             return opened.read()
+
+    def read_all(self, key: str, begins: str = "") -> dict[str, bytes | None]:
+        """Return the small files directly below a key whose names begin so, by name; None of what cannot be read."""
+        return {name: self._read_if_there(key, name) for name in self.list(key) if name.startswith(begins)}
+
+    def _read_if_there(self, key: str, file: str) -> bytes | None:
+        try:
+            return self.read(key, file)
+        except NotFound:
+            return None
 
     def write(self, key: str, content: bytes) -> None:
         """Publish a small file."""

@@ -70,14 +70,15 @@ def read_journal(storage: Storage, job_id: str) -> Iterator[Line]:
     A line that was torn by a crash is passed over: its writer died before anything was released for it.
     """
     try:
-        text = storage.read(_SHELF, f"{job_id}{_SUFFIX}")
+        yield from _lines(storage.read(_SHELF, f"{job_id}{_SUFFIX}"))
     except NotFound:
         return
+
+
+def _lines(text: bytes) -> Iterator[Line]:
     for line in text.split(b"\n"):
-        try:
+        with suppress(ValueError, TypeError):
             yield Line(**json.loads(line))
-        except (ValueError, TypeError):
-            continue
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,21 @@ class Journalled:
 
 def journalled(storage: Storage, job_id: str) -> Journalled:
     """Add up the lines of a job's journal."""
-    lines, counts, further = list(read_journal(storage, job_id)), Counter[str](), Counter[str]()
+    return _added_up(list(read_journal(storage, job_id)))
+
+
+def all_journalled(storage: Storage) -> dict[str, Journalled]:
+    """Add up the lines of every job's journal, by job."""
+    files = storage.read_all(_SHELF, "job_")
+    return {
+        name.removesuffix(_SUFFIX): _added_up(list(_lines(text or b"")))
+        for name, text in files.items()
+        if name.endswith(_SUFFIX)
+    }
+
+
+def _added_up(lines: list[Line]) -> Journalled:
+    counts, further = Counter[str](), Counter[str]()
     for line in lines:
         counts[line.stage] += line.count
         further.update(line.further or {})
@@ -122,11 +137,11 @@ def write_count(storage: Storage, account_id: str, *, sequence: int, price_nano:
 def counted(storage: Storage) -> dict[str, int]:
     """Return what noisy counts cost together, in nano-units, by account."""
     found: dict[str, int] = {}
-    for name in storage.list(_SHELF):
-        if not (name.startswith("acc_") and name.endswith(_SUFFIX)):
-            continue
+    for name, text in storage.read_all(_SHELF, "acc_").items():
+        if text is None:
+            raise NotFound("A journal of noisy counts cannot be read.")
         prices: dict[int, int] = {}
-        for line in storage.read(_SHELF, name).split(b"\n"):
+        for line in text.split(b"\n"):
             with suppress(ValueError, TypeError, KeyError):  # torn by a crash
                 said = json.loads(line)
                 prices[int(said["sequence"])] = int(said["price_nano"])

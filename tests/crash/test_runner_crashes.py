@@ -86,7 +86,7 @@ def test_a_runner_killed_after_publishing_has_published(scene):
     assert scene.claim(job_id, now=LATER) is None
 
     data_dir = scene.shop.settings.data_dir
-    assert kept_receipts(FolderStorage(data_dir)) == []  # the file beside the database came too late
+    assert kept_receipts(FolderStorage(data_dir)) == {}  # the file beside the database came too late
     inspect_at_start(scene.shop.settings, scene.shop.factory, now=datetime.now(UTC))
     assert len(kept_receipts(FolderStorage(data_dir))) == 1
     scene.reconcile()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class Lookup:
             if not name.endswith(UNFINISHED):
                 for file, source in self.sources(entry, last_of(name)).items():
                     found[below(name, file).removeprefix(f"{path}/")] = source
-        for name, segments in self._grown(path).items():
+        for name, segments in grown_files(listed.name for listed in self.at_and_below(path)).items():
             content = b"".join(self._bucket.get(each) or b"" for each in segments)
             whole = File(len(content), sha256_of(content), (), content)
             grown = Entry(whole.sha256, name, False, 0, {"": whole})
@@ -80,15 +80,6 @@ class Lookup:
             parts = [(part_name(entry.origin, entry.id, number, at), part) for at, part in enumerate(file.parts)]
             write, is_there = partial(self._fetch, file, parts), partial(self._is_there, parts)
             found[path] = Source(entry.id, path or name, file.size, entry.hour, write, is_there)
-        return found
-
-    def _grown(self, path: str) -> dict[str, list[str]]:
-        """Return the files at and below a path that were appended to, with their segments in order."""
-        found: dict[str, list[str]] = {}
-        for listed in self.at_and_below(path):
-            folder, _, name = listed.name.rpartition("/")
-            if name.startswith(SEGMENT):
-                found.setdefault(folder.removeprefix(KEYS), []).append(listed.name)
         return found
 
     def _fetch(self, file: File, parts: list[tuple[str, Part]], path: Path) -> None:
@@ -105,6 +96,16 @@ class Lookup:
 
     def _is_there(self, parts: list[tuple[str, Part]]) -> bool:
         return all(self._bucket.is_there(name) for name, _ in parts)
+
+
+def grown_files(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the files that were appended to, by their keys, with the objects that are their segments in order."""
+    found: dict[str, list[str]] = {}
+    for listed in names:
+        folder, _, name = listed.rpartition("/")
+        if name.startswith(SEGMENT):
+            found.setdefault(folder.removeprefix(KEYS), []).append(listed)
+    return found
 
 
 def last_of(key: str) -> str:

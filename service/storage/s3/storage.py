@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,11 +35,12 @@ from service.storage.s3.entries import (
     read_entry,
     write_entry,
 )
-from service.storage.s3.lookup import LOST, Lookup, below, last_of
+from service.storage.s3.lookup import LOST, Lookup, below, grown_files, last_of
 from service.times import to_the_hour
 
 SEGMENT_BYTES = 64 * 2**10  # after which a process that appends begins another object
 _TRIES = 3  # at reading what is replaced meanwhile
+_AT_ONCE = 16  # requests, where many files are read
 
 
 class S3Storage(Storage):
@@ -134,6 +136,25 @@ class S3Storage(Storage):
         if not found and key:
             found = {path.split("/", 1)[0] for path in self._lookup.found(key) or {}}
         return sorted(name for name in found if name and not name.startswith(SEGMENT))
+
+    def read_all(self, key: str, begins: str = "") -> dict[str, bytes | None]:
+        """List once and ask for all of it side by side: a start reads every journal, and each answer is a journey."""
+        _check(key)
+        prefix = f"{KEYS}{key}/"
+        listed = [each.name for each in self._bucket.list(prefix + begins)]
+        names, grown = sorted({name.removeprefix(prefix).split("/", 1)[0] for name in listed}), grown_files(listed)
+
+        def read(name: str) -> bytes | None:
+            segments = grown.get(below(key, name), [])
+            if segments and prefix + name not in listed:
+                return b"".join(self._bucket.get(each) or b"" for each in segments)
+            return self._read_if_there(key, name)
+
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        try:
+            return dict(zip(names, pool.map(read, names), strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def idle_seconds(self, key: str) -> float:
         """Ask when the newest of its objects was written, by the clock of the storage."""

@@ -55,6 +55,20 @@ class StorageContract:
         assert content_of(storage.open(f"{KEY}/inner")) == {"b.bin": b"\0\1"}
         assert (storage.list("releases"), storage.list(KEY)) == ([RELEASE], ["a.json", "inner"])
 
+    def test_small_files_are_read_together(self, storage):
+        written = {f"acc_{number}.json": bytes([number]) for number in range(3)}
+        grown = {f"job_{number}.jsonl": b"begun" + bytes([number]) for number in range(3)}
+        for name, content in written.items():
+            storage.write(f"receipts/{name}", content)
+        for name, content in grown.items():
+            storage.append(f"receipts/{name}", b"begun")
+            storage.append(f"receipts/{name}", content[5:])
+        publish(storage, key="receipts/acc_folder")
+        assert storage.read_all("receipts", "acc_") == {**written, "acc_folder": None}
+        assert storage.read_all("receipts", "job_") == grown
+        assert storage.read_all("receipts") == {**written, **grown, "acc_folder": None}
+        assert storage.read_all("nothing") == {}
+
     def test_publishing_again_is_harmless_and_other_content_is_a_conflict(self, storage):
         publish(storage)
         digest = digest_directory(storage.open(KEY))

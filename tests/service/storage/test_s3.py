@@ -17,7 +17,7 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_directory
 from service.storage.interface import StorageUnavailable
-from service.storage.journals import Journal, Journalled, journalled
+from service.storage.journals import Journal, Journalled, all_journalled, journalled
 from tests.service.storage.contract import KEY, RELEASE, StorageContract, content_of, publish
 from tests.service.storage.faulty_proxy import HALF, LOST, PASS, SILENT, SLOW_DOWN, faulty
 
@@ -52,6 +52,21 @@ def objects(url: str) -> list[str]:
 def another(storage: S3Storage, folder: Path) -> S3Storage:
     """The same bucket, from another machine."""
     return S3Storage(storage.url, folder)
+
+
+def test_every_journal_is_read_by_one_request_and_one_list(storage, monkeypatch):
+    for number in range(40):
+        Journal(storage, f"job_{number}", 1).write(stage="steps", count=1, price_nano=number)
+    asked = Counter[str]()
+    for name in ("get", "list"):
+
+        def counting(self, *args, _name=name, _asked=getattr(bucket.Bucket, name), **options):
+            asked[_name] += 1
+            return _asked(self, *args, **options)
+
+        monkeypatch.setattr(bucket.Bucket, name, counting)
+    assert sorted(shown.price_nano for shown in all_journalled(storage).values()) == list(range(40))
+    assert asked == {"get": 40, "list": 1}
 
 
 def test_what_one_machine_publishes_another_reads_and_compares(storage, small_parts, tmp_path):

@@ -91,8 +91,8 @@ def test_an_older_database_stops_its_account_at_the_start(book, settings, tmp_pa
     with sqlite3.connect(settings.data_dir / "obscura.db") as source, sqlite3.connect(backup) as target:
         source.backup(target)
     newer = book.train("patients")["statement"]["entry"]["sequence"]
-    (kept,) = kept_receipts(storage_of(settings))
-    assert json.loads(kept.read_text())["statement"]["entry"]["sequence"] == newer
+    (kept,) = kept_receipts(storage_of(settings)).values()
+    assert json.loads(kept)["statement"]["entry"]["sequence"] == newer
     older = settings.model_copy(update={"database_url": f"sqlite:///{backup}"})
     ledger, _ = _state_after_start(older)
     assert [(stop["code"], stop["sequence"]) for stop in ledger["stops"]] == [("older_than_receipt", newer)]
