@@ -207,7 +207,7 @@ def _group_norm(trace: LayerTrace) -> Shares:
         x.reshape(1, rows * channels, positions),
         mean.reshape(1, -1),
         inverse.reshape(1, -1),
-        x.new_ones(rows * channels),  # not used, but torch 2.11 on a GPU asks where it is
+        x.new_ones(rows * channels),  # not used, but torch 2.11 asks where it is
         1,
         rows * channels,
         positions,

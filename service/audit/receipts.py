@@ -109,15 +109,19 @@ def witness_of(statement: Mapping[str, Any], source: str) -> Witness:
 
 def accounts_with_receipts(storage: Storage) -> list[str]:
     """Return the accounts whose newest receipt is kept beside the database."""
-    stems = [name.removesuffix(_SUFFIX) for name in storage.list(RECEIPTS) if name.endswith(_SUFFIX)]
-    return [stem for stem in stems if _ACCOUNT_ID.fullmatch(stem)]
+    return [account_id for name in storage.list(RECEIPTS) if (account_id := _account_of(name))]
 
 
 def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
     """Return what the files of these receipts hold, by account; None where it cannot be read."""
     files = storage.read_all(RECEIPTS, "acc_").items()
-    found = {name.removesuffix(_SUFFIX): content for name, content in files if name.endswith(_SUFFIX)}
-    return {stem: content for stem, content in found.items() if _ACCOUNT_ID.fullmatch(stem)}
+    return {account_id: content for name, content in files if (account_id := _account_of(name))}
+
+
+def _account_of(name: str) -> str | None:
+    """Return whose newest receipt a file of this name is; None where it is none."""
+    stem = name.removesuffix(_SUFFIX)
+    return stem if stem != name and _ACCOUNT_ID.fullmatch(stem) else None
 
 
 def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:

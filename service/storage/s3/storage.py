@@ -143,10 +143,11 @@ class S3Storage(Storage):
         prefix = f"{KEYS}{key}/"
         listed = [each.name for each in self._bucket.list(prefix + begins)]
         names, grown = sorted({name.removeprefix(prefix).split("/", 1)[0] for name in listed}), grown_files(listed)
+        published = set(listed)
 
         def read(name: str) -> bytes | None:
             segments = grown.get(below(key, name), [])
-            if segments and prefix + name not in listed:
+            if segments and prefix + name not in published:
                 return b"".join(self._bucket.get(each) or b"" for each in segments)
             return self._read_if_there(key, name)
 
