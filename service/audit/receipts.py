@@ -119,7 +119,7 @@ def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
 
 
 def _account_of(name: str) -> str | None:
-    """Return whose newest receipt a file of this name is; None where it is none."""
+    """Return whose newest receipt a file of this name is; None for any other file."""
     stem = name.removesuffix(_SUFFIX)
     return stem if stem != name and _ACCOUNT_ID.fullmatch(stem) else None
 
