@@ -16,7 +16,15 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
-from service.audit.signing import RECEIPTS, SignatureRefused, SigningKey, bytes_of, check_signed, keep_newer
+from service.audit.signing import (
+    DOCUMENT_BYTES_MAX,
+    RECEIPTS,
+    SignatureRefused,
+    SigningKey,
+    bytes_of,
+    check_signed,
+    keep_newer,
+)
 from service.db.base import release_id_of
 from service.db.job_tables import FurtherDataset, Release
 from service.db.ledger_tables import AccountRow
@@ -113,8 +121,11 @@ def accounts_with_receipts(storage: Storage) -> list[str]:
 
 
 def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
-    """Return what the files of these receipts hold, by account; None where it cannot be read."""
-    files = storage.read_all(RECEIPTS, "acc_").items()
+    """Return what the files of these receipts hold, by account; None where it cannot be read.
+
+    Of one that is longer than a signed document may be, so much is read that it is refused.
+    """
+    files = storage.read_all(RECEIPTS, "acc_", bytes_max=DOCUMENT_BYTES_MAX).items()
     return {account_id: content for name, content in files if (account_id := _account_of(name))}
 
 

@@ -118,14 +118,27 @@ class Storage(ABC):
         with open_regular(self.open(key, file)) as opened:
             return opened.read()
 
-    def read_all(self, key: str, begins: str = "") -> dict[str, bytes | None]:
-        """Return the small files directly below a key whose names begin so, by name; None of what cannot be read."""
-        return {name: self._read_if_there(key, name) for name in self.list(key) if name.startswith(begins)}
+    def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
+        """Return the small files directly below a key whose names begin so, by name.
 
-    def _read_if_there(self, key: str, file: str) -> bytes | None:
+        None stands for what cannot be read: it is gone, is no plain file, or the disk refuses it.
+
+        Args:
+            bytes_max: of a longer file, this many bytes and one more are read; -1: all.
+
+        Raises:
+            StorageUnavailable: the storage as a whole does not answer.
+        """
+        names = (name for name in self.list(key) if name.startswith(begins))
+        return {name: self._read_if_possible(key, name, bytes_max) for name in names}
+
+    def _read_if_possible(self, key: str, file: str, bytes_max: int) -> bytes | None:
         try:
-            return self.read(key, file)
-        except NotFound:
+            with open_regular(self.open(key, file)) as opened:
+                return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
+        except StorageUnavailable:
+            raise
+        except (NotFound, OSError):
             return None
 
     def write(self, key: str, content: bytes) -> None:

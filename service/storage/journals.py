@@ -104,13 +104,20 @@ def journalled(storage: Storage, job_id: str) -> Journalled:
 
 
 def all_journalled(storage: Storage) -> dict[str, Journalled]:
-    """Add up the lines of every job's journal, by job."""
-    files = storage.read_all(_SHELF, "job_")
-    return {
-        name.removesuffix(_SUFFIX): _added_up(list(_lines(text or b"")))
-        for name, text in files.items()
-        if name.endswith(_SUFFIX)
-    }
+    """Add up the lines of every job's journal, by job.
+
+    Raises:
+        NotFound: one cannot be read, so what its job charged is not known.
+    """
+    return {job_id: _added_up(list(_lines(text))) for job_id, text in _texts(storage, "job_")}
+
+
+def _texts(storage: Storage, begins: str) -> Iterator[tuple[str, bytes]]:
+    for name, text in storage.read_all(_SHELF, begins).items():
+        if name.endswith(_SUFFIX):
+            if text is None:
+                raise NotFound(f"The journal {name} cannot be read.")
+            yield name.removesuffix(_SUFFIX), text
 
 
 def _added_up(lines: list[Line]) -> Journalled:
@@ -135,17 +142,19 @@ def write_count(storage: Storage, account_id: str, *, sequence: int, price_nano:
 
 
 def counted(storage: Storage) -> dict[str, int]:
-    """Return what noisy counts cost together, in nano-units, by account."""
+    """Return what noisy counts cost together, in nano-units, by account.
+
+    Raises:
+        NotFound: one of their journals cannot be read.
+    """
     found: dict[str, int] = {}
-    for name, text in storage.read_all(_SHELF, "acc_").items():
-        if text is None:
-            raise NotFound("A journal of noisy counts cannot be read.")
+    for account_id, text in _texts(storage, "acc_"):
         prices: dict[int, int] = {}
         for line in text.split(b"\n"):
             with suppress(ValueError, TypeError, KeyError):  # torn by a crash
                 said = json.loads(line)
                 prices[int(said["sequence"])] = int(said["price_nano"])
-        found[name.removesuffix(_SUFFIX)] = sum(prices.values())
+        found[account_id] = sum(prices.values())
     return found
 
 

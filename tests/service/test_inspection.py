@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from errno import EIO
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,16 @@ from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.audit.findings import FindingCode
 from service.audit.receipts import keep_newest, keep_receipt
+from service.db.base import new_id
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.errors import NotFound
 from service.inspection import inspect_at_start, inspect_ledger, sign_heads
 from service.ledger.stops import arming_stops
 from service.settings import Settings
+from service.storage.files import open_regular
 from service.storage.folder import FolderStorage
+from service.storage.journals import Journal
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
 
@@ -138,6 +144,42 @@ def test_a_crash_between_commit_and_file_raises_no_alarm_and_is_healed(book, set
     newest = json.loads(path.read_text())
     assert newest["statement"]["entry"]["sequence"] > first["statement"]["entry"]["sequence"]
     assert not keep_receipt(FolderStorage(book.data_dir), first)  # an older one never replaces it
+
+
+@pytest.mark.parametrize("lost", ["folder", "disk", "endless"])
+def test_a_receipt_that_cannot_be_read_stops_its_own_account_alone(book, settings, monkeypatch, lost):
+    book.open("pupils")
+    for account in ("patients", "pupils"):
+        book.train(account)
+    path = book.data_dir / "receipts" / f"{book.accounts['patients']}.json"
+    if lost == "folder":
+        path.unlink()
+        path.mkdir()
+    elif lost == "endless":
+        with path.open("r+b") as file:
+            file.truncate(2**40)  # no machine could read it whole
+    else:
+
+        class Refusing(BytesIO):
+            def read(self, _size=-1):
+                raise OSError(EIO, "the disk refuses it")
+
+        def opened(asked):
+            return Refusing() if asked == path else open_regular(asked)
+
+        monkeypatch.setattr("service.storage.interface.open_regular", opened)
+    (finding,) = inspect_ledger(settings, book.factory).findings
+    assert (finding.code, finding.scope) == (FindingCode.RECEIPT_REFUSED, book.accounts["patients"])
+
+
+def test_a_journal_that_cannot_be_read_leaves_the_ledger_unverified(book, settings):
+    job_id = new_id("job")
+    Journal(FolderStorage(book.data_dir), job_id, 1).write(stage="steps", count=1, price_nano=1)
+    path = book.data_dir / "journals" / f"{job_id}.jsonl"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(NotFound, match=f"The journal {job_id}.jsonl cannot be read."):
+        inspect_ledger(settings, book.factory)
 
 
 def test_a_kept_file_that_was_altered_is_found(book, settings):

@@ -137,7 +137,7 @@ class S3Storage(Storage):
             found = {path.split("/", 1)[0] for path in self._lookup.found(key) or {}}
         return sorted(name for name in found if name and not name.startswith(SEGMENT))
 
-    def read_all(self, key: str, begins: str = "") -> dict[str, bytes | None]:
+    def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
         """List once and ask for all of it side by side: a start reads every journal, and each answer is a journey."""
         _check(key)
         prefix = f"{KEYS}{key}/"
@@ -149,7 +149,7 @@ class S3Storage(Storage):
             segments = grown.get(below(key, name), [])
             if segments and prefix + name not in published:
                 return b"".join(self._bucket.get(each) or b"" for each in segments)
-            return self._read_if_there(key, name)
+            return self._read_if_possible(key, name, bytes_max)
 
         pool = ThreadPoolExecutor(_AT_ONCE)
         try:

@@ -68,6 +68,9 @@ class StorageContract:
         assert storage.read_all("receipts", "job_") == grown
         assert storage.read_all("receipts") == {**written, **grown, "acc_folder": None}
         assert storage.read_all("nothing") == {}
+        storage.write("receipts/acc_1.json", bytes(8))
+        assert storage.read_all("receipts", "acc_1", bytes_max=5) == {"acc_1.json": bytes(6)}
+        assert storage.read_all("receipts", "job_1", bytes_max=6)["job_1.jsonl"] == grown["job_1.jsonl"]
 
     def test_publishing_again_is_harmless_and_other_content_is_a_conflict(self, storage):
         publish(storage)
