@@ -61,7 +61,7 @@ def restore(
     ] = False,
     carry_forward: Annotated[
         bool,
-        typer.Option("--carry-forward", help="Take off the limits what the files show to be spent since the backup."),
+        typer.Option("--carry-forward", help="Lower limits and freeze accounts by what the files show of the time since."),
     ] = False,
     as_json: Json = False,
 ) -> None:
