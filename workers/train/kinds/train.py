@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
 from workers.train.held_budget import HeldBudget, arm_all
-from workers.train.orders import Context, Training, open_run, public_parts, read_training, require_keys
+from workers.train.orders import Context, Training, open_run, public_parts, read_keys, read_training
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 
@@ -45,13 +46,13 @@ def run(context: Context) -> None:
     if not storage.holds(key_of(release_id)):
         with transaction(context.factory, read_only=True) as session:
             training = read_training(session, attempt)
-        require_keys(context.settings, training)
+        keys = read_keys(context.settings, training.datasets)
         budget = HeldBudget(context, training)
         pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
         progress = ReportedProgress(context, pieces, budget)
         work = work_key(attempt.job_id)
         if not storage.holds(f"{work}/{_TRAINED}"):
-            _train(context, training, budget, progress)
+            _train(context, training, keys, budget, progress)
         key = key_of(release_id)
         with storage.stage(key) as staging:
             write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), context, training, progress)
@@ -110,21 +111,23 @@ def _require_charged(session: Session, job_id: str, released: Journalled) -> Non
             )
 
 
-def _train(context: Context, training: Training, budget: HeldBudget, progress: ReportedProgress) -> None:
+def _train(
+    context: Context, training: Training, keys: Mapping[str, bytes], budget: HeldBudget, progress: ReportedProgress
+) -> None:
     """Arm, open the private data, train, and keep the outcome, whole or not at all.
 
     Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
     after arming and are gone when the outcome is there.
     """
     recipe, trainer = training.plan.recipe, context.trainers[training.plan.recipe]
-    public = public_parts(context.settings, training.plan, training.anchors)
+    public = public_parts(context, training.plan, training.anchors)
     with transaction(context.factory) as session:
         arm_all(session, training, context.attempt.number)
         failpoint("arm.before")
     failpoint("arm.after")
     processes = 1 if budget.closed else processes_wanted(context.settings, RECIPES[recipe], context.device)
     with followed(context, processes) as device:
-        run = open_run(replace(context, device=device), training, public, budget, progress)
+        run = open_run(replace(context, device=device), training, keys, public, budget, progress)
         outcome = trainer(run)
     key = f"{work_key(training.job.id)}/{_TRAINED}"
     with context.storage.stage(key) as staging:
