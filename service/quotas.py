@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Select, SQLColumnExpression, case, cast, extract, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, extract, func, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import to_the_minute
@@ -171,13 +171,15 @@ def _disk_bytes(session: Session, project_ids: Sequence[str]) -> Counter[str]:
     declared = select(Dataset.project_id, func.sum(image * Dataset.records_declared)).where(
         Dataset.project_id.in_(project_ids), Dataset.state.in_(_KEPT), Dataset.erased_at.is_(None)
     )
+    # All samples have a job. Outer and coalesced, so that SQLite looks up the job of each sample, which are fewer, and
+    # does not look for samples of all jobs of the project.
     drawn = (
         select(Job.project_id, func.sum(image * Sample.count))
         .select_from(Sample)
-        .join(Job, Job.id == Sample.job_id)
+        .outerjoin(Job, and_(Job.id == Sample.job_id, Job.state.in_(_DRAWN)))
         .join(Release, Release.id == Sample.release_id)
         .join(Dataset, Dataset.id == Release.dataset_id)
-        .where(Job.project_id.in_(project_ids), Job.state.in_(_DRAWN), Sample.removed_at.is_(None))
+        .where(func.coalesce(Job.project_id, "").in_(project_ids), Sample.removed_at.is_(None))
     )
     found: Counter[str] = Counter()
     for query in (declared.group_by(Dataset.project_id), drawn.group_by(Job.project_id)):
@@ -187,25 +189,35 @@ def _disk_bytes(session: Session, project_ids: Sequence[str]) -> Counter[str]:
 
 
 def _jobs(session: Session, project_ids: Sequence[str]) -> Counter[str]:
-    waiting = select(Job.project_id, func.count(Job.id))
-    waiting = waiting.where(Job.project_id.in_(project_ids), Job.state.in_(UNFINISHED)).group_by(Job.project_id)
+    waiting = select(Job.project_id, func.count(Job.id))  # that have no end is what is unfinished, as the table checks
+    waiting = waiting.where(Job.project_id.in_(project_ids), Job.finished_at.is_(None)).group_by(Job.project_id)
     return Counter({row[0]: row[1] for row in session.execute(waiting)})
 
 
 def _worker_hours(session: Session, project_ids: Sequence[str], now: datetime) -> dict[str, int]:
-    """Whole hours of this month (UTC) between the minutes that are shown as start and end of the projects' jobs."""
+    """Whole hours of this month (UTC) between the minutes that are shown as start and end of the projects' jobs.
+
+    Of each job both times are rounded down to the minute; the sum of all jobs is rounded down to the hour.
+    """
     month = to_the_minute(now).replace(day=1, hour=0, minute=0)
-    begins = case((Job.started_at < month, int(month.timestamp())), else_=_minute(Job.started_at))
-    ends = case((Job.finished_at.is_(None), int(to_the_minute(now).timestamp())), else_=_minute(Job.finished_at))
-    ran = select(Job.project_id, func.sum(ends) - func.sum(begins)).where(
-        Job.project_id.in_(project_ids),
-        func.coalesce(Job.finished_at, now) >= Job.started_at,
-        func.coalesce(Job.finished_at, now) >= month,
+    begin = case((Job.started_at < month, month), else_=Job.started_at)
+    end = func.coalesce(Job.finished_at, now)
+    between = _minutes_on_sqlite if session.get_bind().dialect.name == "sqlite" else _minutes_on_postgresql
+    ran = select(Job.project_id, func.sum(between(begin, end))).where(
+        Job.project_id.in_(project_ids), end >= Job.started_at, end >= month
     )
-    seconds = {row[0]: row[1] for row in session.execute(ran.group_by(Job.project_id))}
-    return {project_id: int(seconds.get(project_id, 0)) // 3600 for project_id in project_ids}
+    minutes = {row[0]: row[1] for row in session.execute(ran.group_by(Job.project_id))}
+    return {project_id: int(minutes.get(project_id, 0)) // 60 for project_id in project_ids}
 
 
-def _minute(at: SQLColumnExpression[datetime | None]) -> ColumnElement[int]:
-    """Return the beginning of the minute of a time in a column, in seconds since 1970."""
-    return extract("epoch", at) - extract("second", at)
+def _minutes_on_sqlite(begin: ColumnElement[Any], end: ColumnElement[Any]) -> ColumnElement[float]:
+    """Return the minutes between the minutes of two times: `YYYY-MM-DD HH:MM` is how SQLite's texts of times begin.
+
+    A Julian day is precise to 40 microseconds, so the product is a whole number but for an error that `round` takes.
+    """
+    return func.round((func.julianday(func.substr(end, 1, 16)) - func.julianday(func.substr(begin, 1, 16))) * 1440)
+
+
+def _minutes_on_postgresql(begin: ColumnElement[Any], end: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the minutes between the minutes of two times."""
+    return extract("epoch", func.date_trunc("minute", end) - func.date_trunc("minute", begin)) / 60

@@ -47,7 +47,8 @@ def stddev_for(sensitivity: float, budget_nano: int, count: int = 1, *, discrete
     unit_nano = _budget(budget_nano) // count
     if unit_nano < 1:
         raise InvalidParameter("budget_nano", budget_nano, f"{count} releases need at least one nano-unit each")
-    stddev = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-14)
+    # Quotient, root and product are rounded by 2.8e-16 together: from just below that, a few steps are left.
+    stddev = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-15)
     while release_nano(GaussianEvent(sensitivity, stddev)) > unit_nano:
         stddev = math.nextafter(stddev, math.inf)
     if not discrete:

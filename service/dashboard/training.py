@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import JobRequest, PlannedCohort, PlanRecord
-from obscura.wire.schemas import DatasetRecord, Identifier
+from obscura.wire.schemas import Identifier
 from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
@@ -42,7 +43,6 @@ from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
 from service.jobs.kind import Kind, Order, Reading
 from service.views import plans, releases
-from service.views.datasets import dataset as dataset_view
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 CHOICES_MAX = 50  # of a field
@@ -179,18 +179,27 @@ def _page(
     values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None, "paying": []}
     values |= {"offered": [], "left_out": 0}
     with transaction(dashboard.factory, read_only=True) as session:
-        trained = _datasets(session, wish.dataset)
-        dataset = next((row for row in trained if row.id == wish.dataset), trained[0] if trained else None)
-        if dataset is not None and dataset.account_id is not None:
+        names = _names(session, wish.dataset)
+        if names:
+            dataset = find(session, Dataset, wish.dataset or next(iter(names)))
             chosen = set(wish.further.split()) - {dataset.id}
-            first, *offered = plans.read_together(session, find(session, Dataset, dataset.id), chosen)
+            # The price names none but the chosen ones; it is asked for at every step of the slider.
+            offers = template != "_price.html"
+            others_max = CHOICES_MAX if offers else 0
+            first, *offered = plans.read_together(session, dataset, chosen, others_max=others_max)
             read = [first, *(one for one in offered if one.dataset.id in chosen)]
             payers = {one.payer.id: one.payer for one in read}
             payer = min(payers.values(), key=lambda one: one.balance.affordable_epsilon if one.balance else -1.0)
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon  # the one that has least left
             wish = _completed(wish, [one.dataset.id for one in read], most)
-            values |= {"public": releases.datasets_like(session, dataset), "most": most, "payer": payer}
-            values |= {"first": first, "offered": offered, "left_out": len(chosen) + 1 - len(read)}
+            values |= {"public": releases.datasets_like(session, first.dataset) if offers else []}
+            values |= {
+                "most": most,
+                "payer": payer,
+                "first": first,
+                "offered": offered,
+                "left_out": len(chosen) + 1 - len(read),
+            }
             if payer.balance is not None and most == 0:
                 of_account = Release.account_id == payer.id
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
@@ -209,8 +218,8 @@ def _page(
         template,
         status_code=200 if refused is None else 422,
         wish=wish,
-        datasets=trained,
-        dataset=dataset,
+        datasets=names,
+        choices_max=CHOICES_MAX,
         recipes=RECIPES,
         recipe=None if recipe is None else describe(recipe),
         **_parted(wish, recipe),
@@ -234,17 +243,18 @@ def _parted(wish: Wish, recipe: Recipe | None) -> dict[str, Any]:
     return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
 
 
-def _datasets(session: Session, chosen: str) -> list[DatasetRecord]:
-    """Return the newest private datasets that have their images, the chosen one among them in any case."""
+def _names(session: Session, chosen: str) -> dict[str, str]:
+    """Return the names, by id, of the newest private datasets that have their images, and of the chosen one."""
     private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
-    ready = visible(session, Dataset).where(*private)
-    newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(CHOICES_MAX)))
-    if chosen and all(row.id != chosen for row in newest):
+    ready = visible(session, Dataset, select(Dataset.id, Dataset.name)).where(*private)
+    newest = session.execute(ready.order_by(Dataset.created_at.desc()).limit(CHOICES_MAX)).all()
+    names = {row.id: row.name for row in newest}
+    if chosen and chosen not in names:
         row = find(session, Dataset, chosen)
         if row.visibility is not Visibility.PRIVATE:
             raise NotFound("There is no such private dataset.")
-        newest.insert(0, row)
-    return [dataset_view(row) for row in newest]
+        names = {row.id: row.name, **names}
+    return names
 
 
 def _completed(wish: Wish, read: Sequence[str], most: float) -> Wish:

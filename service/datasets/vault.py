@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import accumulate
 from math import prod
@@ -28,7 +28,7 @@ from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import open_regular
-from service.storage.interface import CONTENT, UNFINISHED, key_of
+from service.storage.interface import CONTENT, UNFINISHED, Storage, key_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Images = np.ndarray[Any, np.dtype[np.uint8]]
@@ -51,22 +51,25 @@ def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
     return _read(settings, dataset_id, IMAGES_NAME), open_labels(settings, dataset_id)
 
 
-def open_datasets(settings: Settings, dataset_ids: Sequence[str]) -> tuple[Images, Labels, list[int]]:
-    """Decrypt several stored datasets, whose images are alike, into memory, one behind the other. PRIVATE.
+def open_datasets(storage: Storage, keys: Mapping[str, bytes]) -> tuple[Images, Labels, list[int]]:
+    """Decrypt stored datasets, whose images are alike, into memory, one behind the other. PRIVATE unless public.
+
+    Args:
+        keys: of the datasets, by dataset id, in the order in which they are read.
 
     Returns:
         Images and labels as `open_dataset` returns those of one, and how many of them are each dataset's.
 
     Raises:
-        NotFound: As for `open_dataset`.
+        NotFound: One of them has no content (SealBroken: its content is not what was stored under its key).
     """
-    images, counts = _read_together(settings, dataset_ids, IMAGES_NAME)
-    return images, _read_together(settings, dataset_ids, LABELS_NAME)[0], counts
+    images, counts = _read_together(storage, keys, IMAGES_NAME)
+    return images, _read_together(storage, keys, LABELS_NAME)[0], counts
 
 
-def open_all_subjects(settings: Settings, dataset_ids: Sequence[str]) -> Subjects:
-    """As `open_subjects`, of several datasets, one behind the other."""
-    return _read_together(settings, dataset_ids, SUBJECTS_NAME)[0]
+def open_all_subjects(storage: Storage, keys: Mapping[str, bytes]) -> Subjects:
+    """Decrypt the subjects of what `open_datasets` opens, each as `open_subjects` returns it. PRIVATE."""
+    return _read_together(storage, keys, SUBJECTS_NAME)[0]
 
 
 def open_images(settings: Settings, dataset_id: str) -> SealedArray:
@@ -310,9 +313,10 @@ def _read(settings: Settings, dataset_id: str, name: str) -> Array:
         return array.read()
 
 
-def _read_together(settings: Settings, dataset_ids: Sequence[str], name: str) -> tuple[Array, list[int]]:
+def _read_together(storage: Storage, keys: Mapping[str, bytes], name: str) -> tuple[Array, list[int]]:
     with ExitStack() as stack:
-        arrays = [stack.enter_context(_open(settings, dataset_id, name)) for dataset_id in dataset_ids]
+        opened = (SealedArray(_folder(storage, dataset_id), dataset_id, name, key) for dataset_id, key in keys.items())
+        arrays = [stack.enter_context(array) for array in opened]
         counts = [array.shape[0] for array in arrays]
         values = np.empty((sum(counts), *arrays[0].shape[1:]), arrays[0].dtype)
         for array, end in zip(arrays, accumulate(counts), strict=True):
@@ -322,9 +326,12 @@ def _read_together(settings: Settings, dataset_ids: Sequence[str], name: str) ->
 
 
 def _open(settings: Settings, dataset_id: str, name: str) -> SealedArray:
+    folder = _folder(storage_of(settings), dataset_id)
+    return SealedArray(folder, dataset_id, name, read_key(key_path(settings, dataset_id)))
+
+
+def _folder(storage: Storage, dataset_id: str) -> Path:
     try:
-        directory = storage_of(settings).open(key_of(dataset_id))
+        return storage.open(key_of(dataset_id))
     except NotFound:
         raise NotFound("This dataset has no content.") from None
-    key = read_key(key_path(settings, dataset_id))
-    return SealedArray(directory, dataset_id, name, key)

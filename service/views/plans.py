@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from sqlalchemy import Text, cast, literal
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import BudgetFacts, PlannedCohort, PlanRecord, PlanRequest, StageFacts
 from obscura.wire.schemas import DatasetRecord
 from obscura.wire.words import DatasetState, Visibility
 from privacy.plans.plan import Plan
-from service import jobs, ledger
+from service import ledger
 from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.errors import InvalidInput
+from service.jobs.planning import plan_on
 from service.jobs.training_sets import ALIKE, TrainingSet, training_set, why_apart
 from service.settings import Settings
 from service.views.accounts import Payer, Payments
 from service.views.datasets import dataset
-from service.views.rows import ROWS_MAX
 
 _EXTRACTORS_NAMED_MAX = 10
 
@@ -31,9 +32,9 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         InvalidInput: The dataset is public, or an argument is out of range.
         NotFound: There is no such dataset.
     """
-    made = jobs.plan_job(session, **{name: getattr(asked, name) for name in PlanRequest.model_fields})
-    require_extractor(settings, made)
     trained = training_set(session, asked.dataset_id, asked.further_dataset_ids)
+    made = plan_on(session, trained, asked.recipe, asked.epsilon, asked.options)
+    require_extractor(settings, made)
     payer, epsilon_of = trained.account, trained.privacy_filter.epsilon_of
     return PlanRecord(
         recipe=made.recipe,
@@ -102,19 +103,21 @@ class Companion:
     payer: Payer
 
 
-def read_together(session: Session, first: Dataset, chosen: Collection[str] = ()) -> list[Companion]:
+def read_together(session: Session, first: Dataset, chosen: Collection[str], *, others_max: int) -> list[Companion]:
     """Return a private dataset, and those that have their images and can be read together with it, newest first.
 
     Args:
         session: Any transaction.
         first: The dataset.
         chosen: Ids of datasets that are among them in any case, if they can be read.
+        others_max: How many are looked at beside those.
     """
-    shape = [getattr(Dataset, name) == getattr(first, name) for name in ALIKE if name != "classes"]
+    shape = [getattr(Dataset, name) == getattr(first, name) for name in ("project_id", *ALIKE) if name != "classes"]
+    shape.append(cast(Dataset.classes, Text) == cast(literal(first.classes, Dataset.classes.type), Text))
     there = Dataset.visibility == Visibility.PRIVATE, Dataset.state == DatasetState.READY, Dataset.id != first.id
     picked = Dataset.id.in_(chosen)
     newest = visible(session, Dataset).where(*there, *shape).order_by(picked.desc(), Dataset.created_at.desc())
-    rows = [first, *session.scalars(newest.limit(ROWS_MAX))]
+    rows = [first, *session.scalars(newest.limit(len(chosen) + others_max))]
     paid = Payments.read(session, (row.account_id for row in rows))
     account_of = {row.id: paid.accounts[str(row.account_id)] for row in rows}
     alike = [row for row in rows[1:] if why_apart(first, account_of[first.id], row, account_of[row.id]) is None]

@@ -1,10 +1,12 @@
 """What a project may take of what all share, and whose job is next; on each kind of database."""
 
+import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
 
+from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import JobState
 from service import jobs, projects, quotas
 from service.db.job_tables import Job
@@ -204,6 +206,29 @@ def test_hours_are_those_of_this_month_by_the_minutes_that_are_shown(shop):
     ran(shop, runs, shop.now - timedelta(minutes=90), shop.now)
     shop.now = month + timedelta(days=32)
     heart.train()
+
+
+def test_hours_are_those_of_the_minutes_of_all_jobs_to_the_minute(shop):
+    rng = random.Random(0)
+    heart, other, minute = Department(shop, "heart"), Department(shop, "lung"), timedelta(minutes=1)
+    ids, filling = [heart.train() for _ in range(12)], heart.train()
+    month = shop.now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    ran(shop, other.train(), month, None)
+    for _ in range(8):
+        shop.now = month + timedelta(seconds=rng.uniform(1, 20 * 86400))
+        minutes = 0
+        for job_id in ids:
+            begin = month + timedelta(seconds=rng.uniform(-3e5, 2e6))
+            begin = begin.replace(second=59, microsecond=999_900) if rng.random() < 0.3 else begin
+            lasts = timedelta(seconds=rng.choice([-5, 0, 0.0005, 59.9996, rng.uniform(0, 9e5)]))
+            end = None if rng.random() < 0.2 else begin + lasts
+            ran(shop, job_id, begin, end)
+            if (end or shop.now) >= max(begin, month):
+                minutes += (to_the_minute(end or shop.now) - to_the_minute(max(begin, month))) // minute
+        ran(shop, filling, month, month + (120 - minutes % 60) * minute)  # full hours, so that one minute less is told
+        assert heart.use().worker_hours == minutes // 60 + 2
+        ran(shop, filling, month, month + (119 - minutes % 60) * minute)
+        assert heart.use().worker_hours == minutes // 60 + 1
 
 
 def test_a_quota_is_a_whole_number_of_a_project_that_there_is(shop):

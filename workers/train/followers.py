@@ -37,7 +37,7 @@ from service.settings import Settings
 from workers.recipes.ranks import meet, object_from_first, part
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
-from workers.train.orders import Context, Training, open_run, public_parts, read_training, require_keys
+from workers.train.orders import Context, Training, open_run, public_parts, read_keys, read_training
 from workers.train.process import begin_process, device_kind, share_cores, trace_of
 
 FOLLOWER_COMMAND = (sys.executable, "-P", "-m", "workers.train.followers")
@@ -188,11 +188,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         context = Context(settings, make_session_factory(engine), attempt, stop, device)
         training = read_armed_training(context)
+        keys = read_keys(settings, training.datasets)
     finally:
         engine.dispose()
     meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
-    public = public_parts(settings, training.plan, training.anchors)
-    run = open_run(context, training, public, RankZeroOnly(), _say_nothing)
+    public = public_parts(context, training.plan, training.anchors)
+    run = open_run(context, training, keys, public, RankZeroOnly(), _say_nothing)
     TRAINERS[training.plan.recipe](replace(run, checkpoints=RankZeroOnly()))
     object_from_first(None)  # the runner's farewell
     part()
@@ -211,7 +212,6 @@ def read_armed_training(context: Context) -> Training:
         states = {ledger.get_hold(session, payer.hold_id).state for payer in training.payers}
         if states != {ledger.HoldState.ARMED}:
             raise Conflict("The hold of this training is not armed.", job_id=context.attempt.job_id)
-    require_keys(context.settings, training)
     return training
 
 

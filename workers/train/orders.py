@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
@@ -18,7 +18,7 @@ from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts, Stage, stage_from_json
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Images, Labels, key_id_of, key_path, open_dataset, read_key
+from service.datasets.vault import Images, Labels, key_id_of, key_path, open_datasets, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
@@ -39,7 +39,7 @@ Ended = TypeVar("Ended")
 
 
 class NotHere(Conflict):
-    """This machine lacks what a training needs before anything is opened. Nothing is wrong with the training."""
+    """This machine lacks what a training needs before data is opened, or to publish. The training is all right."""
 
     code: ClassVar[str] = "not_here"
 
@@ -189,20 +189,22 @@ def public_dataset(session: Session, dataset_id: str) -> Dataset:
     return dataset
 
 
-def require_keys(settings: Settings, training: Training) -> None:
-    """Refuse other keys than those that the contents arrived under: other arrays might be sealed under them.
+def read_keys(settings: Settings, datasets: Iterable[Dataset]) -> dict[str, bytes]:
+    """Return the keys of datasets by the names of their contents.
 
     Raises:
-        LedgerCorruption: the key of a dataset that the training reads is not the one that it was stored under.
-        NotFound: it is gone.
+        LedgerCorruption: one is not the key that its content arrived under: other arrays might be sealed under it.
+        NotFound: one is gone.
     """
-    for dataset in (*training.datasets, training.anchors):
-        if dataset is None or dataset.key_id is None:  # uploaded before keys had ids
-            continue
-        if key_id_of(read_key(key_path(settings, dataset.content))) != dataset.key_id:
+    keys: dict[str, bytes] = {}
+    for dataset in datasets:
+        key = read_key(key_path(settings, dataset.content))
+        if dataset.key_id not in (None, key_id_of(key)):  # None: uploaded before keys had ids
             raise LedgerCorruption(
                 "The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id
             )
+        keys[dataset.content] = key
+    return keys
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,13 +226,14 @@ class PublicParts:
         }
 
 
-def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> PublicParts:
+def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> PublicParts:
     """Read what a plan names and nobody pays for. Without it nothing is armed, opened or paid.
 
     Raises:
         NotHere: the plan's extractor is missing or unusable.
-        NotFound: the public dataset that the plan names has no content.
+        NotFound: the public dataset that the plan names has no content; other errors as `read_keys`.
     """
+    settings = context.settings
     name = plan.config.needed_extractor
     try:
         extractor = read_extractor(settings.extractors_path, name) if name else None
@@ -238,23 +241,30 @@ def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> Pub
         raise NotHere(f"The training cannot begin: {error}.", extractor=name) from None
     if anchors is None:
         return PublicParts(extractor)
-    return PublicParts(extractor, *open_dataset(settings, anchors.id), tuple(anchors.classes))
+    images, labels, _ = open_datasets(context.storage, read_keys(settings, [anchors]))
+    return PublicParts(extractor, images, labels, tuple(anchors.classes))
 
 
-def open_run(context: Context, training: Training, public: PublicParts, budget: Budget, progress: Progress) -> Run:
+def open_run(
+    context: Context,
+    training: Training,
+    keys: Mapping[str, bytes],
+    public: PublicParts,
+    budget: Budget,
+    progress: Progress,
+) -> Run:
     """Open the private data of holds that are armed, and return what the recipe is given.
 
     Args:
         context: of the attempt, on the device to train on.
+        keys: of the datasets that it reads (`read_keys`).
         budget: of the hold, or one that refuses, where another process pays.
 
     Raises:
         NotFound: the dataset has no content.
     """
-    settings, job_id = context.settings, training.job.id
-    contents = [dataset.content for dataset in training.datasets]
-    key = key_of_all([read_key(key_path(settings, content)) for content in contents])
-    images, labels, subjects = open_together(settings, contents, with_subjects=training.facts.unit == "subject")
+    job_id, key = training.job.id, key_of_all(keys.values())
+    images, labels, subjects = open_together(context.storage, keys, with_subjects=training.facts.unit == "subject")
     data = TrainingData(images, labels, training.facts.classes, subjects, **public.given())
     return Run(
         plan=training.plan,

@@ -8,7 +8,7 @@ Both are decided in silence, for whether datasets share an image is private.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,33 +16,36 @@ import numpy as np
 from privacy.mechanisms.noise import derive_key
 from service.datasets import vault
 from service.datasets.vault import Images, Labels, Subjects
-from service.settings import Settings
+from service.storage.interface import Storage
 
 _DIGEST_BYTES = 16
 
 
-def key_of_all(keys: Sequence[bytes]) -> bytes:
+def key_of_all(keys: Collection[bytes]) -> bytes:
     """Return the key of what is made from datasets together: of one, its own. Without one of them it cannot be made."""
-    return keys[0] if len(keys) == 1 else derive_key(b"".join(keys), "datasets read together", len(keys))
+    first, *further = keys
+    return derive_key(b"".join(keys), "datasets read together", len(keys)) if further else first
 
 
 def open_together(
-    settings: Settings, dataset_ids: Sequence[str], *, with_subjects: bool
+    storage: Storage, keys: Mapping[str, bytes], *, with_subjects: bool
 ) -> tuple[Images, Labels, Subjects | None]:
     """Decrypt datasets into memory, one behind the other. PRIVATE.
+
+    Args:
+        keys: of their contents, by the contents' names.
 
     Returns:
         Images, labels and subjects as `vault.open_dataset` and `vault.open_subjects` return those of one dataset.
 
     Raises:
-        NotFound: one of them has no content, or no key.
+        NotFound: one of them has no content.
     """
-    if len(dataset_ids) == 1:
-        subjects = vault.open_subjects(settings, dataset_ids[0]) if with_subjects else None
-        return *vault.open_dataset(settings, dataset_ids[0]), subjects
-    private_images, private_labels, counts = vault.open_datasets(settings, dataset_ids)
+    private_images, private_labels, counts = vault.open_datasets(storage, keys)
     if with_subjects:  # recipes bound what one adds, wherever the records are from
-        return private_images, private_labels, vault.open_all_subjects(settings, dataset_ids)
+        return private_images, private_labels, vault.open_all_subjects(storage, keys)
+    if len(counts) == 1:
+        return private_images, private_labels, None
     read = read_once(private_images, private_labels, np.repeat(np.arange(len(counts)), counts))
     return (private_images, private_labels, None) if read.all() else (private_images[read], private_labels[read], None)
 

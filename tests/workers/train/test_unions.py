@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.orm import Session
 
+from service.datasets.vault import destroy_file, key_path
+from service.db.dataset_tables import Dataset
 from service.errors import NotFound
+from service.storage import storage_of
+from service.storage.interface import key_of
 from tests.workers.small_trainings import digits
+from workers.train.orders import read_keys
 from workers.train.unions import key_of_all, open_together, read_once
 
 # For each image, by dataset, the label that it has there, or None where it is not.
@@ -60,31 +66,42 @@ def test_plain_concatenation_would_count_a_record_twice() -> None:
     assert sum(label is not None for label in labels[0]) == 2
 
 
+def opened(workshop: Any, dataset_ids: list[str]) -> Any:
+    datasets = [workshop.do(Session.get_one, Dataset, dataset_id) for dataset_id in dataset_ids]
+    keys = read_keys(workshop.settings, datasets)
+    return open_together(storage_of(workshop.settings), keys, with_subjects=False)
+
+
 def test_datasets_are_one_behind_the_other(workshop: Any) -> None:
     _, second = workshop.add_cohort("later", digits(1700, first=1500))
     both = [workshop.dataset_id, second]
-    images, labels, subjects = open_together(workshop.settings, both, with_subjects=False)
+    images, labels, subjects = opened(workshop, both)
     parts = digits(1500), digits(1700, first=1500)
     distinct = np.unique(np.concatenate([part.private_images for part in parts]), axis=0)
     assert subjects is None
     assert len(images) == len(labels)
     assert len(np.unique(images, axis=0)) == len(distinct)
-    alone = open_together(workshop.settings, both[:1], with_subjects=False)
+    alone = opened(workshop, both[:1])
     assert (alone[0] == parts[0].private_images).all()
     assert (alone[1] == parts[0].private_labels).all()
 
 
 def test_a_dataset_that_is_read_twice_adds_nothing(workshop: Any) -> None:
     again = workshop.add_dataset(workshop.account_id, digits(300))
-    images, labels, _ = open_together(workshop.settings, [workshop.dataset_id, again], with_subjects=False)
+    images, labels, _ = opened(workshop, [workshop.dataset_id, again])
     assert (images == digits(1500).private_images).all()
     assert (labels == digits(1500).private_labels).all()
 
 
 def test_without_any_one_of_them_nothing_is_opened(workshop: Any) -> None:
     _, second = workshop.add_cohort("later", digits(1700, first=1500))
-    with pytest.raises(NotFound):
-        open_together(workshop.settings, [workshop.dataset_id, second, "ds_" + "a" * 20], with_subjects=False)
+    both = [workshop.dataset_id, second]
+    storage_of(workshop.settings).remove(key_of(second))
+    with pytest.raises(NotFound, match="no content"):
+        opened(workshop, both)
+    destroy_file(key_path(workshop.settings, second))
+    with pytest.raises(NotFound, match="key"):
+        opened(workshop, both)
 
 
 def test_the_key_of_several_needs_all_of_them_and_that_of_one_is_its_own() -> None:

@@ -80,7 +80,7 @@ def run(context: Context) -> None:
     Raises:
         NotFound: the content of a public dataset is gone.
     """
-    job_id, settings = context.attempt.job_id, context.settings
+    job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, job_id)
         if job.account_id is None or job.dataset_id is None:
@@ -91,11 +91,11 @@ def run(context: Context) -> None:
         facts = facts_of(declared, ledger.get_account(session, job.account_id))
         named = None if job.evaluation_dataset_id is None else public_dataset(session, job.evaluation_dataset_id)
         anchors = anchors_of(session, plan)
-    parts = public_parts(settings, plan, anchors)
+    parts = public_parts(context, plan, anchors)
     if named is None:
         stand_in = find_stand_in(facts, context.alive, shares_of(plan, facts))
     else:
-        public = open_dataset(settings, named.id)
+        public = open_dataset(context.settings, named.id)
         stand_in = cut(*public, tuple(named.classes), named.name, facts, shares_of(plan, facts))
     progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
     found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.audit.receipts import keep_receipt
-from service.audit.signing import open_signing_key
+from service.audit.signing import SigningKeyUnusable, open_signing_key
 from service.db.base import release_id_of
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -25,7 +26,7 @@ from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
 from workers.train.held_budget import HeldBudget, arm_all
-from workers.train.orders import Context, Training, open_run, public_parts, read_training, require_keys
+from workers.train.orders import Context, NotHere, Training, open_run, public_parts, read_keys, read_training
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 
@@ -45,13 +46,13 @@ def run(context: Context) -> None:
     if not storage.holds(key_of(release_id)):
         with transaction(context.factory, read_only=True) as session:
             training = read_training(session, attempt)
-        require_keys(context.settings, training)
+        keys = read_keys(context.settings, training.datasets)
         budget = HeldBudget(context, training)
         pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
         progress = ReportedProgress(context, pieces, budget)
         work = work_key(attempt.job_id)
         if not storage.holds(f"{work}/{_TRAINED}"):
-            _train(context, training, budget, progress)
+            _train(context, training, keys, budget, progress)
         key = key_of(release_id)
         with storage.stage(key) as staging:
             write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), context, training, progress)
@@ -63,13 +64,22 @@ def run(context: Context) -> None:
 
 
 def publish(context: Context, release_id: str) -> None:
-    """Make a finished artifact a release: capture, release row and success in one transaction."""
+    """Make a finished artifact a release: capture, release row and success in one transaction.
+
+    Raises:
+        NotHere: this machine has no key to sign it with.
+        LedgerCorruption: the artifact is another job's, or its releases were not all paid for.
+    """
     storage, job_id = context.storage, context.attempt.job_id
     directory = storage.open(key_of(release_id))
     described = json.loads((directory / RELEASE_FILE).read_text(encoding="utf-8"))
     if described["job_id"] != job_id:
         raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
     released = journalled(storage, job_id)
+    try:
+        key = open_signing_key(context.settings.ledger_key_path)
+    except SigningKeyUnusable as error:
+        raise NotHere(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
         _require_charged(session, job_id, released)
@@ -81,7 +91,7 @@ def publish(context: Context, release_id: str) -> None:
         release_id=release_id,
         artifact_sha256=digest_directory(directory),
         artifact_dir=key_of(release_id),
-        key=open_signing_key(context.settings.ledger_key_path),
+        key=key,
         **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},
     )
     with transaction(context.factory, read_only=True) as session:
@@ -110,21 +120,23 @@ def _require_charged(session: Session, job_id: str, released: Journalled) -> Non
             )
 
 
-def _train(context: Context, training: Training, budget: HeldBudget, progress: ReportedProgress) -> None:
+def _train(
+    context: Context, training: Training, keys: Mapping[str, bytes], budget: HeldBudget, progress: ReportedProgress
+) -> None:
     """Arm, open the private data, train, and keep the outcome, whole or not at all.
 
     Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
     after arming and are gone when the outcome is there.
     """
     recipe, trainer = training.plan.recipe, context.trainers[training.plan.recipe]
-    public = public_parts(context.settings, training.plan, training.anchors)
+    public = public_parts(context, training.plan, training.anchors)
     with transaction(context.factory) as session:
         arm_all(session, training, context.attempt.number)
         failpoint("arm.before")
     failpoint("arm.after")
     processes = 1 if budget.closed else processes_wanted(context.settings, RECIPES[recipe], context.device)
     with followed(context, processes) as device:
-        run = open_run(replace(context, device=device), training, public, budget, progress)
+        run = open_run(replace(context, device=device), training, keys, public, budget, progress)
         outcome = trainer(run)
     key = f"{work_key(training.job.id)}/{_TRAINED}"
     with context.storage.stage(key) as staging:
