@@ -50,8 +50,8 @@ def find_unrestricted(session: Session, noted: Noted) -> Iterator[Finding]:
     for account_id, note in sorted(forgotten(session, noted).items()):
         message = (
             f"By entry {note.sequence} of its log account {account_id} had a limit of epsilon {note.epsilon:g}"
-            f"{' and was frozen' if note.frozen else ''}. This database does not hold that entry, so it is older: carry "
-            "that forward, or lower the limit and freeze the account as it was. Two people may raise it again then."
+            f"{' and was frozen' if note.frozen else ''}. This database does not hold that entry, so it is older: "
+            "carry that forward, or lower the limit and freeze the account as it was. Two people may raise it again."
         )
         yield Finding(FindingCode.RESTRICTION_FORGOTTEN, message, account_id)
     for account_id in sorted(account_id for account_id, note in noted.items() if note is None):

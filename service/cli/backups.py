@@ -61,7 +61,7 @@ def restore(
     ] = False,
     carry_forward: Annotated[
         bool,
-        typer.Option("--carry-forward", help="Lower limits and freeze accounts by what the files show of the time since."),
+        typer.Option("--carry-forward", help="Lower limits and freeze accounts by what the files show since."),
     ] = False,
     as_json: Json = False,
 ) -> None:
