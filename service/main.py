@@ -27,7 +27,7 @@ from service.api.strict import refuse_the_unknown
 from service.api.traffic import Traffic
 from service.api.uploading import UploadLimits, upload_slots
 from service.api.wrong_keys import WrongKeys
-from service.audit.signing import open_signing_key
+from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, vault, withdrawal
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
@@ -38,7 +38,6 @@ from service.key_uses import KeyUses
 from service.logs import get_logger
 from service.recording import recorded
 from service.settings import Settings
-from service.storage import is_elsewhere
 from service.storage.interface import StorageUnavailable
 from service.webhooks.delivering import Deliveries
 from service.webhooks.sending import Sender
@@ -182,6 +181,10 @@ def _prepare(service: Service) -> str | None:
         with transaction(factory) as session:
             fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need
             admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
+            try:
+                make_signing_key(settings.ledger_key_path)  # workers and commands read it, and make none
+            except SigningKeyUnusable as error:
+                get_logger(__name__).error("ledger_not_signed", reason=error.message)
     if ours and warning is None:
         _clear_up(service)
     return warning
@@ -195,8 +198,6 @@ def _clear_up(service: Service) -> None:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):
             vault.make_fingerprint_key(settings)
-            if is_elsewhere(settings):  # workers elsewhere get copies of it, and make none
-                open_signing_key(settings.ledger_key_path)
         to_shred = deletion.unfinished(session, settings)
     receiving.check_public(settings, factory)
     for dataset_id in to_shred:

@@ -24,10 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from obscura.private_files import (
-    make_file_once,
-    replace_file,
-)
+from obscura.private_files import make_file_once, replace_file
 from service.errors import ObscuraError
 from service.ledger.chain import canonical_json
 from service.storage.interface import Storage
@@ -82,8 +79,8 @@ def fingerprint(public_key: bytes) -> str:
     return hashlib.sha256(public_key).hexdigest()
 
 
-def open_signing_key(path: Path) -> SigningKey:
-    """Read the signing key; the first caller makes it, readable by its owner alone, and its public half beside it.
+def make_signing_key(path: Path) -> SigningKey:
+    """Make the signing key, readable by its owner alone, and its public half beside it, unless they are there.
 
     Several processes may call this at once: all get the same key.
 
@@ -93,6 +90,21 @@ def open_signing_key(path: Path) -> SigningKey:
     if not path.exists():
         made = Ed25519PrivateKey.generate()
         make_file_once(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    key = open_signing_key(path)
+    public_path = path.with_suffix(PUBLIC_SUFFIX)
+    if not public_path.exists():
+        replace_file(public_path, key.public_pem().encode("ascii"))
+    return key
+
+
+def open_signing_key(path: Path) -> SigningKey:
+    """Read the signing key. Whoever finds none makes none: nobody would trust what another one signs.
+
+    Raises:
+        SigningKeyUnusable: the file is not there or not usable.
+    """
+    if not path.exists():
+        raise SigningKeyUnusable(f"There is no signing key at {path}: a service makes it as it starts.")
     try:
         mode = path.stat().st_mode & 0o777
         private = load_pem_private_key(path.read_bytes(), password=None)
@@ -104,11 +116,7 @@ def open_signing_key(path: Path) -> SigningKey:
         raise SigningKeyUnusable(f"The ledger's signing key at {path} can be read by others: set its mode to 0600.")
     if not isinstance(private, Ed25519PrivateKey):
         raise SigningKeyUnusable(f"The ledger's signing key at {path} is not an Ed25519 key.")
-    key = SigningKey(private)
-    public_path = path.with_suffix(PUBLIC_SUFFIX)
-    if not public_path.exists():
-        replace_file(public_path, key.public_pem().encode("ascii"))
-    return key
+    return SigningKey(private)
 
 
 def trusted_keys(path: Path) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from benchmarks.joint_holds import judge, lay_in
 from service import jobs
-from service.audit.signing import open_signing_key
+from service.audit.signing import make_signing_key
 from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 
@@ -24,7 +24,7 @@ from service.settings import Settings
 )
 def test_what_is_wrong_is_counted(factory: SessionFactory, tmp_path: Path, damage: str, wrong: set[str]) -> None:
     settings = Settings(data_dir=tmp_path / "var")
-    open_signing_key(settings.ledger_key_path)
+    make_signing_key(settings.ledger_key_path)
     first, *further = lay_in(factory, 3)
     order = {"dataset_id": first, "further_dataset_ids": further, "recipe": "moments", "epsilon": 0.1, "options": {}}
     order |= {"principal": "key_me", "idempotency_key": None, "evaluation_dataset_id": None, "now": datetime.now(UTC)}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from service.audit.signing import make_signing_key
 from service.db.session import make_engine, make_session_factory
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
@@ -23,5 +24,7 @@ def book(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[LedgerBook]
 
 @pytest.fixture
 def settings(book: LedgerBook, sqlite_url: str) -> Settings:
-    """The settings of the service whose ledger that is."""
-    return Settings(data_dir=book.data_dir, database_url=sqlite_url)
+    """The settings of the service whose ledger that is, which has started once."""
+    settings = Settings(data_dir=book.data_dir, database_url=sqlite_url)
+    make_signing_key(settings.ledger_key_path)
+    return settings

@@ -25,6 +25,7 @@ from obscura.wire.words import DatasetState, EntryKind, HoldState, JobState, Vis
 from privacy.accounting import certificate
 from privacy.accounting.events import Event
 from service import jobs, ledger
+from service.audit.signing import make_signing_key
 from service.datasets.vault import key_path, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -272,6 +273,7 @@ def build(data_dir: Path, url: str, *, unit: str = "record", storage: str = "fol
             adjacency="add_remove",
             now=datetime.now(UTC),
         ).id
+    make_signing_key(settings.ledger_key_path)  # as the start of a service does
     private_id = _store(settings, factory, account_id, **{"data": digits(), **stored})
     return Workshop(
         settings, factory, account_id, private_id, _store(settings, factory, None, digits(None, first=1500))

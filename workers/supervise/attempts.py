@@ -100,7 +100,8 @@ def has_keys(session: Session, settings: Settings, job: Job) -> bool:
     """Tell whether this machine has the keys that a job needs. Where machines share no folder, they may be on their
     way, and another machine may have them; and the disk of the keys may not be mounted. The job waits, where it would
     fail."""
-    if not is_elsewhere(settings) and (settings.keys_path / "datasets").is_dir():
+    mounted = (settings.keys_path / "datasets").is_dir() and settings.ledger_key_path.exists()
+    if mounted and not is_elsewhere(settings):
         return True
     config = {} if job.plan is None else job.plan.get("config", {})
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]

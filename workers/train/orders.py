@@ -39,7 +39,7 @@ Ended = TypeVar("Ended")
 
 
 class NotHere(Conflict):
-    """This machine lacks what a training needs before anything is opened. Nothing is wrong with the training."""
+    """This machine lacks what a training needs before data is opened, or to publish. The training is all right."""
 
     code: ClassVar[str] = "not_here"
 

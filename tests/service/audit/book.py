@@ -19,7 +19,7 @@ from service import jobs, ledger
 from service.audit.checkpoints import keep_checkpoint, write_checkpoint
 from service.audit.findings import FindingCode, Report
 from service.audit.receipts import Witness, keep_receipt
-from service.audit.signing import SigningKey, open_signing_key, trusted_keys
+from service.audit.signing import SigningKey, make_signing_key, trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -47,7 +47,7 @@ class LedgerBook:
 
     @property
     def key(self) -> SigningKey:
-        return open_signing_key(self.key_path)
+        return make_signing_key(self.key_path)
 
     @property
     def key_path(self) -> Path:

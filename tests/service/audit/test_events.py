@@ -20,7 +20,7 @@ from obscura.wire.words import Outcome
 from service.access import Principal, Scope
 from service.audit import events
 from service.audit.events import AuditLogBroken, EventReport, remove_old, verify_events
-from service.audit.signing import open_signing_key, trusted_keys
+from service.audit.signing import make_signing_key, trusted_keys
 from service.db.audit_tables import AuditEvent, AuditRemoval
 from service.db.session import SessionFactory, transaction
 from service.recording import append, event_of
@@ -38,7 +38,7 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 @pytest.fixture
 def log(factory: SessionFactory, settings: Settings) -> SessionFactory:
     """Twelve events, one an hour, in transactions of three."""
-    open_signing_key(settings.ledger_key_path)
+    make_signing_key(settings.ledger_key_path)
     caller = Principal("key_a", frozenset({Scope.READ}), None, "prj_default")
     for start in range(0, 12, 3):
         with transaction(factory) as session:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from service.audit.receipts import check_receipt
-from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
+from service.audit.signing import SignatureRefused, SigningKeyUnusable, make_signing_key, open_signing_key, trusted_keys
 from service.inspection import inspect_ledger
 from service.settings import Settings
 from service.storage.files import digest_directory
@@ -135,7 +135,7 @@ def test_the_service_refuses_a_receipt_changed_in_any_field(book: LedgerBook) ->
 
 def test_another_key_cannot_sign_for_this_one(book: LedgerBook, tmp_path: Path) -> None:
     receipt = book.train("patients")
-    stranger = open_signing_key(tmp_path / "other" / "ledger.pem")
+    stranger = make_signing_key(tmp_path / "other" / "ledger.pem")
     statement = {name: value for name, value in receipt["statement"].items() if name != "key_id"}
     forged = stranger.sign(statement)
     assert check_offline(forged, tmp_path, book.key.key_id).returncode == 1
@@ -155,7 +155,7 @@ def test_the_receipt_states_the_terms_and_the_entry(book: LedgerBook) -> None:
 
 
 def _key_id(path: str) -> str:
-    return open_signing_key(Path(path)).key_id
+    return make_signing_key(Path(path)).key_id
 
 
 def test_processes_that_start_at_once_get_one_key(tmp_path: Path) -> None:
@@ -166,9 +166,15 @@ def test_processes_that_start_at_once_get_one_key(tmp_path: Path) -> None:
     assert sorted(found.name for found in path.parent.iterdir()) == ["ledger.pem", "ledger.pub.pem"]
 
 
+def test_reading_the_key_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(SigningKeyUnusable, match="no signing key"):
+        open_signing_key(tmp_path / "keys" / "ledger.pem")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.pem"
-    open_signing_key(path)
+    make_signing_key(path)
     assert "private" not in repr(open_signing_key(path)).replace("PrivateKey", "")
     path.chmod(0o644)
     with pytest.raises(SigningKeyUnusable, match="0600"):

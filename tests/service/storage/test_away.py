@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from obscura.wire.words import JobState
-from service.audit.signing import open_signing_key
+from service.audit.signing import make_signing_key
 from service.datasets import deletion
 from service.datasets.vault import key_path
 from service.inspection import inspect_at_start, nothing_is_found
@@ -46,7 +46,6 @@ def test_a_storage_that_is_away_is_no_finding(shop, monkeypatch):
 
 
 def test_an_attempt_whose_storage_is_lost_is_followed_by_another(shop, monkeypatch):
-    open_signing_key(shop.settings.ledger_key_path)
     job_id = shop.train()
     attempt = shop.claim(job_id)
     monkeypatch.setattr(Fickle, "away", True)
@@ -63,8 +62,9 @@ def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream: io.StringIO):
     def claimed() -> bool:
         return claim_job(shop.settings, shop.factory, job_id=job_id, worker="test", now=NOW) is not None
 
-    assert not claimed()  # the ledger's is missing
-    open_signing_key(shop.settings.ledger_key_path)
+    shop.settings.ledger_key_path.unlink()
+    assert not claimed()
+    make_signing_key(shop.settings.ledger_key_path)
     content = key.read_bytes()
     key.unlink()
     assert not claimed()

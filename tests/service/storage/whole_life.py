@@ -8,7 +8,6 @@ from obscura.wire.words import JobState
 from service import installation, jobs
 from service.audit.findings import FindingCode
 from service.audit.receipts import kept_receipts
-from service.audit.signing import open_signing_key
 from service.datasets import deletion
 from service.datasets.vault import open_dataset
 from service.db.job_tables import Sample
@@ -25,7 +24,6 @@ from workers.supervise.reconcile import sweep
 
 def live(shop: Workshop) -> None:
     now = datetime.now(UTC)
-    open_signing_key(shop.settings.ledger_key_path)  # as the start of a service does
     assert installation.pair(shop.settings, shop.factory, now=now)
     storage = storage_of(shop.settings)
     job_id = shop.train()

@@ -19,7 +19,6 @@ from fastapi.testclient import TestClient
 from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.audit.arming import clear_stops
-from service.audit.signing import open_signing_key
 from service.backups.carrying import carry_forward
 from service.backups.drill import drill
 from service.backups.making import back_up
@@ -358,7 +357,6 @@ def test_a_training_that_was_under_way_draws_nothing_from_its_secret_after_a_res
     job_id, now = shop.train(images=5, epsilon=0.3), datetime.now(UTC)
     shop.claim(job_id)
     shop.do(ledger.arm, hold_id=shop.hold(job_id).id, attempt=1, now=now)
-    open_signing_key(shop.settings.ledger_key_path)
     back_up(shop.settings, shop.factory, tmp_path / "backup", with_keys=True, now=now)
     url = f"sqlite:///{tmp_path / 'new.db'}"
     new = shop.settings.model_copy(update={"data_dir": tmp_path / "new", "database_url": url, "lease_seconds": 4})

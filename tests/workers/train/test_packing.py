@@ -2,9 +2,9 @@
 
 import hashlib
 import io
+import itertools
 import json
 import threading
-import time
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from models.portable.drawing import IMAGES_PER_BATCH
+from models.portable.drawing import IMAGES_PER_BATCH, batches
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
 from models.released import ReleasedGenerator
@@ -240,21 +240,23 @@ def test_batches_are_drawn_side_by_side_and_no_further_ahead_than_that(generator
 
 
 def test_drawing_that_is_given_up_ends_at_the_next_layer(generator, monkeypatch, together):
-    sample, begun, layer = generator.sample, [], torch.nn.Identity()
+    sample, layer, waited_for = generator.sample, torch.nn.Identity(), threading.Event()
     generator.add_module("layer", layer)
+    request = SampleRequest(count=12 * IMAGES_PER_BATCH, seed=0, names=NAMES)
+    first_two = [
+        of.initial_seed() for _, of in itertools.islice(batches(request.count, request.seed, request.labels_drawn), 2)
+    ]
 
     def endless_later(labels, stream):
-        begun.append(labels)
-        first_two = len(begun) <= 2
-        while not first_two:
+        while stream.initial_seed() not in first_two:
+            waited_for.set()
             layer(labels)
         return sample(labels, stream)
 
     monkeypatch.setattr(generator, "sample", endless_later)
-    drawn = draw(generator, SampleRequest(count=12 * IMAGES_PER_BATCH, seed=0, names=NAMES))
+    drawn = draw(generator, request)
     next(drawn), next(drawn)
-    while len(begun) <= 2:
-        time.sleep(0.01)
+    assert waited_for.wait(timeout=60)
     drawn.close()
 
 

@@ -81,6 +81,26 @@ def test_a_job_waits_for_the_disk_of_the_keys(workshop, stream: io.StringIO):
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
 
 
+@pytest.mark.parametrize("unusable", ["gone", "damaged"])
+def test_a_release_that_cannot_be_signed_is_signed_when_it_can(workshop, unusable):
+    """The key of the ledger is lost or spoilt while a training runs."""
+    job_id, path = workshop.train(), workshop.settings.ledger_key_path
+    whole = path.read_bytes()
+
+    def trained(training: Run) -> Any:
+        outcome = TINY["datalens"](training)
+        path.unlink() if unusable == "gone" else path.write_bytes(b"nothing")
+        return outcome
+
+    assert workshop.work(job_id, {"datalens": trained}) is ExitStatus.INTERRUPTED
+    assert_waits(workshop, job_id)
+    assert path.exists() == (unusable == "damaged"), "nobody makes another one"
+    path.write_bytes(whole)
+    path.chmod(0o600)
+    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+
+
 @pytest.mark.parametrize("paid", [False, True])
 def test_a_training_that_has_paid_waits_for_an_extractor_that_its_machine_lacks(workshop, paid):
     """Another one may have it. Whoever has paid for nothing learns at once that it cannot begin."""

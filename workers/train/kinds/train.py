@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.audit.receipts import keep_receipt
-from service.audit.signing import open_signing_key
+from service.audit.signing import SigningKeyUnusable, open_signing_key
 from service.db.base import release_id_of
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -26,7 +26,7 @@ from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
 from workers.train.held_budget import HeldBudget, arm_all
-from workers.train.orders import Context, Training, open_run, public_parts, read_keys, read_training
+from workers.train.orders import Context, NotHere, Training, open_run, public_parts, read_keys, read_training
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 
@@ -64,13 +64,22 @@ def run(context: Context) -> None:
 
 
 def publish(context: Context, release_id: str) -> None:
-    """Make a finished artifact a release: capture, release row and success in one transaction."""
+    """Make a finished artifact a release: capture, release row and success in one transaction.
+
+    Raises:
+        NotHere: this machine has no key to sign it with.
+        LedgerCorruption: the artifact is another job's, or its releases were not all paid for.
+    """
     storage, job_id = context.storage, context.attempt.job_id
     directory = storage.open(key_of(release_id))
     described = json.loads((directory / RELEASE_FILE).read_text(encoding="utf-8"))
     if described["job_id"] != job_id:
         raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
     released = journalled(storage, job_id)
+    try:
+        key = open_signing_key(context.settings.ledger_key_path)
+    except SigningKeyUnusable as error:
+        raise NotHere(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
         _require_charged(session, job_id, released)
@@ -82,7 +91,7 @@ def publish(context: Context, release_id: str) -> None:
         release_id=release_id,
         artifact_sha256=digest_directory(directory),
         artifact_dir=key_of(release_id),
-        key=open_signing_key(context.settings.ledger_key_path),
+        key=key,
         **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},
     )
     with transaction(context.factory, read_only=True) as session:
