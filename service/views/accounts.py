@@ -161,8 +161,8 @@ def cohorts(session: Session, seen: Payer) -> list[Payer]:
         seen: the account, as `read` shows it.
     """
     pairs = visible(session, FurtherDataset, select(Job.account_id, FurtherDataset.account_id).distinct())
-    # Outer, so that SQLite looks up the few jobs that are named there and does not go through all of them. Of what is no
-    # training's the pair has None beside one account, and reaches no other.
+    # Outer, so that SQLite looks up the few jobs that are named there and does not go through all of them. Where a row
+    # belongs to no training, the pair has None beside one account, and reaches no other.
     trainings = pairs.outerjoin(Job, and_(Job.id == FurtherDataset.job_id, Job.kind == TRAIN))
     read_together = session.execute(trainings).all()
     found, reached = set[str](), {seen.id}
