@@ -24,6 +24,7 @@ from service import installation, ledger
 from service.audit import anchors, arming, checkpoints, receipts
 from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
+from service.audit.restrictions import find_unrestricted, keep_ends, keep_restrictions
 from service.audit.rows import find_damage, find_missing_triggers
 from service.audit.signing import (
     SignatureRefused,
@@ -43,6 +44,7 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_directory, open_regular
 from service.storage.interface import Storage, StorageUnavailable, key_of
+from service.storage.restrictions import read_restrictions
 
 # The service reads no more than this by itself: ten seconds. Longer logs are read from the newest checkpoint on, whose
 # heads were verified when it was signed; the whole is for `obscura ledger verify`, from time to time.
@@ -102,9 +104,11 @@ def inspect_ledger(
         with transaction(factory, read_only=True) as session:
             journals = jobs_with_open_holds(session)
     folder = read_data_folder(storage, journals)
+    restricted = read_restrictions(storage)
     with transaction(factory, read_only=True, snapshot=True) as session:
         mismatch = list(installation.find_mismatch(session, settings, folder, mark))
         findings += find_forgotten(session, storage, folder)
+        findings += find_unrestricted(session, restricted)
         findings += find_missing_triggers(session)
         damage = list(find_damage(session)) if thorough else []
         trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before what it signs is committed
@@ -320,6 +324,8 @@ def _keep(settings: Settings, factory: SessionFactory) -> None:
     storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
     with transaction(factory, read_only=True) as session:
         receipts.keep_newest(session, storage)
+        keep_restrictions(session, storage)
+        keep_ends(session, storage)
         newest = checkpoints.newest_checkpoint(session)
     if newest is not None:
         checkpoints.keep_checkpoint(storage, newest, trusted)

@@ -20,7 +20,7 @@ from obscura.client.resources import OnEvent, Release, Sample, Sweep
 from obscura.client.verbs import Async, P, R, Sync, listed, verb
 from obscura.errors import WaitTimeout
 from obscura.stopping import in_thread
-from obscura.wire import job_schemas, schemas
+from obscura.wire import job_schemas, release_schemas, schemas, sweep_schemas
 from obscura.wire.formats import SampleFormat, UploadFormat
 
 __all__ = ["AsyncAccount", "AsyncDataset", "AsyncEvaluation", "AsyncJob", "AsyncRelease", "AsyncSample", "AsyncSweep"]
@@ -139,7 +139,7 @@ class AsyncMadeByJob(AsyncLive):
         return await self.refresh()
 
 
-class AsyncEvaluation(AsyncMadeByJob, job_schemas.EvaluationRecord):
+class AsyncEvaluation(AsyncMadeByJob, release_schemas.EvaluationRecord):
     """One measurement of a release on a public dataset."""
 
 
@@ -169,7 +169,7 @@ def unpacked(method: Sync[[Path | str], Path], format: SampleFormat) -> Async[[P
     return run
 
 
-class AsyncSample(AsyncMadeByJob, job_schemas.SampleRecord):
+class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
     """A set of synthetic images."""
 
     download = verb(Sample.download)
@@ -182,7 +182,7 @@ class AsyncSample(AsyncMadeByJob, job_schemas.SampleRecord):
     to_webdataset = drawn(Sample.to_webdataset, "webdataset")
 
 
-class AsyncRelease(AsyncLive, job_schemas.ReleaseRecord):
+class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
     """A published generator; sampling it costs nothing, for ever."""
 
     card = verb(Release.card)
@@ -199,7 +199,7 @@ class AsyncRelease(AsyncLive, job_schemas.ReleaseRecord):
     unshare = verb(Release.unshare)
 
 
-class AsyncSweep(_AsyncCancellable, job_schemas.SweepRecord):
+class AsyncSweep(_AsyncCancellable, sweep_schemas.SweepRecord):
     """A hyper-parameter search whose whole price was held at once."""
 
     best = verb(Sweep.best, AsyncRelease.of)

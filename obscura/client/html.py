@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from obscura.wire.budgets import UNIT_WORDS
-from obscura.wire.job_schemas import ReleaseRecord
+from obscura.wire.release_schemas import ReleaseRecord
 from obscura.wire.schemas import AccountRecord
 from obscura.wire.wording import show_epsilon, show_sure
 

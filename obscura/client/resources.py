@@ -18,7 +18,7 @@ from obscura.client.html import release_html
 from obscura.client.live import Live
 from obscura.client.transport import Transport
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
-from obscura.wire import job_schemas, share_schemas
+from obscura.wire import job_schemas, release_schemas, share_schemas, sweep_schemas
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
         return Release.read(self._transport, job.release_id)
 
 
-class Sweep(_Cancellable, job_schemas.SweepRecord):
+class Sweep(_Cancellable, sweep_schemas.SweepRecord):
     """A hyper-parameter search whose whole price was held at once."""
 
     PATH = "/v1/sweeps"
@@ -164,7 +164,7 @@ def _receipt(account_id: str | None) -> str:
     return "receipt" if account_id is None else f"receipt?account_id={quote(account_id, safe='')}"
 
 
-class Release(Live, job_schemas.ReleaseRecord):
+class Release(Live, release_schemas.ReleaseRecord):
     """A published generator; sampling it costs nothing, for ever."""
 
     PATH = "/v1/releases"
@@ -287,7 +287,7 @@ class Release(Live, job_schemas.ReleaseRecord):
         return Sample.bound(self._transport, content)
 
 
-class Evaluation(MadeByJob, job_schemas.EvaluationRecord):
+class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
     """One measurement of a release on a public dataset. It is read in the list of its release."""
 
     @classmethod
@@ -300,7 +300,7 @@ class Evaluation(MadeByJob, job_schemas.EvaluationRecord):
         return next(found for found in self.of_release(self._transport, self.release_id) if found.id == self.id)
 
 
-class Sample(MadeByJob, job_schemas.SampleRecord):
+class Sample(MadeByJob, release_schemas.SampleRecord):
     """A set of synthetic images."""
 
     PATH = "/v1/samples"

@@ -1,34 +1,19 @@
-"""What goes over the wire about plans, jobs, sweeps, and the releases, samples and evaluations that jobs make;
-see `obscura.wire.schemas`.
-"""
+"""What goes over the wire about plans and jobs; see `obscura.wire.schemas`."""
 
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pydantic import Field
 
-from obscura.wire.class_shares import SHARE_MAX, SHARE_MIN
-from obscura.wire.formats import SampleFormat
-from obscura.wire.schemas import (
-    ApiRecord,
-    ApiRequest,
-    Epsilon,
-    Identifier,
-    Minute,
-    Name,
-    Options,
-    Text,
-)
+from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Options, Text
 
-Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
-Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
-_is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
-_FURTHER: Any = Field(
+is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
+FURTHER: Any = Field(
     default_factory=list,
     max_length=15,
-    exclude_if=_is_empty,
+    exclude_if=is_empty,
     description="Private datasets that are read together with it as one, of the same or of other accounts. Every "
     "account pays the price at its own rate, all of them or none.",
 )
@@ -45,7 +30,7 @@ class PlanRequest(ApiRequest):
         default_factory=dict,
         description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value.",
     )
-    further_dataset_ids: list[Identifier] = _FURTHER
+    further_dataset_ids: list[Identifier] = FURTHER
 
 
 class PreviewRequest(PlanRequest):
@@ -72,30 +57,6 @@ class CancelRequest(ApiRequest):
         default=False,
         description="Publish nothing. Without it, a training that has charged publishes what it has, as incomplete.",
     )
-
-
-class TrialRequest(ApiRequest):
-    """One training of a sweep."""
-
-    options: Options = Field(
-        default_factory=dict,
-        description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value.",
-    )
-    epsilon: Epsilon | None = Field(default=None, description="Of this trial; absent: that of the sweep.")
-
-
-class SweepRequest(ApiRequest):
-    """Ask for a hyper-parameter search; the price of all its trials is held at once, or nothing is."""
-
-    name: Name = Field(description="For people.")
-    dataset_id: Identifier = Field(description="The labelled images.")
-    recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
-    epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
-    trials: list[TrialRequest] = Field(
-        min_length=2, max_length=64, description="Its trainings, in the order in which they run."
-    )
-    further_dataset_ids: list[Identifier] = _FURTHER
-    evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 
 
 class StageFacts(ApiRecord):
@@ -152,7 +113,7 @@ class PlanRecord(ApiRecord):
     budget: BudgetFacts = Field(description="The account before and after.")
     cohorts: list[PlannedCohort] = Field(
         default_factory=list,
-        exclude_if=_is_empty,
+        exclude_if=is_empty,
         description="Every account that would pay, where several datasets are read together; absent for one.",
     )
 
@@ -221,7 +182,7 @@ class PreviewRecord(ApiRecord):
     finished_at: Minute | None = Field(description="When it ended; null before.")
     further_dataset_ids: list[str] = Field(
         default_factory=list,
-        exclude_if=_is_empty,
+        exclude_if=is_empty,
         description="Datasets that the plan reads together with the first; absent for one.",
     )
 
@@ -274,79 +235,8 @@ class JobRecord(ApiRecord):
     finished_at: Minute | None = Field(description="When it ended; null before.")
     cohorts: list[JobCohort] = Field(
         default_factory=list,
-        exclude_if=_is_empty,
+        exclude_if=is_empty,
         description="Every account that pays, where several datasets are read together; absent for one.",
-    )
-
-
-class TrialFacts(ApiRecord):
-    """One training of a sweep: what it holds or has spent, and how good its release is on public data."""
-
-    job_id: str = Field(description="The job.")
-    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
-    options: dict[str, Any] = Field(
-        description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value."
-    )
-    epsilon: float = Field(description="Privacy loss at the account's delta.")
-    held_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
-    charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
-    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
-    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
-    accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
-    balanced_accuracy: dict[str, float] | None = Field(
-        default=None, description="Likewise, as a mean over the classes: rare classes count as much."
-    )
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    release_id: str | None = Field(description="The release.")
-    incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
-
-    @property
-    def compared_by(self) -> float | None:
-        """The balanced accuracy of the CNN; its accuracy where it was measured before there was a balanced one."""
-        return (self.balanced_accuracy or self.accuracy or {}).get("cnn")
-
-
-class SweepTotals(ApiRecord):
-    """Sums over the trials, in nano-units of mu^2 and, together, as epsilons at its delta."""
-
-    price_nano: int = Field(description="The price, in nano-units of mu^2.")
-    held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
-    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
-    returned_nano: int = Field(description="What returned to the account, in nano-units of mu^2.")
-    price_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
-    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
-
-
-class SweepCohort(ApiRecord):
-    """An account that pays for a search over several datasets."""
-
-    account_id: str = Field(description="The population whose budget pays.")
-    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
-    totals: SweepTotals = Field(description="Sums over the trials, at its own rate.")
-
-
-class SweepRecord(ApiRecord):
-    """A hyper-parameter search. Every trial is paid for; choosing the best by public data costs nothing more."""
-
-    id: str = Field(description="Its identifier, which never changes.")
-    name: str = Field(description="For people.")
-    account_id: str = Field(description="The population whose budget pays.")
-    dataset_id: str = Field(description="The labelled images.")
-    recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
-    state: str = Field(
-        description="`open` while a trial, or the evaluation of one, is queued or running; else `ended`."
-    )
-    trials: list[TrialFacts] = Field(description="Its trainings, in the order in which they run.")
-    totals: SweepTotals = Field(description="Sums over the trials.")
-    best_job_id: str | None = Field(
-        description="The trial with the highest balanced accuracy of the CNN on public data."
-    )
-    created_at: Minute = Field(description="When it was made.")
-    cohorts: list[SweepCohort] = Field(
-        default_factory=list,
-        exclude_if=_is_empty,
-        description="Every account that pays, where several datasets are read together; absent for one. The other "
-        "figures are those of the first.",
     )
 
 
@@ -360,142 +250,3 @@ class EventRecord(ApiRecord):
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     release_id: str | None = Field(description="The release.")
     sample_id: str | None = Field(description="The drawing; null for other jobs.")
-
-
-class HistogramFacts(ApiRecord):
-    """How many units each class has, as released: exact counts with noise."""
-
-    classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
-    counts: list[int] = Field(description="The noisy counts, at least 0 and at most what was declared.")
-    noisy_counts: list[int] = Field(description="As the mechanism released them: unbiased, possibly below 0.")
-    standard_error: float = Field(description="Of each noisy count.")
-
-
-class MadeFacts(ApiRecord):
-    """Of one stage: noisy releases that were made, and that were planned."""
-
-    made: int = Field(description="Noisy releases that were made.")
-    planned: int = Field(description="Noisy releases that were planned.")
-
-
-class IncompleteFacts(ApiRecord):
-    """How much of its plan a training had made when it ended early. The guarantee is that of what was made."""
-
-    reason: str = Field(description="`cancelled`, or the code of a failure.")
-    share: float = Field(description="Of the planned noisy releases, rounded down.")
-    made: int = Field(description="Noisy releases that were made.")
-    planned: int = Field(description="Noisy releases that were planned.")
-    stages: dict[str, MadeFacts] = Field(description="How many were made and planned, by stage.")
-
-
-class ReleaseRecord(ApiRecord):
-    """What a training has published. Sampling a generator costs nothing, for ever."""
-
-    id: str = Field(description="Its identifier, which never changes.")
-    kind: str = Field(description="`generator` (images can be drawn from it), `classifier` or `histogram`.")
-    job_id: str = Field(description="The job.")
-    account_id: str = Field(description="The population whose budget pays.")
-    dataset_id: str = Field(description="The labelled images.")
-    name: str = Field(description="For people.")
-    artifact_sha256: str = Field(description="SHA-256 over the files that were published.")
-    summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
-    incomplete: IncompleteFacts | None = Field(description="Of a training that ended before its plan.")
-    histogram: HistogramFacts | None = Field(description="The counts of a histogram.")
-    project_id: str = Field(
-        description="The department that has trained it: another one than yours shares it with you."
-    )
-    created_at: Minute = Field(description="When it was made.")
-
-
-class EvaluationRequest(ApiRequest):
-    """Measure a release on a public dataset with the classes and the shape of the training's. It costs nothing."""
-
-    dataset_id: Identifier = Field(description="The labelled images.")
-    samples: int | None = Field(
-        default=None, ge=1, description="Synthetic images that classifiers are trained on; for generators alone."
-    )
-    seed: int | None = Field(default=None, ge=0, lt=2**63, description="Public; of the samples and the classifiers.")
-
-
-class LikenessFacts(ApiRecord):
-    """How alike synthetic and public images are, as one named extractor sees them."""
-
-    extractor: str = Field(
-        description="What described the images. Distances compare only where it, the dataset and the number of images "
-        "are the same; only those of the usual Inception network are FIDs."
-    )
-    frechet_distance: float = Field(description="Between the Gaussians of both sets of features; 0 of equal sets.")
-    precision: float = Field(description="Share of the synthetic images that lie where real ones do.")
-    recall: float = Field(description="Share of the real images that lie where synthetic ones do.")
-    images: int = Field(description="So many of each side were compared.")
-
-
-class EvaluationRecord(ApiRecord):
-    """One measurement of a release on a public dataset; its state is its job's."""
-
-    id: str = Field(description="Its identifier, which never changes.")
-    release_id: str = Field(description="The release.")
-    job_id: str = Field(description="The job.")
-    dataset_id: str = Field(description="The labelled images.")
-    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
-    samples: int | None = Field(description="Synthetic images that were measured; null for what is no generator.")
-    seed: int = Field(description="Public: the same request gives the same result.")
-    accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")
-    balanced_accuracy: dict[str, float] | None = Field(
-        description="Mean over the classes of what is recognised of each, by classifier: rare classes count as much."
-    )
-    accuracy_by_class: dict[str, float] | None = Field(
-        description="What is recognised of each class with images, by the CNN or the released classifier."
-    )
-    likeness: LikenessFacts | None = Field(description="Of a generator: how alike its images and the public ones are.")
-    accuracy_warm_start_only: dict[str, float] | None = Field(
-        description="In [0, 1], by the warm start alone, where a recipe has one."
-    )
-    accuracy_real: float | None = Field(
-        description="Of the CNN where it learns half of the public images and is tested on the others; of a generator."
-    )
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    created_at: Minute = Field(description="When it was made.")
-    finished_at: Minute | None = Field(description="When it ended; null before.")
-
-
-class SampleRequest(ApiRequest):
-    """Draw synthetic images from a release. The seed is public: the same request gives the same bytes."""
-
-    count: int = Field(ge=1, description="Number of images.")
-    classes: list[Text] | None = Field(
-        default=None, min_length=1, max_length=1000, description="Names of the classes, in the order of their labels."
-    )
-    proportions: Proportions | Literal["stated"] | None = Field(
-        default=None,
-        description="In place of `classes`: how often each class comes, by its name, as numbers of which only ratios "
-        "count. A class that is not named is not drawn. `stated`: as the training's option `class_shares` says. "
-        "Absent: all classes come equally often.",
-    )
-    seed: int = Field(ge=0, lt=2**63, description="Public: the same request gives the same result.")
-    format: SampleFormat = Field(description="Kind of file.")
-
-
-class SampleRecord(ApiRecord):
-    """A set of synthetic images, ready for download once its job has succeeded."""
-
-    id: str = Field(description="Its identifier, which never changes.")
-    release_id: str = Field(description="The release.")
-    job_id: str = Field(description="The job.")
-    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
-    count: int = Field(description="Number of images.")
-    classes: list[str] | None = Field(description="Names of the classes, in the order of their labels.")
-    proportions: dict[str, float] | None = Field(
-        default=None, description="How often each class was asked to come; null where all came equally often."
-    )
-    seed: int = Field(description="Public: the same request gives the same result.")
-    format: str = Field(description="Kind of file.")
-    sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")
-    bytes: int | None = Field(description="Size of the file.")
-    removed_at: Minute | None = Field(
-        default=None,
-        exclude_if=_is_empty,
-        description="When the file was removed, as the operator's retention says; absent while it is there.",
-    )
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    created_at: Minute = Field(description="When it was made.")

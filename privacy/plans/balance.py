@@ -1,7 +1,7 @@
 """What a plan says of classes that have unlike numbers of records: from a balance that the owner states, and the noise.
 
 The stated balance is public and is never read off private records. It changes no noise and no price: it tells which
-classes the noise drowns, and previews draw their stand-in in it.
+classes the noise drowns, and the public images on which a plan is tried are drawn in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from privacy.plans.plan import Plan, PublicFacts
 
 NAMED_MAX = 6  # classes that a note names
 STATE_IT = "State it with --class-shares (the option class_shares), and the plan says which classes that drowns."
-TRY_IT = "How few records of a class are enough is not known of this recipe: a preview with --class-shares tells."
+TRY_IT = "How few records of a class are enough is not known of this recipe: try it first, with --class-shares."
 
 
 class SharesConfig(RecipeConfig):
@@ -30,7 +30,7 @@ class SharesConfig(RecipeConfig):
         max_length=TEXT_MAX,
         description="How many records each class is likely to have, as its owner states without looking: "
         "`normal=2000,sick=20`, or numbers in the order of the labels. Only ratios count. Plans warn of classes that "
-        "noise drowns, and previews draw their stand-in so. Empty: even classes are assumed.",
+        "noise drowns, and the public images on which a plan is tried are drawn so. Empty: even classes are assumed.",
     )
 
     def stated_shares(self, classes: Sequence[str]) -> dict[str, float] | None:

@@ -53,6 +53,7 @@ class FindingCode(enum.StrEnum):
     JOURNAL_AHEAD = "journal_ahead"
     RELEASE_UNKNOWN = "release_unknown"
     SAMPLE_UNKNOWN = "sample_unknown"
+    RESTRICTION_FORGOTTEN = "restriction_forgotten"
     RESTORED = "restored"
     # The verification itself, and what it stands on
     NOT_VERIFIABLE = "not_verifiable"

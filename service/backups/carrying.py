@@ -30,6 +30,7 @@ from service.audit.data_folder import (
 )
 from service.audit.findings import FindingCode, Report
 from service.audit.receipts import check_receipt, kept_receipts
+from service.audit.restrictions import forgotten, keep_restrictions
 from service.audit.shortfalls import limit_without
 from service.audit.signing import RECEIPTS, document_in, trusted_keys
 from service.backups.manifest import BackupRefused
@@ -40,6 +41,7 @@ from service.inspection import follow_up, inspect_ledger
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage
+from service.storage.restrictions import Restriction, read_restrictions
 
 _CARRIED = {  # what is found where a database is older than its files, and nothing else is wrong
     FindingCode.JOURNAL_UNKNOWN,
@@ -49,6 +51,7 @@ _CARRIED = {  # what is found where a database is older than its files, and noth
     FindingCode.OLDER_THAN_RECEIPT,
     FindingCode.OLDER_THAN_CHECKPOINT,
     FindingCode.CHECKPOINT_MISSING,
+    FindingCode.RESTRICTION_FORGOTTEN,
 }
 
 
@@ -88,7 +91,7 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
         str(statement["account"]["id"]): statement["entry"]
         for statement in (check_receipt(document_in(content), trusted) for content in kept_receipts(storage).values())
     }
-    folder = read_data_folder(storage)
+    folder, restricted = read_data_folder(storage), read_restrictions(storage)
     stamp = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     with transaction(factory) as session:
         unknown = unknown_to(session, folder)
@@ -107,11 +110,14 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
             account = _account(session, account_id)
             together[account_id] = max(together[account_id], spent_nano - account.spent_nano)
         taken = {account_id: nano for account_id, nano in together.items() if nano > 0}
-        limits = {account_id: _lower(session, account_id, nano, stamp, now) for account_id, nano in taken.items()}
+        limits = {}
         for before in folder.carried:  # in the database that was lost
             for account_id, nano in carried.forgotten(session, before):
                 limits[account_id] = _lower(session, account_id, nano, before.stamp, now)
                 together[account_id] += nano
+        for account_id, restriction in forgotten(session, restricted).items():  # there, too: both have been taken off
+            limits[account_id] = _restrict(session, account_id, restriction, now)
+        limits |= {account_id: _lower(session, account_id, nano, stamp, now) for account_id, nano in taken.items()}
         for job_id in missing.keys() - unknown.journals:
             _discard(session, job_id, now)
         since = published_since(session, folder, missing).values()
@@ -121,6 +127,8 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
         note = carried.Note(stamp, taken, keys)
         if taken:
             carried.write_note(storage, note)
+    with transaction(factory, read_only=True) as session:
+        keep_restrictions(session, storage)
     aside = [_move(storage, key, stamp) for key in keys]
     if taken:
         carried.write_note(storage, replace(note, keys=()))
@@ -173,6 +181,17 @@ def _lower(session: Session, account_id: str, nano: int, stamp: str, now: dateti
     if epsilon == EPSILON_LEAST:
         ledger.set_frozen(session, account_id=account_id, frozen=True, reason=reason, now=now)
     return epsilon
+
+
+def _restrict(session: Session, account_id: str, restriction: Restriction, now: datetime) -> float:
+    """Lower a limit, and freeze an account, as people had done after the backup."""
+    facts: Any = {"account_id": account_id, "reason": "decided after the backup that was restored", "now": now}
+    account = _account(session, account_id)
+    if restriction.epsilon < account.epsilon:
+        account = ledger.lower_limit(session, epsilon=restriction.epsilon, **facts)
+    if restriction.frozen:
+        account = ledger.set_frozen(session, frozen=True, **facts)
+    return account.epsilon
 
 
 def _discard(session: Session, job_id: str, now: datetime) -> None:

@@ -16,27 +16,29 @@ from pathlib import Path
 
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import make_url, select
+from sqlalchemy import delete, make_url, select
 
 from obscura.private_files import make_private_folder
 from obscura.wire.words import UNFINISHED as UNFINISHED_STATES
-from service import installation, jobs
+from service import installation, jobs, restrictions
 from service.audit.arming import stop_arming
 from service.audit.findings import Finding, FindingCode, Report
 from service.audit.signing import trusted_keys
 from service.backups.databases import put_back, require_empty
 from service.backups.manifest import DATABASES, FILES, KEYS, BackupRefused, Manifest, copy_file, read_manifest
+from service.db.access_tables import SignIn
 from service.db.job_tables import Job
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.inspection import follow_up, inspect_ledger
+from service.recording import recorded
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_file
 from service.storage.interface import Storage
 
-_SHELVES = ("datasets", "journals", "receipts", "releases", "samples")
-_JOURNALS = "journals"
+_SHELVES = ("datasets", "journals", "receipts", "releases", "restrictions", "samples")
+_GROWS = ".jsonl"  # ends the names of files that are appended to
 _RESTORED = (
     "The database was restored from a backup of {}. What was spent after that is not in it, and would be spent again: "
     "for each account lower the limit by what may have been spent since, or freeze it; then `obscura ledger verify "
@@ -85,6 +87,9 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     engine = make_engine(settings.database_url, pool_size=2)
     try:
         factory = make_session_factory(engine)
+        restrictions.recall(settings, recorded(factory, settings.audit_log, lambda: now), now=now)
+        with transaction(factory) as session:
+            session.execute(delete(SignIn))  # somebody may have signed out since
         discarded = 0
         if not keep_files:
             discarded = _stop(factory, manifest, now=now)
@@ -122,7 +127,7 @@ def _by_key(manifest: Manifest) -> Iterator[tuple[str, list[str]]]:
 
 
 def _publish(storage: Storage, backup: Path, key: str, paths: list[str]) -> None:
-    if key.startswith(f"{_JOURNALS}/"):  # attempts append to it
+    if key.endswith(_GROWS):
         storage.append(key, (backup / paths[0]).read_bytes())
         return
     if paths == [f"{FILES}/{key}"]:

@@ -61,7 +61,7 @@ def restore(
     ] = False,
     carry_forward: Annotated[
         bool,
-        typer.Option("--carry-forward", help="Take off the limits what the files show to be spent since the backup."),
+        typer.Option("--carry-forward", help="Lower limits and freeze accounts by what the files show since."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -110,10 +110,11 @@ def _advise(output: Output, settings: Settings, made_at: str, stops: list[str]) 
         output.notice(
             "The database is older than its files, and trainings are stopped: --carry-forward, or backups.md."
         )
-    output.notice(
-        f"What people have decided after {made_at} is not in it either, and no file tells of it: lower limits again, "
-        "freeze and close accounts again, revoke keys again, and have subjects withdraw again."
-    )
+    if "restored" in stops:
+        output.notice(
+            f"What people have decided after {made_at} is not in it either, and no file tells of it: lower limits "
+            "again, freeze and close accounts again, revoke keys again, and have subjects withdraw again."
+        )
     if not (settings.keys_path / "fingerprints.key").is_file():
         output.notice(f"No keys of datasets lie in {settings.keys_path}: bring them back before the service starts.")
 

@@ -7,7 +7,7 @@ import math
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from service import admins, decisions, jobs, ledger
+from service import admins, decisions, jobs, ledger, restrictions
 from service.access import Principal, Scope, visible
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
@@ -41,14 +41,14 @@ def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> R
 @router.post("/accounts/{account_id}/close")
 def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
     """Take no new dataset or upload."""
-    dashboard.do(ledger.set_closed, account_id, closed=True)
+    dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=True)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/reopen")
 def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
     """Take new data again."""
-    dashboard.do(ledger.set_closed, account_id, closed=False)
+    dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=False)
     return _back_to_account(account_id)
 
 

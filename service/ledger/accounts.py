@@ -20,7 +20,7 @@ from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT
-from service.db.session import is_duplicate
+from service.db.session import changed, is_duplicate
 from service.errors import (
     AccountClosed,
     AccountFrozen,
@@ -259,6 +259,7 @@ def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
     if account.closed != closed:
         account.closed = closed
         close_account(session, account_id, closed)
+        changed(session, account_id)
     return account
 
 

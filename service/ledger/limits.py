@@ -17,6 +17,7 @@ from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from service import decisions
 from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.session import changed
 from service.errors import Conflict, InvalidInput, short_reason
 from service.ledger.accounts import filter_of
 from service.ledger.chain import utc_text
@@ -133,6 +134,7 @@ def set_frozen(
     if not frozen and account.spent_nano + account.held_nano > account.capacity_nano:
         raise Conflict(f"Account *{account.name}* has spent and held more than its limit allows; it stays frozen.")
     append(session, account, EntryKind.FREEZE, details=details, also={"frozen": frozen}, now=now)
+    changed(session, account_id)
     return account
 
 
@@ -157,6 +159,7 @@ def _set_limit(
         also={"epsilon": limit.epsilon, "rate": limit.rate, "base": limit.base, "frozen": frozen},
         now=now,
     )
+    changed(session, account.id)
 
 
 def _filter_at(account: Account, epsilon: float, change: str) -> Filter:

@@ -11,13 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, select, text
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import (
-    FINAL_STATES,
-    EventRecord,
-    JobCohort,
-    JobRecord,
-    ProgressFacts,
-)
+from obscura.wire.job_schemas import FINAL_STATES, EventRecord, JobCohort, JobRecord, ProgressFacts
 from obscura.wire.schemas import record_of, to_the_minute
 from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger

@@ -11,13 +11,7 @@ from sqlalchemy import ColumnElement, Row, select
 from sqlalchemy.orm import Session, joinedload
 from sqlalchemy.orm.interfaces import ORMOption
 
-from obscura.wire.job_schemas import (
-    EvaluationRecord,
-    HistogramFacts,
-    IncompleteFacts,
-    ReleaseRecord,
-    SampleRecord,
-)
+from obscura.wire.release_schemas import EvaluationRecord, HistogramFacts, IncompleteFacts, ReleaseRecord, SampleRecord
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.share_schemas import ShareRecord, ShareRequestRecord
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility

@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import FINAL_STATES, JobCohort, SweepCohort, SweepRecord, SweepTotals, TrialFacts
+from obscura.wire.job_schemas import FINAL_STATES, JobCohort
 from obscura.wire.schemas import to_the_minute
+from obscura.wire.sweep_schemas import SweepCohort, SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.words import TRAIN, HoldState
 from service.access import find, visible
 from service.db.dataset_tables import Dataset

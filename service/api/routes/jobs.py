@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import (
-    FINAL_STATES,
-    CancelRequest,
-    JobRecord,
-    PlanRecord,
-    PlanRequest,
-    SweepRecord,
-    SweepRequest,
-)
+from obscura.wire.job_schemas import FINAL_STATES, CancelRequest, JobRecord, PlanRecord, PlanRequest
 from obscura.wire.schemas import Identifier, Page
+from obscura.wire.sweep_schemas import SweepRecord, SweepRequest
 from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES
 from service import auth, jobs

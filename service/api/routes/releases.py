@@ -11,11 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from obscura.wire import formats
-from obscura.wire.job_schemas import (
-    FINAL_STATES,
-    EvaluationRecord,
-    ReleaseRecord,
-)
+from obscura.wire.job_schemas import FINAL_STATES
+from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights

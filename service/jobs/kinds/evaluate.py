@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, undefer
 
-from obscura.wire.job_schemas import EvaluationRecord, EvaluationRequest
+from obscura.wire.release_schemas import EvaluationRecord, EvaluationRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind
 from privacy.plans.registry import plan_from_json

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.class_shares import AS_STATED, checked_class_shares, read_class_shares
-from obscura.wire.job_schemas import SampleRecord, SampleRequest
+from obscura.wire.release_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind, SampleFormat
 from service import ledger

@@ -1,0 +1,156 @@
+"""What goes over the wire about releases, and the samples and evaluations that are made of them; see
+`obscura.wire.schemas`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from obscura.wire.class_shares import SHARE_MAX, SHARE_MIN
+from obscura.wire.formats import SampleFormat
+from obscura.wire.job_schemas import FailureFacts, is_empty
+from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Text
+
+Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
+Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
+
+
+class HistogramFacts(ApiRecord):
+    """How many units each class has, as released: exact counts with noise."""
+
+    classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
+    counts: list[int] = Field(description="The noisy counts, at least 0 and at most what was declared.")
+    noisy_counts: list[int] = Field(description="As the mechanism released them: unbiased, possibly below 0.")
+    standard_error: float = Field(description="Of each noisy count.")
+
+
+class MadeFacts(ApiRecord):
+    """Of one stage: noisy releases that were made, and that were planned."""
+
+    made: int = Field(description="Noisy releases that were made.")
+    planned: int = Field(description="Noisy releases that were planned.")
+
+
+class IncompleteFacts(ApiRecord):
+    """How much of its plan a training had made when it ended early. The guarantee is that of what was made."""
+
+    reason: str = Field(description="`cancelled`, or the code of a failure.")
+    share: float = Field(description="Of the planned noisy releases, rounded down.")
+    made: int = Field(description="Noisy releases that were made.")
+    planned: int = Field(description="Noisy releases that were planned.")
+    stages: dict[str, MadeFacts] = Field(description="How many were made and planned, by stage.")
+
+
+class ReleaseRecord(ApiRecord):
+    """What a training has published. Sampling a generator costs nothing, for ever."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    kind: str = Field(description="`generator` (images can be drawn from it), `classifier` or `histogram`.")
+    job_id: str = Field(description="The job.")
+    account_id: str = Field(description="The population whose budget pays.")
+    dataset_id: str = Field(description="The labelled images.")
+    name: str = Field(description="For people.")
+    artifact_sha256: str = Field(description="SHA-256 over the files that were published.")
+    summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
+    incomplete: IncompleteFacts | None = Field(description="Of a training that ended before its plan.")
+    histogram: HistogramFacts | None = Field(description="The counts of a histogram.")
+    project_id: str = Field(
+        description="The department that has trained it: another one than yours shares it with you."
+    )
+    created_at: Minute = Field(description="When it was made.")
+
+
+class EvaluationRequest(ApiRequest):
+    """Measure a release on a public dataset with the classes and the shape of the training's. It costs nothing."""
+
+    dataset_id: Identifier = Field(description="The labelled images.")
+    samples: int | None = Field(
+        default=None, ge=1, description="Synthetic images that classifiers are trained on; for generators alone."
+    )
+    seed: int | None = Field(default=None, ge=0, lt=2**63, description="Public; of the samples and the classifiers.")
+
+
+class LikenessFacts(ApiRecord):
+    """How alike synthetic and public images are, as one named extractor sees them."""
+
+    extractor: str = Field(
+        description="What described the images. Distances compare only where it, the dataset and the number of images "
+        "are the same; only those of the usual Inception network are FIDs."
+    )
+    frechet_distance: float = Field(description="Between the Gaussians of both sets of features; 0 of equal sets.")
+    precision: float = Field(description="Share of the synthetic images that lie where real ones do.")
+    recall: float = Field(description="Share of the real images that lie where synthetic ones do.")
+    images: int = Field(description="So many of each side were compared.")
+
+
+class EvaluationRecord(ApiRecord):
+    """One measurement of a release on a public dataset; its state is its job's."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    release_id: str = Field(description="The release.")
+    job_id: str = Field(description="The job.")
+    dataset_id: str = Field(description="The labelled images.")
+    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    samples: int | None = Field(description="Synthetic images that were measured; null for what is no generator.")
+    seed: int = Field(description="Public: the same request gives the same result.")
+    accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")
+    balanced_accuracy: dict[str, float] | None = Field(
+        description="Mean over the classes of what is recognised of each, by classifier: rare classes count as much."
+    )
+    accuracy_by_class: dict[str, float] | None = Field(
+        description="What is recognised of each class with images, by the CNN or the released classifier."
+    )
+    likeness: LikenessFacts | None = Field(description="Of a generator: how alike its images and the public ones are.")
+    accuracy_warm_start_only: dict[str, float] | None = Field(
+        description="In [0, 1], by the warm start alone, where a recipe has one."
+    )
+    accuracy_real: float | None = Field(
+        description="Of the CNN where it learns half of the public images and is tested on the others; of a generator."
+    )
+    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
+    created_at: Minute = Field(description="When it was made.")
+    finished_at: Minute | None = Field(description="When it ended; null before.")
+
+
+class SampleRequest(ApiRequest):
+    """Draw synthetic images from a release. The seed is public: the same request gives the same bytes."""
+
+    count: int = Field(ge=1, description="Number of images.")
+    classes: list[Text] | None = Field(
+        default=None, min_length=1, max_length=1000, description="Names of the classes, in the order of their labels."
+    )
+    proportions: Proportions | Literal["stated"] | None = Field(
+        default=None,
+        description="In place of `classes`: how often each class comes, by its name, as numbers of which only ratios "
+        "count. A class that is not named is not drawn. `stated`: as the training's option `class_shares` says. "
+        "Absent: all classes come equally often.",
+    )
+    seed: int = Field(ge=0, lt=2**63, description="Public: the same request gives the same result.")
+    format: SampleFormat = Field(description="Kind of file.")
+
+
+class SampleRecord(ApiRecord):
+    """A set of synthetic images, ready for download once its job has succeeded."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    release_id: str = Field(description="The release.")
+    job_id: str = Field(description="The job.")
+    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    count: int = Field(description="Number of images.")
+    classes: list[str] | None = Field(description="Names of the classes, in the order of their labels.")
+    proportions: dict[str, float] | None = Field(
+        default=None, description="How often each class was asked to come; null where all came equally often."
+    )
+    seed: int = Field(description="Public: the same request gives the same result.")
+    format: str = Field(description="Kind of file.")
+    sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")
+    bytes: int | None = Field(description="Size of the file.")
+    removed_at: Minute | None = Field(
+        default=None,
+        exclude_if=is_empty,
+        description="When the file was removed, as the operator's retention says; absent while it is there.",
+    )
+    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
+    created_at: Minute = Field(description="When it was made.")

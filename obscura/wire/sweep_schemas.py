@@ -1,0 +1,105 @@
+"""What goes over the wire about hyper-parameter searches; see `obscura.wire.schemas`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from obscura.wire.job_schemas import FURTHER, FailureFacts, is_empty
+from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Name, Options, Text
+
+
+class TrialRequest(ApiRequest):
+    """One training of a sweep."""
+
+    options: Options = Field(
+        default_factory=dict,
+        description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value.",
+    )
+    epsilon: Epsilon | None = Field(default=None, description="Of this trial; absent: that of the sweep.")
+
+
+class SweepRequest(ApiRequest):
+    """Ask for a hyper-parameter search; the price of all its trials is held at once, or nothing is."""
+
+    name: Name = Field(description="For people.")
+    dataset_id: Identifier = Field(description="The labelled images.")
+    recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
+    trials: list[TrialRequest] = Field(
+        min_length=2, max_length=64, description="Its trainings, in the order in which they run."
+    )
+    further_dataset_ids: list[Identifier] = FURTHER
+    evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
+
+
+class TrialFacts(ApiRecord):
+    """One training of a sweep: what it holds or has spent, and how good its release is on public data."""
+
+    job_id: str = Field(description="The job.")
+    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    options: dict[str, Any] = Field(
+        description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value."
+    )
+    epsilon: float = Field(description="Privacy loss at the account's delta.")
+    held_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
+    charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
+    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
+    accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
+    balanced_accuracy: dict[str, float] | None = Field(
+        default=None, description="Likewise, as a mean over the classes: rare classes count as much."
+    )
+    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
+    release_id: str | None = Field(description="The release.")
+    incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
+
+    @property
+    def compared_by(self) -> float | None:
+        """The balanced accuracy of the CNN; its accuracy where it was measured before there was a balanced one."""
+        return (self.balanced_accuracy or self.accuracy or {}).get("cnn")
+
+
+class SweepTotals(ApiRecord):
+    """Sums over the trials, in nano-units of mu^2 and, together, as epsilons at its delta."""
+
+    price_nano: int = Field(description="The price, in nano-units of mu^2.")
+    held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
+    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    returned_nano: int = Field(description="What returned to the account, in nano-units of mu^2.")
+    price_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
+    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
+
+
+class SweepCohort(ApiRecord):
+    """An account that pays for a search over several datasets."""
+
+    account_id: str = Field(description="The population whose budget pays.")
+    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
+    totals: SweepTotals = Field(description="Sums over the trials, at its own rate.")
+
+
+class SweepRecord(ApiRecord):
+    """A hyper-parameter search. Every trial is paid for; choosing the best by public data costs nothing more."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    name: str = Field(description="For people.")
+    account_id: str = Field(description="The population whose budget pays.")
+    dataset_id: str = Field(description="The labelled images.")
+    recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    state: str = Field(
+        description="`open` while a trial, or the evaluation of one, is queued or running; else `ended`."
+    )
+    trials: list[TrialFacts] = Field(description="Its trainings, in the order in which they run.")
+    totals: SweepTotals = Field(description="Sums over the trials.")
+    best_job_id: str | None = Field(
+        description="The trial with the highest balanced accuracy of the CNN on public data."
+    )
+    created_at: Minute = Field(description="When it was made.")
+    cohorts: list[SweepCohort] = Field(
+        default_factory=list,
+        exclude_if=is_empty,
+        description="Every account that pays, where several datasets are read together; absent for one. The other "
+        "figures are those of the first.",
+    )
