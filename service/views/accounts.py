@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import accumulate, groupby
 from typing import Self
 
-from sqlalchemy import select, text, tuple_
+from sqlalchemy import and_, select, text, tuple_
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord, record_of
@@ -161,7 +161,9 @@ def cohorts(session: Session, seen: Payer) -> list[Payer]:
         seen: the account, as `read` shows it.
     """
     pairs = visible(session, FurtherDataset, select(Job.account_id, FurtherDataset.account_id).distinct())
-    trainings = pairs.join(Job, Job.id == FurtherDataset.job_id).where(Job.kind == TRAIN)
+    # Outer, so that SQLite looks up the few jobs that are named there and does not go through all of them. Where a row
+    # belongs to no training, the pair has None beside one account, and reaches no other.
+    trainings = pairs.outerjoin(Job, and_(Job.id == FurtherDataset.job_id, Job.kind == TRAIN))
     read_together = session.execute(trainings).all()
     found, reached = set[str](), {seen.id}
     while reached - found:
