@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service import decisions, jobs, ledger
-from service.audit.signing import SigningKey
+from service.audit.signing import SigningKey, make_signing_key
 from service.db.prepared import Prepared
 from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
@@ -67,7 +67,8 @@ class Place:
 
     def __post_init__(self) -> None:
         self.factory = make_session_factory(self.engine)
-        (self.settings.keys_path / "datasets").mkdir(parents=True, exist_ok=True)  # else jobs wait for its disk
+        (self.settings.keys_path / "datasets").mkdir(parents=True, exist_ok=True)
+        make_signing_key(self.settings.ledger_key_path)  # else jobs wait for the disk of the keys
 
         @event.listens_for(self.engine, "before_cursor_execute")
         def burn(*_: Any) -> None:
