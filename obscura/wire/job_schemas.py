@@ -24,6 +24,7 @@ from obscura.wire.schemas import (
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
+TRIALS_MIN, TRIALS_MAX = 2, 64  # of a sweep
 _is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
 _FURTHER: Any = Field(
     default_factory=list,
@@ -92,7 +93,7 @@ class SweepRequest(ApiRequest):
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
     trials: list[TrialRequest] = Field(
-        min_length=2, max_length=64, description="Its trainings, in the order in which they run."
+        min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="Its trainings, in the order in which they run."
     )
     further_dataset_ids: list[Identifier] = _FURTHER
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
@@ -405,6 +406,12 @@ class ReleaseRecord(ApiRecord):
         description="The department that has trained it: another one than yours shares it with you."
     )
     created_at: Minute = Field(description="When it was made.")
+    further_dataset_ids: list[str] = Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="Private datasets that its training read together with it; absent where there were none, and for "
+        "other projects.",
+    )
 
 
 class EvaluationRequest(ApiRequest):
