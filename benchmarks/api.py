@@ -56,6 +56,8 @@ VARIANTS = {
 VARIANTS |= {f"/v1/{name}": ["?limit=200"] for name in ("datasets", "releases", "sweeps", "keys", "limit-requests")}
 VARIANTS |= {"/jobs": ["?state=succeeded&recipe=datalens"], "/datasets": ["?q=pictures&state=ready"]}
 VARIANTS |= {"/v1/accounts/{account_id}/entries": ["?limit=200"]}
+_SEARCH = "?recipe=datalens&epsilon=0.1&shown=datalens&vary=teachers&values="
+VARIANTS["/train"] = [_SEARCH + ",".join(map(str, range(100, 100 + trials))) for trials in (2, 20)]
 
 
 def routes() -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -26,9 +24,9 @@ from obscura.cli.connection import (
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import confirm
 from obscura.client import Client, Sweep
+from obscura.wire.grids import GridRefused, trials_of
 
 sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
-TRIALS_MAX = 64
 COLUMNS = (
     "name", "id", "recipe", "state", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "best_job_id",
     "created_at",
@@ -56,7 +54,10 @@ def sweep(
     grid: Annotated[
         list[str],
         typer.Option(
-            "--grid", "-g", metavar="NAME=VALUE,VALUE,...", help="Values to try; several grids give all combinations."
+            "--grid",
+            "-g",
+            metavar="NAME=VALUE,VALUE,...",
+            help="Values to try of an option, or of epsilon; several grids give all combinations.",
         ),
     ],
     option: OptionPairs = None,
@@ -74,8 +75,10 @@ def sweep(
     Of several datasets, which every trial reads together, each account pays that.
     """
     with connected(context, as_json) as (client, output):
-        fixed = recipe_options(option, preset)
-        trials = [{"options": fixed | chosen} for chosen in combinations(grid)]
+        try:
+            trials = trials_of(grid, recipe_options(option, preset))
+        except GridRefused as error:
+            raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name. {error}", Exit.USAGE) from None
         dataset_id, *further = [resolve_dataset(client, each) for each in dataset]
         made = client.sweep_over(
             dataset_id,
@@ -126,25 +129,6 @@ def cancel_sweep(
         show(output, found.cancel(discard=discard))
 
 
-def combinations(grids: list[str]) -> list[dict[str, Any]]:
-    """Return every combination of the values of `name=value,value,...` or `name=[JSON, ...]`.
-
-    Raises:
-        CliError: A grid has no values, a name occurs twice, or there are too few or too many combinations.
-    """
-    values: dict[str, list[Any]] = {}
-    for grid in grids:
-        name, equals, text = grid.partition("=")
-        if not equals or not name or not text or name in values:
-            raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name, not {grid!r}.", Exit.USAGE)
-        listed = _json(text)
-        values[name] = listed if isinstance(listed, list) else [_json(part) for part in text.split(",")]
-    found = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
-    if not 2 <= len(found) <= TRIALS_MAX:
-        raise CliError(f"The grids give {len(found)} trials; a sweep has 2 to {TRIALS_MAX}.", Exit.USAGE)
-    return found
-
-
 def follow(output: Output, made: Sweep) -> Sweep:
     """Wait for all trials, saying how many have ended; Ctrl-C leaves the sweep running."""
     output.notice(f"Sweep {made.id}. Stop watching with Ctrl-C; the trials go on.")
@@ -176,10 +160,3 @@ def show(output: Output, sweep: Sweep) -> None:
     if sweep.cohorts:
         output.rows(sweep.cohorts, COHORT_COLUMNS, "accounts")
     output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -60,6 +60,12 @@ class ReleaseRecord(ApiRecord):
         description="The department that has trained it: another one than yours shares it with you."
     )
     created_at: Minute = Field(description="When it was made.")
+    further_dataset_ids: list[str] = Field(
+        default_factory=list,
+        exclude_if=is_empty,
+        description="Private datasets that its training read together with it; absent where there were none, and for "
+        "other projects.",
+    )
 
 
 class EvaluationRequest(ApiRequest):

@@ -9,6 +9,8 @@ from pydantic import Field
 from obscura.wire.job_schemas import FURTHER, FailureFacts, is_empty
 from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Name, Options, Text
 
+TRIALS_MIN, TRIALS_MAX = 2, 64  # of a sweep
+
 
 class TrialRequest(ApiRequest):
     """One training of a sweep."""
@@ -28,7 +30,7 @@ class SweepRequest(ApiRequest):
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
     trials: list[TrialRequest] = Field(
-        min_length=2, max_length=64, description="Its trainings, in the order in which they run."
+        min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="Its trainings, in the order in which they run."
     )
     further_dataset_ids: list[Identifier] = FURTHER
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")

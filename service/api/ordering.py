@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import PlanRequest
+from obscura.wire.sweep_schemas import SweepRequest
 from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.deps import Service
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
 from service.disk import require_room
 from service.errors import ObscuraError
@@ -53,6 +54,25 @@ def order(
         )
         require_extractors(service, job)
         return show(session, job)
+
+
+def order_sweep(
+    service: Service, principal_id: str, key: str | None, body: SweepRequest, show: Callable[[Session, Sweep], Record]
+) -> Record:
+    """Accept a search, all its trials or none, and return what is shown of it.
+
+    Raises:
+        OutOfDisk: a disk of the service has too little room for anything to begin.
+        ObscuraError: the search is refused; nothing was written.
+    """
+    trials = jobs.trials_asked(body)
+    facts = body.model_dump(exclude={"trials", "epsilon"})
+    with accepting(service, *(facts | vars(trial) for trial in trials)) as session:
+        sweep = jobs.submit_sweep(
+            session, principal=principal_id, idempotency_key=key, trials=trials, now=service.clock(), **facts
+        )
+        require_extractors(service, *jobs.jobs_of_sweep(session, sweep.id))
+        return show(session, sweep)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 
+from obscura.wire.grids import json_or_text
 from privacy.errors import InvalidParameter, PrivacyError
 from service.db.access_tables import Idempotency
 from service.errors import InvalidInput, ObscuraError
@@ -76,8 +77,10 @@ def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str
     """Return what a refusal says of single fields, by their names, and what it says of the whole form."""
     if isinstance(error, FieldsRefused):
         return error.fields, error.message
-    cause: BaseException | None = error if isinstance(error, InvalidParameter) else error.__cause__
     said = error.message if isinstance(error, ObscuraError) else str(error)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, InvalidParameter):
+        cause = cause.__cause__
     if isinstance(cause, InvalidParameter):
         return {cause.name: said}, said
     return {}, said
@@ -119,21 +122,14 @@ def read_options(text: str) -> dict[str, Any]:
         name, equals, value = (part.strip() for part in line.partition("="))
         if not name or not equals:
             raise FieldsRefused({"options": "Write one option a line, as name = value."})
-        options[name] = _json_or_text(value)
+        options[name] = json_or_text(value)
     return options
 
 
 def _as_text(value: Any) -> str:
-    """Write a value so that `_json_or_text` reads it: the text 7 in quotes, for without them it is a number."""
-    bare = isinstance(value, str) and value == value.strip() and _json_or_text(value) == value
+    """Write a value so that `json_or_text` reads it: the text 7 in quotes, for without them it is a number."""
+    bare = isinstance(value, str) and value == value.strip() and json_or_text(value) == value
     return str(value) if bare else json.dumps(value)
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
@@ -145,7 +141,7 @@ def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> 
     """
     given = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
     return {
-        name: text if schema["properties"][name].get("type") == "string" else _json_or_text(text)
+        name: text if schema["properties"][name].get("type") == "string" else json_or_text(text)
         for name, text in given.items()
         if text
     }

@@ -1,112 +1,53 @@
-"""Planning a training with its price at hand, and asking for it; with another training's options, too."""
+"""Planning a training, or a search of several, with its price at hand, and asking for it."""
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import JobRequest, PlannedCohort, PlanRecord
-from obscura.wire.schemas import Identifier
+from obscura.wire.sweep_schemas import SweepRequest
 from obscura.wire.wording import show_epsilon, values_in_words
-from obscura.wire.words import TRAIN, DatasetState, Visibility
+from obscura.wire.words import DatasetState, Visibility
 from privacy.errors import PrivacyError
-from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
-from service import jobs, ledger
+from service import jobs
 from service.access import find, visible
-from service.api.ordering import order
+from service.api.ordering import order, order_sweep
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
-from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
-from service.dashboard.forms import (
-    Body,
-    fresh_once,
-    once_of,
-    problems_of,
-    read_body,
-    read_option_fields,
-    read_options,
-    write_options,
-)
+from service.dashboard.access import Dashboard, Form, Running, Trainer, Viewer, find_viewer
+from service.dashboard.forms import fresh_once, once_of, problems_of
 from service.dashboard.pages import PageRoute, page
+from service.dashboard.wishes import (
+    CHOICES_MAX,
+    Wish,
+    Wished,
+    at_their_places,
+    body_of,
+    command_of,
+    parted,
+    tried,
+    wish_from,
+)
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Release
+from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
 from service.jobs.kind import Kind, Order, Reading
+from service.settings import Settings
 from service.views import plans, releases
+from service.views.accounts import Payer
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
-CHOICES_MAX = 50  # of a field
 FREE_RELEASES = 3  # that are named where nothing more can be trained
 FIRST_EPSILON = 1.0  # what the slider stands at, where the account has so much left
-FIRST_RECIPE = next(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a plan is asked for, as the form has it: texts."""
-
-    dataset: str = ""
-    recipe: str = FIRST_RECIPE
-    epsilon: str = ""
-    evaluation: str = ""
-    options: str = ""
-    further: str = ""  # ids with a blank between two
-
-
-def asked(
-    request: Request,
-    dashboard: Running,
-    dataset: Annotated[str, Query(max_length=64)] = "",
-    recipe: Annotated[str, Query(max_length=100)] = FIRST_RECIPE,
-    epsilon: Annotated[str, Query(max_length=30)] = "",
-    evaluation: Annotated[str, Query(max_length=64)] = "",
-    options: Annotated[str, Query(max_length=8000)] = "",
-    further: Annotated[list[Identifier], Query(max_length=CHOICES_MAX)] = [],  # noqa: B006  read alone
-    shown: Annotated[str, Query(max_length=100, description="The recipe whose options had fields.")] = "",
-    again: Annotated[str, Query(max_length=64, description="A training whose options are taken.")] = "",
-) -> Wish:
-    """Read what is asked for, or take it from another training."""
-    if not again:
-        if shown == recipe and recipe in RECIPES:
-            fields = write_options(read_option_fields(RECIPES[recipe].options, request.query_params))
-            options = "\n".join(filter(None, (options, fields)))
-        elif shown:
-            options = ""  # they are another recipe's
-        return Wish(dataset, recipe, epsilon, evaluation, options, " ".join(further))
-    with transaction(dashboard.factory, read_only=True) as session:
-        job = jobs.get_job(session, again)
-        if not jobs.KINDS[job.kind].planned:
-            raise NotFound("There is no such training.")
-        return wish_of(job, [row.dataset_id for row in ledger.further_datasets(session, again)])
-
-
-def wish_of(job: Job, further: Sequence[str]) -> Wish:
-    """Return what a job that carries out a plan was asked for.
-
-    Args:
-        further: ids of the datasets that it reads together with its own.
-    """
-    return Wish(
-        dataset=job.dataset_id or "",
-        recipe=job.recipe,
-        epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
-        evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
-        options=write_options(job.options),
-        further=" ".join(further),
-    )
-
-
-Wished = Annotated[Wish, Depends(asked)]
 
 
 @router.get("/train")
@@ -121,13 +62,25 @@ def price(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
     return _page(request, dashboard, wish, "_price.html")
 
 
+@router.post("/sweeps")
+def search(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
+    """Ask for a search: the price of all its trials is held, or nothing is."""
+    wish = wish_from(form)
+    try:
+        key, body = f"sweep {once_of(form)}", body_of(wish, SweepRequest)
+        sweep_id = order_sweep(dashboard.service, trainer.id, key, body, lambda _, sweep: sweep.id)
+    except (ObscuraError, PrivacyError) as error:
+        return _page(request, dashboard, wish, "train.html", error)
+    return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
+
+
 def _add_form(kind: Kind, asked: Order) -> None:
     """Take the form that asks for the job of a plan that is shown."""
 
     def ask(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
-        wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
+        wish = replace(wish_from(form), grids="")
         try:
-            key, fields = f"{kind.name} {once_of(form)}", _body(wish, asked.request).model_dump()
+            key, fields = f"{kind.name} {once_of(form)}", body_of(wish, asked.request).model_dump()
             job_id = order(dashboard.service, trainer.id, key, kind, fields, lambda _, job: job.id)
         except (ObscuraError, PrivacyError) as error:
             return _page(request, dashboard, wish, "train.html", error)
@@ -152,23 +105,6 @@ for _kind in jobs.KINDS.values():
         _add_picture(_kind, _kind.reading)
 
 
-def _body(wish: Wish, schema: type[Body]) -> Body:
-    fields: dict[str, Any] = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
-    fields |= {"evaluation_dataset_id": wish.evaluation, "options": read_options(wish.options)}
-    fields["further_dataset_ids"] = wish.further.split()
-    return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
-
-
-def _command(wish: Wish) -> str:
-    """Write what is asked for as it is asked for from a terminal."""
-    words = ["obscura", "train", wish.dataset, *wish.further.split()]
-    words += ["--recipe", wish.recipe, "--epsilon", wish.epsilon]
-    for line in write_options(read_options(wish.options)).splitlines():
-        words += ["--option", line.replace(" = ", "=", 1)]
-    words += ["--evaluate", wish.evaluation] if wish.evaluation else []
-    return shlex.join([*words, "--wait"])
-
-
 def _page(
     request: Request,
     dashboard: Dashboard,
@@ -176,8 +112,11 @@ def _page(
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
+    viewer: Viewer = request.state.viewer
+    if not viewer.may("train"):
+        wish = replace(wish, grids="")  # only who may start a search plans one: that takes long
     values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None, "paying": []}
-    values |= {"offered": [], "left_out": 0}
+    values |= {"search": None, "offered": [], "left_out": 0}
     with transaction(dashboard.factory, read_only=True) as session:
         names = _names(session, wish.dataset)
         if names:
@@ -205,10 +144,7 @@ def _page(
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and refused is None:
                 try:
-                    plan = plans.plan(session, dashboard.service.settings, _body(wish, JobRequest))
-                    values |= {"plan": plan, "command": _command(wish)}
-                    parts: Sequence[PlannedCohort | PlanRecord] = plan.cohorts or [plan]
-                    values["paying"] = [(payers[part.budget.account_id], part) for part in parts]
+                    values |= _priced(session, dashboard.service.settings, wish, payers)
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -218,29 +154,36 @@ def _page(
         template,
         status_code=200 if refused is None else 422,
         wish=wish,
+        fields=vars(wish),
         datasets=names,
         choices_max=CHOICES_MAX,
         recipes=RECIPES,
         recipe=None if recipe is None else describe(recipe),
-        **_parted(wish, recipe),
+        **parted(wish, recipe),
+        tried=tried(wish),
         in_words=values_in_words,
-        wrong=wrong,
+        wrong=at_their_places(wish, wrong),
         message=message,
         once=fresh_once(),
         **values,
     )
 
 
-def _parted(wish: Wish, recipe: Recipe | None) -> dict[str, Any]:
-    """Return the options for which the form has fields, as texts, and the lines that it must show as they are."""
-    try:
-        options = read_options(wish.options)
-    except ObscuraError:
-        return {"given": {}, "other": wish.options}
-    known = {} if recipe is None else recipe.options["properties"]
-    given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
-    other = write_options({name: value for name, value in options.items() if name not in known})
-    return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
+def _priced(session: Session, settings: Settings, wish: Wish, payers: Mapping[str, Payer]) -> dict[str, Any]:
+    """Return the plan of a training or of a search, and what each account would pay for it.
+
+    Raises:
+        ObscuraError: it cannot be planned.
+    """
+    values: dict[str, Any] = {"command": command_of(wish)}
+    parts: Sequence[PlannedCohort | PlanRecord]
+    if wish.grids:
+        values["search"] = search = plans.plan_sweep(session, settings, body_of(wish, SweepRequest))
+        parts = search.cohorts
+    else:
+        values["plan"] = plan = plans.plan(session, settings, body_of(wish, JobRequest))
+        parts = plan.cohorts or [plan]
+    return values | {"paying": [(payers[part.budget.account_id], part) for part in parts]}
 
 
 def _names(session: Session, chosen: str) -> dict[str, str]:

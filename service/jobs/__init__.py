@@ -38,7 +38,7 @@ from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, project_names, shares
 from service.jobs.silence import minutes_told, tell_silence
 from service.jobs.submission import pay_for_count, submit
-from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, submit_sweep
+from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked
 
 __all__ = [
     "KINDS",
@@ -72,6 +72,7 @@ __all__ = [
     "paid_by",
     "pay_for_count",
     "plan_job",
+    "plan_trials",
     "project_names",
     "publish",
     "reads",
@@ -84,6 +85,7 @@ __all__ = [
     "submit_sweep",
     "tell_silence",
     "trained_on",
+    "trials_asked",
     "tries_left",
     "wish_for",
 ]

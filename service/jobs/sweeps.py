@@ -20,6 +20,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.sweep_schemas import TRIALS_MAX, TRIALS_MIN, SweepRequest
 from obscura.wire.words import ENDED, TRAIN
 from privacy.plans.plan import Plan
 from service import ledger, quotas
@@ -35,8 +36,6 @@ from service.jobs.planning import plan_on, require_anchors_ready, require_conten
 from service.jobs.submission import remember
 from service.jobs.training_sets import TrainingSet
 
-TRIALS_MIN, TRIALS_MAX = 2, 64
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -44,6 +43,31 @@ class Trial:
 
     epsilon: float
     options: Mapping[str, Any]
+
+
+def trials_asked(body: SweepRequest) -> list[Trial]:
+    """Return the trials of a request, each with its epsilon.
+
+    Raises:
+        InvalidInput: a trial has no epsilon, and the sweep has none for it.
+    """
+    trials = []
+    for number, asked in enumerate(body.trials, start=1):
+        epsilon = body.epsilon if asked.epsilon is None else asked.epsilon
+        if epsilon is None:
+            raise InvalidInput(f"Trial {number} has no epsilon: give one to it, or to the sweep for all trials.")
+        trials.append(Trial(epsilon, asked.options))
+    return trials
+
+
+def plan_trials(session: Session, trained: TrainingSet, recipe: str, trials: Sequence[Trial]) -> list[Plan]:
+    """Compute the plan of each trial, at its price for the first account that pays.
+
+    Raises:
+        NotFound: no such public dataset as the options name.
+        InvalidInput: an argument is out of range; the message says in which trial.
+    """
+    return [_plan(session, trained, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
 
 
 def submit_sweep(
@@ -93,7 +117,7 @@ def submit_sweep(
 
     def held_on(trained: TrainingSet) -> Sweep:
         require_content(session, trained, recipe, evaluation_dataset_id)
-        plans = [_plan(session, trained, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
+        plans = plan_trials(session, trained, recipe, trials)
         for plan in plans:  # before an account is locked: a deletion locks datasets first, and accounts after them
             require_anchors_ready(session, plan)
         for payer in sorted(trained.payers, key=lambda one: one.account.id):

@@ -122,6 +122,14 @@ class Payments:
         )
 
 
+def part_of_budget(payer: Payer, spent_nano: int) -> float | None:
+    """Return what was spent, as a part of all that an account ever promises; None where its figures are in doubt."""
+    balance = payer.balance
+    if balance is None:
+        return None
+    return spent_nano / max(balance.capacity_nano, balance.spent_nano + balance.held_nano)
+
+
 def read(session: Session, account_id: str) -> Payer:
     """Return an account, compared with its log.
 

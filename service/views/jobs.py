@@ -25,7 +25,7 @@ from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS
 from service.jobs.lookup import get_job, made_by
 from service.jobs.silence import SILENT_MINUTES
-from service.views.accounts import Payer, Payments
+from service.views.accounts import Payer, Payments, part_of_budget
 from service.views.rows import newest
 
 UNFINISHED_MAX = 100  # that a page shows
@@ -238,12 +238,19 @@ def _record(
 
 @dataclass(frozen=True)
 class CohortView:
-    """An account that pays for a training on several datasets, on the training's page: these, by their ids."""
+    """An account that pays for a training on several datasets, on the training's page and on its release's: these, by
+    their ids."""
 
     payer: Payer
     hold: ledger.Hold
     price_epsilon: float
+    paid_epsilon: float
     datasets: Mapping[str, str]
+
+    @property
+    def used_share(self) -> float | None:
+        """What was spent for it of all that its account ever promises; None in doubt."""
+        return part_of_budget(self.payer, self.hold.captured_nano)
 
 
 @dataclass(frozen=True)
@@ -333,13 +340,20 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[s
         payer=None if row.hold_id is None else paid.payer(row.account_id),
         hold=None if row.hold_id is None else paid.holds[row.hold_id],
         made=makes,
-        cohorts=_cohort_views(session, paid, listed.job.cohorts),
+        cohorts=cohort_views(session, paid, listed.job.cohorts),
         further=names_of(session, getattr(makes, "further_dataset_ids", [])),
     )
     return whole, row.plan or {}
 
 
-def _cohort_views(session: Session, paid: Payments, cohorts: Sequence[JobCohort]) -> list[CohortView]:
+def cohort_views(session: Session, paid: Payments, cohorts: Sequence[JobCohort]) -> list[CohortView]:
+    """Return the accounts that pay for one training, as pages show them.
+
+    Args:
+        session: Any transaction.
+        paid: The holds and accounts of this training alone.
+        cohorts: As `cohorts_of` finds them.
+    """
     holds = {hold.account_id: hold for hold in paid.holds.values()}
     names = names_of(session, [dataset_id for cohort in cohorts for dataset_id in cohort.dataset_ids])
     return [
@@ -347,6 +361,7 @@ def _cohort_views(session: Session, paid: Payments, cohorts: Sequence[JobCohort]
             payer=paid.payer(cohort.account_id),
             hold=holds[cohort.account_id],
             price_epsilon=cohort.price_epsilon,
+            paid_epsilon=paid.epsilon_of(cohort.account_id)(holds[cohort.account_id].captured_nano),
             datasets={dataset_id: names[dataset_id] for dataset_id in cohort.dataset_ids},
         )
         for cohort in cohorts

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Text, cast, literal
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import BudgetFacts, PlannedCohort, PlanRecord, PlanRequest, StageFacts
 from obscura.wire.schemas import DatasetRecord
+from obscura.wire.sweep_schemas import SweepRequest
 from obscura.wire.words import DatasetState, Visibility
 from privacy.plans.plan import Plan
-from service import ledger
+from service import jobs, ledger
 from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.errors import InvalidInput
@@ -21,6 +23,7 @@ from service.jobs.training_sets import ALIKE, TrainingSet, training_set, why_apa
 from service.settings import Settings
 from service.views.accounts import Payer, Payments
 from service.views.datasets import dataset
+from service.views.sweeps import differing
 
 _EXTRACTORS_NAMED_MAX = 10
 
@@ -58,15 +61,15 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         buys=made.facts,
         notes=list(made.notes),
         config=made.config.model_dump(),
-        budget=_budget(payer, made),
+        budget=_budget(payer, made.price_nano, made.budget_nano),
         cohorts=_cohorts(trained, made, asked.epsilon) if trained.further else [],
     )
 
 
-def _budget(payer: ledger.Account, made: Plan) -> BudgetFacts:
+def _budget(payer: ledger.Account, price_nano: int, budget_nano: int) -> BudgetFacts:
     before, epsilon_of = ledger.balance_of(payer), ledger.filter_of(payer).epsilon_of
-    left_after_nano = max(before.left_nano - made.price_nano, 0)
-    affordable = not payer.frozen and made.budget_nano <= before.left_nano
+    left_after_nano = max(before.left_nano - price_nano, 0)
+    affordable = not payer.frozen and budget_nano <= before.left_nano
     return BudgetFacts(
         account_id=payer.id,
         limit_epsilon=before.limit_epsilon,
@@ -79,20 +82,80 @@ def _budget(payer: ledger.Account, made: Plan) -> BudgetFacts:
 
 
 def _cohorts(trained: TrainingSet, made: Plan, epsilon: float) -> list[PlannedCohort]:
-    cohorts = []
-    for payer in trained.payers:
-        priced = made.priced_by(payer.privacy_filter, payer.budget_nano(epsilon))
-        named = [one.dataset.id for one in trained.all if one.account.id == payer.account.id]
-        cohorts.append(
-            PlannedCohort(
-                dataset_ids=named,
-                price_nano=priced.price_nano,
-                price_epsilon=payer.privacy_filter.epsilon_of(priced.price_nano),
-                delta=payer.account.delta,
-                budget=_budget(payer.account, priced),
+    return [_cohort(trained, payer, [(made, epsilon)]) for payer in trained.payers]
+
+
+def _cohort(trained: TrainingSet, payer: TrainingSet, trainings: Sequence[tuple[Plan, float]]) -> PlannedCohort:
+    """Return what one account would pay for trainings that read the same datasets.
+
+    Args:
+        trainings: their plans, and the epsilons that each is offered.
+    """
+    offered_nano = [payer.budget_nano(epsilon) for _, epsilon in trainings]
+    price_nano = sum(
+        made.priced_by(payer.privacy_filter, budget_nano).price_nano
+        for (made, _), budget_nano in zip(trainings, offered_nano, strict=True)
+    )
+    return PlannedCohort(
+        dataset_ids=[one.dataset.id for one in trained.all if one.account.id == payer.account.id],
+        price_nano=price_nano,
+        price_epsilon=payer.privacy_filter.epsilon_of(price_nano),
+        delta=payer.account.delta,
+        budget=_budget(payer.account, price_nano, sum(offered_nano)),
+    )
+
+
+@dataclass(frozen=True)
+class PlannedTrial:
+    """A training of a search that is not asked for yet, those of its options that differ between trials, and what it
+    costs the account that is named first."""
+
+    epsilon: float
+    options: dict[str, Any]
+    price_nano: int
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class PlannedSweep:
+    """A search that is not asked for yet, what every account would pay for all its trials, and the largest epsilon of
+    each trial that all accounts have left."""
+
+    trials: Sequence[PlannedTrial]
+    cohorts: Sequence[PlannedCohort]
+    most_epsilon_of_each: float
+
+
+def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> PlannedSweep:
+    """Return a search with its price, before anything is held. No data is touched.
+
+    Raises:
+        InvalidInput: A dataset is public, or an argument is out of range; for a trial, the message says which.
+        NotFound: There is no such dataset.
+    """
+    trained = training_set(session, asked.dataset_id, asked.further_dataset_ids)
+    trials = jobs.trials_asked(asked)
+    made = jobs.plan_trials(session, trained, asked.recipe, trials)
+    for plan in made:
+        require_extractor(settings, plan)
+    names = differing([trial.options for trial in trials])
+    trainings = [(plan, trial.epsilon) for plan, trial in zip(made, trials, strict=True)]
+    return PlannedSweep(
+        trials=[
+            PlannedTrial(
+                epsilon=trial.epsilon,
+                options={name: trial.options[name] for name in names if name in trial.options},
+                price_nano=plan.price_nano,
+                notes=plan.notes,
             )
-        )
-    return cohorts
+            for plan, trial in zip(made, trials, strict=True)
+        ],
+        cohorts=[_cohort(trained, payer, trainings) for payer in trained.payers],
+        most_epsilon_of_each=min(
+            ledger.affordable_epsilon(payer.privacy_filter, payer.account.left_nano // len(trials))
+            for payer in trained.payers
+        ),
+    )
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/keys/{key_id}/revoke": {},
     "POST /v1/keys/{key_id}/rotate": {"overlap_seconds": 0},
     "POST /v1/keys/{key_id}/ask-revocation": {"reason": "a test"},
+    # Forms whose objects stand in fields.
+    "POST /jobs": {"dataset": "{dataset_id}", "recipe": "datalens", "epsilon": "0.1"},
+    "POST /previews": {"dataset": "{dataset_id}", "recipe": "datalens", "epsilon": "0.1"},
+    "POST /sweeps": {"dataset": "{dataset_id}", "recipe": "datalens", "epsilon": "0.1", "grids": "teachers=100,200"},
 }
 QUERIES = {
     "PUT /v1/datasets/{dataset_id}/content": "?format=npz",
@@ -234,13 +238,13 @@ def message(cookie: str, method: str, path: str, ids: Mapping[str, str]) -> tupl
     """
     name, body = f"{method} {path}", b""
     place, headers = address(path + QUERIES.get(name, ""), ids), {}
+    given = {key: ids.get(str(value).strip("{}"), value) for key, value in BODIES.get(name, {}).items()}
     if method != "GET" and path.startswith("/v1/"):
-        given = {key: ids.get(str(value).strip("{}"), value) for key, value in BODIES.get(name, {}).items()}
         headers, body = {"Content-Type": "application/json"}, json.dumps(given).encode()
         headers |= {"Idempotency-Key": secrets.token_hex(16)} if method == "POST" else {}
     elif method != "GET":
         fields = FORM | {"token": form_token(cookie), "once": secrets.token_hex(16)}
-        fields |= {"dataset_id": ids["dataset_id"], "dataset": ids["dataset_id"]}
+        fields |= {"dataset_id": ids["dataset_id"], "dataset": ids["dataset_id"]} | given
         headers, body = {"Content-Type": "application/x-www-form-urlencoded"}, urlencode(fields).encode()
     return place, headers, body
 

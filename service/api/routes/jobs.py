@@ -30,11 +30,10 @@ from service.api.deps import (
     Trainer,
 )
 from service.api.events import EventStream, Snapshot, follow
-from service.api.ordering import accepting, require_extractors
+from service.api.ordering import order_sweep
 from service.api.pages import answer_newest, narrowed
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
-from service.errors import InvalidInput
 from service.views import jobs as views
 from service.views import plans, sweeps
 
@@ -154,14 +153,7 @@ def create_sweep(
     409 with every number, and with how many trials would fit, when the account cannot pay for all. Every trial is paid
     for, whichever is used in the end. Choosing the best by its accuracy on a public dataset is post-processing.
     """
-    trials = [_trial(body, position) for position in range(len(body.trials))]
-    facts = body.model_dump(exclude={"trials", "epsilon"})
-    with accepting(service, *(facts | vars(trial) for trial in trials)) as session:
-        sweep = jobs.submit_sweep(
-            session, principal=principal.id, idempotency_key=key, trials=trials, now=service.clock(), **facts
-        )
-        require_extractors(service, *jobs.jobs_of_sweep(session, sweep.id))
-        record = _record(session, sweep)
+    record = order_sweep(service, principal.id, key, body, _record)
     return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})
 
 
@@ -188,14 +180,6 @@ def cancel_sweep(service: Running, request: Request, sweep_id: SweepId, body: Ca
     with transaction(service.factory) as session:
         record = _record(session, jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard))
     return answer(request, record)
-
-
-def _trial(body: SweepRequest, position: int) -> jobs.Trial:
-    asked = body.trials[position]
-    epsilon = body.epsilon if asked.epsilon is None else asked.epsilon
-    if epsilon is None:
-        raise InvalidInput(f"Trial {position + 1} has no epsilon: give one to it, or to the sweep for all trials.")
-    return jobs.Trial(epsilon, asked.options)
 
 
 def _record(session: Session, sweep: Sweep) -> SweepRecord:

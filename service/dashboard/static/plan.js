@@ -20,6 +20,13 @@
     place.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
     const most = place.querySelector("[data-most]")?.dataset.most; // of the account that has least left
     if (most !== undefined) slider.max = most;
+    for (const fault of form.querySelectorAll("[data-fault]")) {
+      const said = place.querySelector(`[data-wrong="${fault.dataset.fault}"]`)?.textContent;
+      fault.textContent = said ?? "";
+      fault.hidden = said === undefined;
+      const field = form.querySelector(`:is(input, select, textarea)[aria-describedby~="${fault.id}"]`);
+      field?.setAttribute("aria-invalid", String(!fault.hidden));
+    }
     document.dispatchEvent(new Event("filled"));
   }
 

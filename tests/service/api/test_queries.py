@@ -79,6 +79,7 @@ def test_no_route_and_no_page_asks_more_when_more_is_stored(settings):
         )
     assert {name: count for name, count in after.items() if count != before[name]} == {}
     assert 0 < max(after.values()) <= 24, sorted(after.items(), key=lambda each: -each[1])[:4]
+    assert after["/train 1"] == after["/train 2"], "of a search with more trials"
     for silent in ("/v1/health/live 0", "/login 0", "/static/{name} 0"):
         assert after[silent] == 0
 

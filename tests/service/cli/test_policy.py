@@ -10,7 +10,6 @@ import pytest
 
 from obscura.cli.console import CliError
 from obscura.cli.keys import read_end
-from obscura.cli.sweeps import combinations
 from obscura.client import Client
 from service.db.base import new_id
 
@@ -100,29 +99,6 @@ def test_the_end_of_a_key_is_a_span_or_a_date(text, end):
 def test_what_is_no_end_is_refused(text):
     with pytest.raises(CliError, match="--expires takes"):
         read_end(text, datetime(2030, 1, 1, tzinfo=UTC))
-
-
-@pytest.mark.parametrize(
-    ("grids", "found"),
-    [
-        (["a=1,2"], [{"a": 1}, {"a": 2}]),
-        (
-            ["a=0,0.5", "b=x,true"],
-            [{"a": 0, "b": "x"}, {"a": 0, "b": True}, {"a": 0.5, "b": "x"}, {"a": 0.5, "b": True}],
-        ),
-        (['a=["x,y", null]'], [{"a": "x,y"}, {"a": None}]),
-    ],
-)
-def test_grids_give_every_combination(grids, found):
-    assert combinations(grids) == found
-
-
-@pytest.mark.parametrize(
-    "grids", [["a=1"], ["a"], ["a="], ["=1,2"], ["a=1,2", "a=3,4"], ["a=" + ",".join("0" * 65)], []]
-)
-def test_grids_that_are_no_search_are_refused(grids):
-    with pytest.raises(CliError):
-        combinations(grids)
 
 
 @pytest.fixture

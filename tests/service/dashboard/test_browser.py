@@ -76,6 +76,56 @@ def test_neighbouring_files_fill_in_the_same_declaration(site, live, tmp_path):
     assert said == []
 
 
+@pytest.mark.parametrize(("width", "scheme"), WINDOWS)
+def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, width, scheme):
+    key = site.key("train", "read")
+    with a_page(base_url=live, viewport={"width": width, "height": 900}, color_scheme=scheme) as (page, said):
+        page.goto("/login")
+        page.fill("#key", key)
+        page.click("main button[type=submit]")
+        page.wait_for_url("**/")
+        page.goto(f"/train?dataset={stock.dataset}&epsilon=0.2")
+        page.get_by_text("Search: try several values").focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        page.keyboard.type("teachers")
+        page.keyboard.press("Tab")
+        page.keyboard.type("100, 0.5")
+        page.locator('[data-fault="values-1"]').get_by_text("Trial 2: ").wait_for()
+        values = page.get_by_label("Values of option 1")
+        found = [(values.get_attribute("aria-invalid"), barriers(page))]
+        page.keyboard.press("Control+A")
+        page.keyboard.type("100, 300")
+        page.get_by_text("Price of all 2 trials").wait_for()
+        assert page.locator('[data-fault="values-1"]').is_hidden()
+        found += [(values.get_attribute("aria-invalid"), barriers(page))]
+        page.get_by_role("button", name="Train 2 times for ε").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/sweeps/*")
+        page.get_by_role("link", name="Teachers 300").wait_for()
+    assert found == [("true", []), ("false", [])]
+    assert [text for text in said if "422" not in text] == []  # what the browser says of a price that was refused
+
+
+def test_a_search_is_started_without_a_script(site, stock, live):
+    key = site.key("train", "read")
+    with a_page(base_url=live, java_script_enabled=False) as (page, _):
+        page.goto("/login")
+        page.fill("#key", key)
+        page.click("main button[type=submit]")
+        page.goto(f"/train?dataset={stock.dataset}")
+        page.fill("#epsilon", "0.2")
+        page.get_by_text("Search: try several values").click()
+        for number, (option, values) in enumerate((("epsilon", "0.1, 0.2"), ("top_k", "7, 8")), start=1):
+            page.select_option(f"#vary-{number}", option)
+            page.fill(f"#values-{number}", values)
+        page.fill("#name", "two by two")
+        page.get_by_role("button", name="Show the price").click()
+        page.get_by_text("Price of all 4 trials").wait_for()
+        page.get_by_role("button", name="Train 4 times for ε").click()
+        page.get_by_role("heading", name="two by two").wait_for()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), WINDOWS)
 def test_nothing_serious_keeps_anybody_from_using_a_page(site, stock, live, width, scheme):

@@ -256,6 +256,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     allowed = dict.fromkeys(acts, "admin") | {
         f"/datasets/{sealed}/delete": "data",
         f"/sweeps/{sweep}/cancel": "train",
+        "/sweeps": "train",
         f"/jobs/{stock.queued}/cancel": "train",
         "/accounts": "admin",
         "/datasets": "data",
