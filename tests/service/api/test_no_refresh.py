@@ -234,6 +234,10 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
         newest = served.read("jobs", scope="admin", limit=1)["items"][0]["id"]
         ask("POST", "/jobs/{job_id}/cancel", client=browser, job_id=newest)
         ask("POST", "/previews", {**wish, "options": "teachers = 10\ntop_k = 4", "once": "e" * 32}, client=browser)
+        search = {**wish, "options": "top_k = 4", "grids": "teachers=10,12", "once": "f" * 32}
+        ask("POST", "/sweeps", search, client=browser)
+        newest = served.read("sweeps", scope="admin", limit=1)["items"][0]["id"]
+        ask("POST", "/sweeps/{sweep_id}/cancel", client=browser, sweep_id=newest)
         fields = {"count": "5", "seed": "2", "format": "npz"}
         ask("POST", "/releases/{release_id}/samples", fields, client=browser, **release)
         ask("POST", "/releases/{release_id}/evaluations", {"dataset": public["dataset_id"]}, client=browser, **release)

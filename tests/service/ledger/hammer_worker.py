@@ -36,6 +36,7 @@ GRANT = 1  # what the unsafe variant takes at once
 REFUSED = (InsufficientBudget, HoldExhausted, StaleAttempt, DatabaseBusy)
 REHEARSED = 5  # jobs; some are returned, the others trained
 PAUSE = (0.05, 0.25)  # seconds between two kills
+KILLS_MIN = 10  # however soon a fast machine has made all requests
 
 
 def now() -> datetime:
@@ -168,9 +169,9 @@ def overspend(url: str, path: Path, operations: int, start: Barrier, *, safe_eng
 
 
 def kill_until(requests: int, folder: Path, children: dict[Path, ForkProcess], follow: Callable[..., None]) -> None:
-    """Kill one process after the other until enough requests have been made."""
-    dice, end = random.Random(), time.monotonic() + SECONDS_MAX
-    while sum(path.read_bytes().count(b'{"do"') for path in folder.iterdir()) < requests:
+    """Kill one process after the other until there have been enough kills and requests."""
+    dice, end, kills = random.Random(), time.monotonic() + SECONDS_MAX, 0
+    while kills < KILLS_MIN or sum(path.read_bytes().count(b'{"do"') for path in folder.iterdir()) < requests:
         if time.monotonic() > end:
             raise TimeoutError
         time.sleep(dice.uniform(*PAUSE))
@@ -180,6 +181,7 @@ def kill_until(requests: int, folder: Path, children: dict[Path, ForkProcess], f
             raise ChildProcessError(path.name)
         victim.kill()
         victim.join()
+        kills += 1
         follow(path)
 
 
