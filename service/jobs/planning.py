@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import DatasetState, Visibility
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter, PrivacyError
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
 from service.db.dataset_tables import Dataset
 from service.errors import Conflict, InvalidInput, LedgerCorruption
@@ -19,6 +22,7 @@ from service.jobs.training_sets import TrainingSet, training_set
 from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024
+PLANS_KEPT = 256  # a few kilobytes each
 DELTA_SHARE = 10  # a delta above 1 / (10 n) is remarked on; the field asks for "much less than 1/n"
 
 
@@ -206,8 +210,9 @@ def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[st
 def _plan_for(
     trained: TrainingSet, payer: TrainingSet, recipe: str, budget_nano: int, options: Mapping[str, Any]
 ) -> Plan:
+    asked = canonical_json(dict(options))
     try:
-        plan = build_plan(recipe, dict(options), payer.privacy_filter, budget_nano, trained.facts)
+        plan = _built(payer.account.id, recipe, asked, payer.privacy_filter, budget_nano, trained.facts)
     except PrivacyError as error:
         refused = {"parameter": error.name} if isinstance(error, InvalidParameter) else {}
         raise InvalidInput(f"This cannot be planned: {error}.", **refused) from error
@@ -216,3 +221,13 @@ def _plan_for(
             "A plan's price is above the budget it was made for.", price_nano=plan.price_nano, budget_nano=budget_nano
         )
     return plan
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def _built(
+    _account_id: str, recipe: str, options: bytes, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
+) -> Plan:
+    """Return a plan, which follows from public parameters alone. It is kept: a page asks for it, then its price, then
+    the form that orders it, and a search has one for each trial. No account hears how soon another one's was there.
+    """
+    return build_plan(recipe, json.loads(options), privacy_filter, budget_nano, facts)
