@@ -189,13 +189,13 @@ def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[st
     """
     budgets_nano = {one.account.id: one.budget_nano(epsilon) for one in trained.payers}
     try:
-        too_long = len(canonical_json(dict(options))) > OPTIONS_BYTES_MAX
+        asked = canonical_json(dict(options))
     except (TypeError, ValueError):
         raise InvalidInput("The options must be a JSON object of finite numbers, texts and lists.") from None
-    if too_long:
+    if len(asked) > OPTIONS_BYTES_MAX:
         raise InvalidInput(f"The options are longer than {OPTIONS_BYTES_MAX} bytes.")
     for payer in sorted(trained.payers, key=lambda one: budgets_nano[one.account.id]):
-        plan = _plan_for(trained, payer, recipe, budgets_nano[payer.account.id], options)
+        plan = _plan_for(trained, payer, recipe, budgets_nano[payer.account.id], asked)
         if len(trained.payers) == 1:
             return plan
         priced = [plan.priced_by(one.privacy_filter, budgets_nano[one.account.id]) for one in trained.payers]
@@ -207,12 +207,9 @@ def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[st
     )
 
 
-def _plan_for(
-    trained: TrainingSet, payer: TrainingSet, recipe: str, budget_nano: int, options: Mapping[str, Any]
-) -> Plan:
-    asked = canonical_json(dict(options))
+def _plan_for(trained: TrainingSet, payer: TrainingSet, recipe: str, budget_nano: int, options: bytes) -> Plan:
     try:
-        plan = _built(payer.account.id, recipe, asked, payer.privacy_filter, budget_nano, trained.facts)
+        plan = _built(payer.account.id, recipe, options, payer.privacy_filter, budget_nano, trained.facts)
     except PrivacyError as error:
         refused = {"parameter": error.name} if isinstance(error, InvalidParameter) else {}
         raise InvalidInput(f"This cannot be planned: {error}.", **refused) from error

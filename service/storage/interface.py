@@ -109,14 +109,17 @@ class Storage(ABC):
     def remove(self, key: str) -> None:
         """Remove a file or folder, if it is there, and all that is below it. It vanishes under its key at once."""
 
-    def read(self, key: str, file: str) -> bytes:
+    def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
         """Return a small file of a folder.
+
+        Args:
+            bytes_max: of a longer file, this many bytes and one more are read; -1: all.
 
         Raises:
             NotFound: there is no such plain file.
         """
         with open_regular(self.open(key, file)) as opened:
-            return opened.read()
+            return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
 
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
         """Return the small files directly below a key whose names begin so, by name.
@@ -124,7 +127,7 @@ class Storage(ABC):
         None stands for what cannot be read: it is gone, is no plain file, or the disk refuses it.
 
         Args:
-            bytes_max: of a longer file, this many bytes and one more are read; -1: all.
+            bytes_max: as `read` takes it, of each file.
 
         Raises:
             StorageUnavailable: the storage as a whole does not answer.
@@ -134,8 +137,7 @@ class Storage(ABC):
 
     def _read_if_possible(self, key: str, file: str, bytes_max: int) -> bytes | None:
         try:
-            with open_regular(self.open(key, file)) as opened:
-                return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
+            return self.read(key, file, bytes_max=bytes_max)
         except StorageUnavailable:
             raise
         except (NotFound, OSError):
