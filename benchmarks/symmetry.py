@@ -1,11 +1,11 @@
 """What a declared symmetry is worth on photographs, and what a false declaration costs on digits.
 
-Run `python -m benchmarks.symmetry --json FILE`. Every row trains `moments` on a folder's private images with fresh
-secrets, draws synthetic images, trains the small CNN on them to the last step and tests it once on real images that
-took no part: all of CIFAR-10 by the fixed protocol of `benchmarks.datalens_utility` with 30,000 samples, the small
-sets by that of `benchmarks.small_folders`. Nothing is selected on them: `--held-out` measures where settings were
-chosen. A row is written after each of its secrets; a file that has some of them goes on with the others, in the order
-of what was asked first: run it again and again. All of it takes three hours of a processor core.
+Run `python -m benchmarks.symmetry --json FILE`. Every row trains `moments`, or `guided_moments`, on a folder's private
+images with fresh secrets, draws synthetic images, trains the small CNN on them to the last step and tests it once on
+real images that took no part: all of CIFAR-10 by the fixed protocol of `benchmarks.datalens_utility` with 30,000
+samples, the small sets by that of `benchmarks.small_folders`. Nothing is selected on them: `--held-out` measures where
+settings were chosen. A row is written after each of its secrets; a file that has some of them goes on with the others,
+in the order of what was asked first: run it again and again. All of it takes three hours of a processor core.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def with_one_secret_more(row: dict[str, Any], folder: Folder, samples: int | Non
     """Train once, measure, and return the row with what was found."""
     seed, name, (device, machine) = len(row["runs"]), row["dataset"], here()
     asked = {"symmetry": row["symmetry"], **row["options"]}
-    generator, plan, seconds = trained(folder, "moments", asked, row["epsilon"])
+    generator, plan, seconds = trained(folder, row["recipe"], asked, row["epsilon"])
     drawn = samples or (SAMPLES if name == WHOLE else samples_of(folder))
     found = accuracy(name, folder, generator, seed, drawn, device)
     runs = [*row["runs"], {"seed": seed, "train_seconds": round(seconds, 1), "accuracy": found, "machine": machine}]
@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--datasets", nargs="+", choices=list(FOLDERS), default=list(FOLDERS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 3.0, 10.0])
     parser.add_argument("--symmetries", nargs="+", default=["none", "mirror", "square"])
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of `moments`, as JSON")
+    parser.add_argument("--recipe", choices=["moments", "guided_moments"], default="moments")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the recipe, as JSON")
     parser.add_argument("--secrets", type=int, default=3, help="fresh secrets for each row")
     parser.add_argument("--samples", type=int, help="synthetic images; default: what each protocol says")
     parser.add_argument("--held-out", action="store_true", help="test on held-out training images, to choose settings")
@@ -86,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         document = json.loads(given.json.read_text(encoding="utf-8"))
     if document["held_out"] != given.held_out:
         parser.error(f"{given.json} is of {'held-out' if document['held_out'] else 'test'} images: name another file")
-    rows, folders = document["rows"], dict[str, Folder]()
+    rows, folders = [{"recipe": "moments", **row} for row in document["rows"]], dict[str, Folder]()
+    document["rows"] = rows
     for count in range(given.secrets):
         for name, epsilon, symmetry in ROWS:
             if name not in given.datasets or epsilon not in given.epsilons or symmetry not in given.symmetries:
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 part = min(5000, len(folder.labels) // 5)
                 folders[name] = folder.held_out(test=part) if given.held_out else folder
             asked = {"dataset": name, "records": len(folders[name].labels), "epsilon": epsilon, "delta": DELTA}
-            asked |= {"symmetry": symmetry, "options": options}
+            asked |= {"recipe": given.recipe, "symmetry": symmetry, "options": options}
             place = next((at for at, row in enumerate(rows) if asked.items() <= row.items()), len(rows))
             row = rows[place] if place < len(rows) else {**asked, "runs": []}
             if len(row["runs"]) > count:
@@ -106,12 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"  {name} epsilon {epsilon:g} {symmetry}: {row['runs'][-1]}", flush=True)
             if given.json is not None:
                 given.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    print(f"{'dataset':<14} {'records':>7} {'epsilon':>7} {'symmetry':<8} {'secrets':>7} {'cnn':>7} {'sd':>7}")
+    print(f"{'recipe':<14} {'dataset':<12} {'records':>7} {'epsilon':>7} {'symmetry':<8} secrets {'cnn':>6} {'sd':>6}")
     for row in rows:
         spread = "" if row["sd"] is None else f"{row['sd']:.4f}"
         print(
-            f"{row['dataset']:<14} {row['records']:>7} {row['epsilon']:>7g} {row['symmetry']:<8} {len(row['runs']):>7} "
-            f"{row['accuracy']:>7.4f} {spread:>7}"
+            f"{row['recipe']:<14} {row['dataset']:<12} {row['records']:>7} {row['epsilon']:>7g} {row['symmetry']:<8} "
+            f"{len(row['runs']):>7} {row['accuracy']:>6.4f} {spread:>6}"
         )
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from models.extractor import Extractor, ExtractorUnusable, described
 from models.portable.layers import groups_of, initialise
-from models.scattering import MAPS, Scattering
+from models.scattering import MAPS, Scattering, scatter_head
 
 WEIGHTS_FILE = "classifier.safetensors"
 CONFIG_FILE = "classifier.json"
@@ -208,26 +208,6 @@ class WideResNet(nn.Module):
         features = functional.relu(self.norm(self.blocks(self.stem(images))))
         logits: Tensor = self.head(features.mean(dim=(2, 3)))
         return logits
-
-
-def scatter_head(maps: int, rows: int, columns: int, classes: int, *, convolutional: bool) -> nn.Module:
-    """Logistic regression, or a small CNN, on scattering maps (n, maps, rows, columns), normalised by record.
-
-    The normalisation has no weights: mean and deviation of groups of a record's own maps (Tramèr & Boneh 2021).
-    """
-    norm = nn.GroupNorm(groups_of(maps, 27), maps, affine=False)
-    if not convolutional:
-        return nn.Sequential(norm, nn.Flatten(), nn.Linear(maps * rows * columns, classes))
-    return nn.Sequential(
-        norm,
-        nn.Conv2d(maps, 64, 3, padding=1),
-        nn.Tanh(),
-        nn.AdaptiveAvgPool2d((max(1, rows // 2), max(1, columns // 2))),
-        nn.Conv2d(64, 32, 3, padding=1),
-        nn.Tanh(),
-        nn.Flatten(),
-        nn.Linear(32 * max(1, rows // 2) * max(1, columns // 2), classes),
-    )
 
 
 def feature_head(size: int, classes: int) -> nn.Module:

@@ -20,6 +20,7 @@ PROGRAMS: Mapping[str | None, tuple[str, str, str]] = {
     "conditional_dcgan": ("portable.conditional_dcgan", "ConditionalDcganGenerator", "ConditionalDcganConfig"),
     "dcgan": ("portable.dcgan", "DcganGenerator", "DcganConfig"),
     "edm": ("portable.edm", "EdmDenoiser", "EdmConfig"),
+    "guided": ("portable.guided", "GuidedGenerator", "GuidedConfig"),
     "selected": ("portable.selected", "SelectedPictures", "SelectedConfig"),
     "textured": ("portable.textured", "TexturedGenerator", "TexturedConfig"),
 }

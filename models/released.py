@@ -21,6 +21,7 @@ from models.portable.conditional_dcgan import ConditionalDcganConfig, Conditiona
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
+from models.portable.guided import GuidedConfig, GuidedGenerator
 from models.portable.selected import SelectedConfig, SelectedPictures
 from models.portable.textured import TexturedConfig, TexturedGenerator
 
@@ -59,6 +60,7 @@ NETWORKS: Mapping[str | None, tuple[Callable[[Any], Any], Callable[..., Any]]] =
     "conditional_dcgan": (ConditionalDcganGenerator, ConditionalDcganConfig),
     "dcgan": (DcganGenerator, DcganConfig),
     "edm": (EdmDenoiser, EdmConfig),
+    "guided": (GuidedGenerator, GuidedConfig),
     "selected": (SelectedPictures, SelectedConfig),
     "textured": (TexturedGenerator, TexturedConfig),
 }
@@ -78,7 +80,8 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
 
     Args:
         directory: of the release.
-        which: "warm_start" leaves out what came after the start; only generators with a bend keep that apart.
+        which: "warm_start" leaves out what came after the start; only generators with a bend, or a guide, keep that
+            apart.
 
     Raises:
         ValueError: the files are damaged, of another format, of an unknown network or do not fit each other.
@@ -92,7 +95,7 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
     if kind not in NETWORKS:
         raise ValueError(f"the generator is a {kind!r}; this program reads {', '.join(filter(None, NETWORKS))}")
     network, shape = NETWORKS[kind]
-    if which != "final" and network not in (Generator, TexturedGenerator):
+    if which != "final" and network not in (Generator, TexturedGenerator, GuidedGenerator):
         raise ValueError(f"a {kind} generator has no warm start of its own")
     if not isinstance(document.get("config"), dict):
         raise ValueError("the generator's description has no configuration")
@@ -101,7 +104,9 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
         generator.load_state_dict(load_file(directory / WEIGHTS_FILE))
     except (KeyError, TypeError, RuntimeError, SafetensorError):
         raise ValueError("the generator's weights do not fit its configuration") from None
-    if which == "warm_start":
+    if which == "warm_start" and network is GuidedGenerator:
+        generator = generator.first
+    elif which == "warm_start":
         generator.bend.zero_()
     loaded: ReleasedGenerator = generator.eval()
     return loaded

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-SCALES, ORIENTATIONS = 2, 8
-MAPS = 1 + SCALES * ORIENTATIONS + ORIENTATIONS**2  # of each channel: orders 0, 1 and 2
+from models.portable.layers import groups_of
+
+SCALES, _ANGLES = 2, 8
+MAPS = 1 + SCALES * _ANGLES + _ANGLES**2  # of each channel: orders 0, 1 and 2
 _STEP = 2**SCALES
-_SLANT = 4 / ORIENTATIONS
+_SLANT = 4 / _ANGLES
 _BLOCK, _BLOCK_IN_CACHE = 256, 16  # images at once; on a processor few, whose spectra stay in its cache
 
 
@@ -60,7 +62,7 @@ class Scattering(nn.Module):
         maps.append(self._average(fine_hat, 1))
         coarse = torch.fft.ifft2(_fold(x[:, :, None] * self.wavelets[1], 2)).abs()
         maps.append(self._average(torch.fft.fft2(coarse), 2))
-        for one in range(ORIENTATIONS):
+        for one in range(_ANGLES):
             second = torch.fft.ifft2(_fold(fine_hat[:, :, one, None] * self.wavelets[1], 2)).abs()
             maps.append(self._average(torch.fft.fft2(second), 2))
         return torch.cat(maps, dim=2).flatten(1, 2)
@@ -73,8 +75,28 @@ class Scattering(nn.Module):
         return kept[..., 1:-1, 1:-1]
 
 
+def scatter_head(maps: int, rows: int, columns: int, classes: int, *, convolutional: bool) -> nn.Module:
+    """Logistic regression, or a small CNN, on scattering maps (n, maps, rows, columns), normalised by record.
+
+    The normalisation has no weights: mean and deviation of groups of a record's own maps (Tramèr & Boneh 2021).
+    """
+    norm = nn.GroupNorm(groups_of(maps, 27), maps, affine=False)
+    if not convolutional:
+        return nn.Sequential(norm, nn.Flatten(), nn.Linear(maps * rows * columns, classes))
+    return nn.Sequential(
+        norm,
+        nn.Conv2d(maps, 64, 3, padding=1),
+        nn.Tanh(),
+        nn.AdaptiveAvgPool2d((max(1, rows // 2), max(1, columns // 2))),
+        nn.Conv2d(64, 32, 3, padding=1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(32 * max(1, rows // 2) * max(1, columns // 2), classes),
+    )
+
+
 def _angles() -> list[float]:
-    return [math.pi * (ORIENTATIONS - ORIENTATIONS / 2 - 1 - index) / ORIENTATIONS for index in range(ORIENTATIONS)]
+    return [math.pi * (_ANGLES - _ANGLES / 2 - 1 - index) / _ANGLES for index in range(_ANGLES)]
 
 
 def _fold(spectra: Tensor, factor: int) -> Tensor:

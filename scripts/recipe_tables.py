@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from obscura.wire.wording import values_in_words
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.plan import Recipe
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import RECIPES
@@ -31,12 +32,10 @@ def _table_named(name: str) -> str:
     if name == "private_steps":
         return _options(StepsConfig.model_fields, [each for each in RECIPES.values() if _by_steps(each)])
     recipe = RECIPES[name]
-    own = [
-        option
-        for option in recipe.config.model_fields
-        if not _by_steps(recipe) or option not in StepsConfig.model_fields
-    ]
-    return _options(own, [recipe])
+    elsewhere = StepsConfig.model_fields if _by_steps(recipe) else {}
+    if name == "guided_moments":
+        elsewhere = MomentsConfig.model_fields
+    return _options([option for option in recipe.config.model_fields if option not in elsewhere], [recipe])
 
 
 def _by_steps(recipe: Recipe) -> bool:

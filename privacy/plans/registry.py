@@ -15,7 +15,16 @@ from privacy.errors import InvalidParameter
 from privacy.plans.balance import with_class_balance
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
-NAMES = ("class_histogram", "datalens", "dp_classifier", "dp_diffusion", "dpgan", "moments", "select_public")
+NAMES = (
+    "class_histogram",
+    "datalens",
+    "dp_classifier",
+    "dp_diffusion",
+    "dpgan",
+    "guided_moments",
+    "moments",
+    "select_public",
+)
 
 
 def recipe_of(name: str) -> Recipe:

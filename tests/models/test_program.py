@@ -22,7 +22,7 @@ from models.program import PROGRAMS, write_program
 from models.released import NETWORKS, ReleasedGenerator, save_released
 from service.cards import folder_names
 from tests.models.checks import stream
-from tests.models.test_released import affine, conditional_dcgan, dcgan, edm, selected, textured
+from tests.models.test_released import affine, conditional_dcgan, dcgan, edm, guided, selected, textured
 from workers.train.drawing import SampleRequest, draw
 
 CLASSES = ("T-shirt/top", "日本 😀 \"quoted\" {0} '''")
@@ -30,7 +30,15 @@ FOLDERS = folder_names(CLASSES)
 COUNT = 300  # more than a batch
 ROOT = Path(__file__).parents[2] / "models"
 FUTURE = "from __future__ import annotations\n"
-LINES_MAX = {"affine": 350, "conditional_dcgan": 360, "dcgan": 350, "edm": 1090, "selected": 310, "textured": 700}
+LINES_MAX = {
+    "affine": 350,
+    "conditional_dcgan": 360,
+    "dcgan": 350,
+    "edm": 1090,
+    "guided": 950,
+    "selected": 310,
+    "textured": 700,
+}
 
 
 def started_edm(width: int = 9, **first: int) -> EdmDenoiser:
@@ -51,7 +59,18 @@ def gaussians() -> Generator:
     return Generator(type(made.config)(**{**vars(made.config), "features": 0}))
 
 
-EVERY = [affine, gaussians, selected, textured, conditional_dcgan, dcgan, edm, started_edm, started_edm_with_texture]
+EVERY = [
+    affine,
+    gaussians,
+    guided,
+    selected,
+    textured,
+    conditional_dcgan,
+    dcgan,
+    edm,
+    started_edm,
+    started_edm_with_texture,
+]
 
 
 @pytest.fixture(params=EVERY, ids=lambda make: make.__name__)

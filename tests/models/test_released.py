@@ -12,6 +12,7 @@ from models.portable.conditional_dcgan import ConditionalDcganConfig, Conditiona
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
+from models.portable.guided import GuidedConfig, GuidedGenerator
 from models.portable.selected import SelectedConfig, SelectedPictures
 from models.portable.textured import RATE, STEPS, TexturedConfig, TexturedGenerator
 from models.released import CONFIG_FILE, WEIGHTS_FILE, load_released, save_released
@@ -25,6 +26,11 @@ def affine() -> Generator:
 def textured() -> TexturedGenerator:
     shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3, "features": 0}
     return TexturedGenerator(TexturedConfig(**shape, steps=STEPS, rate=RATE))
+
+
+def guided() -> GuidedGenerator:
+    shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3, "features": 0}
+    return GuidedGenerator(GuidedConfig(**shape, steps=STEPS, rate=RATE, textured=True, guide_steps=2))
 
 
 def selected() -> SelectedPictures:
@@ -57,7 +63,7 @@ def edm_from_texture() -> EdmDenoiser:
     return started_edm(start_clusters=2, start_texture=True)
 
 
-DEEP: list[Any] = [conditional_dcgan, dcgan, edm, edm_of_patches, edm_from_texture, selected, textured]
+DEEP: list[Any] = [conditional_dcgan, dcgan, edm, edm_of_patches, edm_from_texture, guided, selected, textured]
 EVERY: list[Any] = [affine, started_edm, *DEEP]
 
 
@@ -123,7 +129,7 @@ def test_a_description_without_a_network_is_the_affine_generators(tmp_path):
     assert not warm.bend.any()
 
 
-@pytest.mark.parametrize("make", DEEP)
+@pytest.mark.parametrize("make", [make for make in DEEP if make is not guided])
 def test_networks_without_a_bend_have_no_warm_start(make, tmp_path):
     save_released(make(), tmp_path)
     if hasattr(make(), "bend"):

@@ -65,6 +65,10 @@ ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
         },
         {"preset": "fixed", "shrink": True, "evaluation_seed": 3},
     ),
+    "guided_moments": (
+        {"guide_share": 0.2, "guide_steps": 3, "guide_logit": 9},
+        {"preset": "fixed", "guide_share": 0.9},
+    ),
     "dpgan": (
         {"discriminator_steps": 4, "accuracy_floor": 0, "records_per_subject": 9},
         {"estimator": "dpsgd", "freeze": "posterior", "latent": 5, "generator_batch": 7, "initial_seed": 12},
@@ -122,6 +126,7 @@ TOGETHER: Mapping[str, tuple[dict[str, Any], ...]] = {  # each value is right, a
         {"clusters": 3},
         {"mean_share": 0.5},
     ),
+    "guided_moments": ({"guide_share": 0}, {"guide_steps": 11}, {"clusters": 3}),
     "dpgan": ({"multiplicity": 2}, {"discriminator_steps": 5, "discriminator_steps_max": 4}),
     "select_public": ({}, {"public_dataset_id": "ds_public", "extractor": "../a"}),
 }

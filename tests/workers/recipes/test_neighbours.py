@@ -71,6 +71,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("datalens", "record", {**VOTES_ON_PIXELS, "preset": "kernel", "teacher_bandwidth": 3.0}),
     ("moments", "record", {"components": 6, "evaluation_samples": 300}),
     ("moments", "subject", {"components": 6, "evaluation_samples": 300}),
+    ("guided_moments", "record", {"components": 6, "evaluation_samples": 300}),
+    ("guided_moments", "subject", {"components": 6, "evaluation_samples": 300}),
     ("dp_classifier", "record", {**STEPS, "architecture": "scatter_linear", "epochs": 0.5}),
     ("dp_classifier", "subject", {**STEPS, "architecture": "scatter_linear", "expected_batch": 5}),
     ("dp_classifier", "record", {**STEPS, "architecture": "cnn", "estimator": "gep"}),

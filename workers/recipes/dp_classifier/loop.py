@@ -63,24 +63,7 @@ def train(run: Run) -> PrivateClassifier:
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
     extractor = _extractor_of(config, data.public_extractor)
     classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(run.device)
-    features = FeaturesOf(classifier, data.private_images, facts, run)
-    units, labels = Units(facts, config, data), np.asarray(data.private_labels)
-
-    def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
-        records = units.records(drawn, coins)
-        return features(records), labels_of(labels, records)
-
-    @functools.cache
-    @torch.no_grad()
-    def anchor_inputs() -> Tensor:
-        return classifier.features(anchor_images(config, facts, data).to(run.device))
-
-    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        inputs = anchor_inputs()
-        return inputs, torch.randint(len(facts.classes), (len(inputs),), generator=stream)
-
-    task = Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each, ema=config.ema)
-    steps = planned_steps(run, config, task)
+    steps = planned_steps(run, config, classifier_task(run, config, classifier))
     header = {"extractor_sha256": None if extractor is None else extractor.sha256}
     saved = load_checkpoint(run.checkpoints, device=run.device)
     if saved is not None:
@@ -98,6 +81,32 @@ def train(run: Run) -> PrivateClassifier:
     return classifier.cpu().eval()
 
 
+def classifier_task(run: Run, config: DpClassifierConfig, classifier: PrivateClassifier) -> Task:
+    """Return what private steps train a classifier's head on: the fixed features of private images, computed here.
+
+    Raises:
+        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+    """
+    facts, data = run.facts, run.data
+    features = FeaturesOf(classifier, data.private_images, facts, run)
+    units, labels = Units(facts, config, data), np.asarray(data.private_labels)
+
+    def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
+        records = units.records(drawn, coins)
+        return features(records), labels_of(labels, records)
+
+    @functools.cache
+    @torch.no_grad()
+    def anchor_inputs() -> Tensor:
+        return classifier.features(anchor_images(config, facts, data).to(run.device))
+
+    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs = anchor_inputs()
+        return inputs, torch.randint(len(facts.classes), (len(inputs),), generator=stream)
+
+    return Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each, ema=config.ema)
+
+
 def feature_blocks(facts: PublicFacts) -> int:
     """Return in how many blocks fixed features are computed: of as many images as were declared, however many came."""
     return math.ceil(facts.records_declared / FEATURES_BLOCK)
@@ -105,7 +114,11 @@ def feature_blocks(facts: PublicFacts) -> int:
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     """Return the pieces of a training."""
-    architecture = plan.config_of(DpClassifierConfig).architecture
+    return classifier_work(plan, plan.config_of(DpClassifierConfig).architecture, facts)
+
+
+def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a classifier's private steps, and of the fixed features before them."""
     if not (architecture.startswith("scatter") or architecture == "pretrained_linear"):
         return (steps_work(plan, facts, _ROW_SECONDS),)
     features = Piece(FEATURES, feature_blocks(facts), _FEATURES_SECONDS * facts.records_declared * facts.size)

@@ -15,7 +15,7 @@ def plan(recipe: str, side: int, classes: int = 2, epsilon: float = 1.0, **optio
     return build_plan(recipe, options, budget, budget.capacity_nano, facts)
 
 
-@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"select_public"}))
+@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"select_public", "guided_moments"}))
 def test_every_recipe_plans_for_the_largest_images(recipe):
     assert plan(recipe, 256).recipe == recipe
 

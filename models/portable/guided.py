@@ -1,0 +1,80 @@
+"""A generator whose images are moved by a classifier's gradient (classifier guidance; Dhariwal & Nichol 2021).
+
+Where l(x) are the logits of image x, centred, and t_y those of an image that the classifier is sure to be of class y,
+a step goes along the gradient g of f(x) = |l(x) - t_y|^2 / 2 by f / |g|^2: to where f would be 0, were it straight
+(Polyak 1969). f is not, so a few steps stop short of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.portable.generator import GeneratorConfig
+from models.portable.textured import TexturedConfig, new_generator
+from models.scattering import MAPS, Scattering, scatter_head
+
+_MOVED_AT_ONCE = 64  # images, which bounds memory; part of the format: another value rounds otherwise
+_FLAT = 1e-9  # below this squared gradient nothing moves
+
+
+@dataclasses.dataclass(frozen=True)
+class GuidedConfig(TexturedConfig):
+    """The shape of a guided generator.
+
+    Attributes:
+        textured: whether what draws before the guide has texture.
+        guide_steps: by which a drawn image is moved; 0: there is no guide.
+        guide_logit: t_y, of class y, above the logits of all others, which are alike.
+    """
+
+    textured: bool = True
+    guide_steps: int = 0
+    guide_logit: float = 0.0
+
+
+class GuidedGenerator(nn.Module):
+    """Draws labelled images with `first`, and moves them; see the module."""
+
+    def __init__(self, config: GuidedConfig) -> None:
+        super().__init__()
+        self.config = config
+        shape = {field.name: getattr(config, field.name) for field in dataclasses.fields(GeneratorConfig)}
+        self.first = new_generator(GeneratorConfig(**shape), config.textured, config.steps, config.rate)
+        self.scattering = Scattering(config.height, config.width)
+        maps = MAPS * config.channels
+        self.guide = scatter_head(maps, *self.scattering.size, config.classes, convolutional=False).requires_grad_(
+            requires_grad=False
+        )
+
+    def wanted(self, labels: Tensor) -> Tensor:
+        """Return the centred logits (n, classes) to which images of classes (n,) are moved."""
+        own = functional.one_hot(labels, self.config.classes).float()
+        return self.config.guide_logit * (own - 1 / self.config.classes)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Return the guide's centred logits (n, classes) of images (n, c, h, w) in [0, 1]."""
+        found: Tensor = self.guide(self.scattering(images))
+        return found - found.mean(dim=1, keepdim=True)
+
+    def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
+        """Draw one image for each label: as `Generator.sample`, whose latents these are."""
+        images = self.first.sample(labels, stream)
+        if self.config.guide_steps == 0:
+            return images
+        parts = zip(torch.split(images, _MOVED_AT_ONCE), torch.split(labels, _MOVED_AT_ONCE), strict=True)
+        return torch.cat([self._moved(*part) for part in parts])
+
+    def _moved(self, images: Tensor, labels: Tensor) -> Tensor:
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            x, wanted = images.clone(), self.wanted(labels.clone())
+            for _ in range(self.config.guide_steps):
+                x.requires_grad_()
+                distance = (self.logits(x) - wanted).square().sum(dim=1) / 2
+                (gradient,) = torch.autograd.grad(distance.sum(), x)
+                length = distance.detach() / gradient.square().sum(dim=(1, 2, 3)).clamp(min=_FLAT)
+                x = (x.detach() - length[:, None, None, None] * gradient).clamp(0, 1)
+            return x
