@@ -27,7 +27,6 @@ OWN = {
     "models/kernel_teachers.py": "a network, beside the other teachers",
     "models/linear_teachers.py": "a network, beside the other teachers",
     "models/program.py": "writes a program that stands alone, from whole files, which are never imported",
-    "models/scattering.py": "a network, read beside its paper",
     "obscura/client/connections.py": "is imported last, for importing the client must read no settings",
     "obscura/client/download.py": "a file that arrives whole, or not at all",
     "obscura/pictures/header.py": "reads strangers' bytes; imported by the confined reader, too",
