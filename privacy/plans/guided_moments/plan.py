@@ -68,7 +68,7 @@ class GuidedMomentsConfig(MomentsConfig):
 
     @property
     def drawing_seconds(self) -> float:
-        return super().drawing_seconds + 4e-3 * self.guide_steps
+        return super().drawing_seconds + 3e-3 * self.guide_steps
 
     @property
     def guide(self) -> DpClassifierConfig:
@@ -110,7 +110,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             *moment_notes(config, facts),
             f"For {config.guide_share:.0%} of the budget a classifier is trained, which moves each drawn image in "
             f"{config.guide_steps} steps to where it is surer of the image's class. That makes images worth more to "
-            "classifiers, not nicer to look at, and drawing many times slower.",
+            "convolutional networks that learn from them, not nicer to look at, and drawing many times slower.",
             *steps_notes(config.guide, steps, facts),
             *LAST_NOTES,
         ),
