@@ -30,7 +30,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # recipe and options
     "warm_start_alone": ("moments", {"preset": "fixed"}),
     "both": ("datalens", {"preset": "fixed"}),
     "moments": ("moments", {}),
-    "guided_moments": ("guided_moments", {}),
     "datalens": ("datalens", {}),
 }
 DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
