@@ -19,7 +19,7 @@ from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.dp_classifier.plan import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier.plan import SCATTER_SIZE_MIN, DpClassifierConfig
-from privacy.plans.moments.defaults import FOLLOWING, FOLLOWING_OPTIONS, with_detail
+from privacy.plans.moments.defaults import FOLLOWING_OPTIONS, completed
 from privacy.plans.moments.options import PRESETS, MomentsConfig
 from privacy.plans.moments.plan import (
     LAST_NOTES,
@@ -33,7 +33,6 @@ from privacy.plans.moments.plan import (
     with_share_above_noise,
 )
 from privacy.plans.moments.warm_start import warm_start_noise, warm_start_stages
-from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import steps_facts, steps_notes, steps_stage
 
@@ -76,12 +75,6 @@ class GuidedMomentsConfig(MomentsConfig):
         return DpClassifierConfig(**CLASSIFIERS["default"])
 
 
-def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> GuidedMomentsConfig:
-    """Complete the options of a request, as `privacy.plans.moments.defaults.config_that_follows` does."""
-    config = read_options(GuidedMomentsConfig, options, PRESETS)
-    return with_detail(config, set(options), mu, facts) if options.get("preset", "default") in FOLLOWING else config
-
-
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
     """Turn a budget into the noise of class moments and of a classifier's training.
 
@@ -90,7 +83,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """
 
     def config_at(mu: float, declared: PublicFacts) -> GuidedMomentsConfig:
-        return config_that_follows(options, mu, declared)
+        return completed(GuidedMomentsConfig, options, mu, declared)
 
     config = config_at(mu_of(budget_nano), facts)
     check_images(config, facts)

@@ -21,9 +21,15 @@ C = TypeVar("C", bound=MomentsConfig)
 
 
 def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> MomentsConfig:
+    """Complete the options of a request for moments; see `completed`."""
+    return completed(MomentsConfig, options, mu, facts)
+
+
+def completed(kind: type[C], options: Mapping[str, Any], mu: float, facts: PublicFacts) -> C:
     """Complete the options of a request. What was given wins; nothing is looked up in private data.
 
     Args:
+        kind: the configuration of moments, or of a recipe that starts from them and has their presets.
         options: a "preset" and options, as for `read_options`.
         mu: of the whole budget, as one Gaussian release.
         facts: what the owner declared.
@@ -31,7 +37,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     Raises:
         InvalidParameter: as `read_options`.
     """
-    config = read_options(MomentsConfig, options, PRESETS)
+    config = read_options(kind, options, PRESETS)
     return with_detail(config, set(options), mu, facts) if options.get("preset", "default") in FOLLOWING else config
 
 

@@ -10,7 +10,6 @@ import dataclasses
 from typing import Any
 
 from models.portable.guided import GuidedConfig, GuidedGenerator
-from models.portable.textured import RATE, STEPS
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from privacy.plans.guided_moments.plan import GuidedMomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
@@ -41,7 +40,7 @@ def train(run: Run) -> GuidedGenerator:
     guides = _train_guide(run, classifier, state, {"generator": first.state_dict()})
     generator = GuidedGenerator(
         GuidedConfig(
-            **dataclasses.asdict(first.config) | {"steps": STEPS, "rate": RATE},
+            **dataclasses.asdict(first.config),
             textured=config.texture,
             guide_steps=config.guide_steps if guides else 0,
             guide_logit=config.guide_logit,
