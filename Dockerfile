@@ -3,7 +3,8 @@
 #   docker build --target api    --tag obscura-api .      the web process: no torch, small
 #   docker build --target worker --tag obscura-worker .   the process that trains: torch with CUDA libraries, large
 # Both run as an unprivileged user, need no writable path but /var/lib/obscura and /tmp, and hold no secret.
-ARG PYTHON_TAG=3.11.13-slim-bookworm
+# released 2026-08-13
+ARG PYTHON_TAG=3.11.16-slim-bookworm
 
 FROM python:${PYTHON_TAG} AS base
 ENV PYTHONUNBUFFERED=1 \
@@ -20,27 +21,19 @@ RUN groupadd --gid 10001 obscura \
 FROM base AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 RUN python -m venv /opt/venv
-COPY pyproject.toml constraints.txt ./
-COPY obscura/pyproject.toml obscura/
-# Dependencies first: this layer is rebuilt only when they change.
-RUN python -c "import tomllib; print(*(line for path in ('obscura/pyproject.toml', 'pyproject.toml') for line in tomllib.load(open(path, 'rb'))['project']['dependencies']), sep='\n')" \
-    | grep --invert-match '^obscura' | xargs pip install --constraint constraints.txt
-# Both can keep files in a bucket.
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['s3'], sep='\n')" \
-    | xargs pip install --constraint constraints.txt
 
 
+# Dependencies first: their layer is rebuilt only when they change. pip rejects every file whose hash is not listed.
 FROM build AS build-worker
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['worker'], sep='\n')" \
-    | xargs pip install --constraint constraints.txt
+COPY deploy/requirements-worker.txt ./
+RUN pip install --no-deps --require-hashes --requirement requirements-worker.txt
 COPY . .
 RUN pip install --no-deps --editable ./obscura --editable .
 
 
 FROM build AS build-api
-# People may sign in with a provider.
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['oidc'], sep='\n')" \
-    | xargs pip install --constraint constraints.txt
+COPY deploy/requirements-api.txt ./
+RUN pip install --no-deps --require-hashes --requirement requirements-api.txt
 COPY . .
 RUN pip install --no-deps --editable ./obscura --editable .
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        return import_module("importlib.metadata").version("obscura")
+        return import_module("importlib.metadata").version("obscura-images")
     client = import_module("obscura.client")
     if name != "__all__" and name not in client.__all__:
         raise AttributeError(f"module 'obscura' has no attribute {name!r}")

@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, requires
 
 from obscura.errors import ObscuraClientError
 
-SERVER = "obscura-server"
+LIBRARY = "obscura-images"
+SERVER = "obscura-images-server"
 WORKER = f"{SERVER}[worker]"
 
 
@@ -41,7 +42,7 @@ def extras(what: str = "This") -> Iterator[None]:
 def packages_of_parts() -> dict[str, list[str]]:
     """The packages that each part of the installation brings, by what `pip install` calls the part."""
     found: dict[str, list[str]] = {}
-    for distribution in ("obscura", SERVER):
+    for distribution in (LIBRARY, SERVER):
         with suppress(PackageNotFoundError):
             for line in requires(distribution) or ():
                 if package := re.match(r"[\w.-]+", line):

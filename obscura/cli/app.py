@@ -71,7 +71,7 @@ if (beside := server_side()) is not None:
 def show_version(wanted: bool) -> None:
     """Write the version and leave."""
     if wanted:
-        typer.echo(f"obscura {version('obscura')}")
+        typer.echo(f"obscura {version('obscura-images')}")
         raise typer.Exit
 
 

@@ -36,7 +36,7 @@ def doctor(context: typer.Context, as_json: Json = False) -> None:
 
 
 def _python() -> Finding:
-    return Finding("python", "ok", f"{sys.version.split()[0]}, obscura {version('obscura')}")
+    return Finding("python", "ok", f"{sys.version.split()[0]}, obscura {version('obscura-images')}")
 
 
 def _packages() -> Iterator[Finding]:

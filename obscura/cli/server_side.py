@@ -14,18 +14,18 @@ from typing import Any, Literal, Protocol
 import typer
 from typer.core import TyperGroup
 
-from obscura.extras import SERVER, MissingExtra
+from obscura.extras import SERVER, WORKER, MissingExtra
 from obscura.wire.recipe_schemas import RecipeRecord
 
 COMMANDS = {  # which part of the installation brings each
-    "up": "obscura-server[worker]",
-    "demo": "obscura-server[worker]",
-    "openapi": "obscura-server",
-    "ledger": "obscura-server",
-    "audit": "obscura-server",
-    "backup": "obscura-server",
-    "restore": "obscura-server",
-    "drill": "obscura-server",
+    "up": WORKER,
+    "demo": WORKER,
+    "openapi": SERVER,
+    "ledger": SERVER,
+    "audit": SERVER,
+    "backup": SERVER,
+    "restore": SERVER,
+    "drill": SERVER,
 }
 
 

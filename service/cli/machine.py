@@ -16,6 +16,7 @@ from obscura.cli.admins import Out, write_token
 from obscura.cli.connection import Json
 from obscura.cli.server_side import Finding
 from obscura.client.local_service import running_at
+from obscura.extras import WORKER
 from service.cli.ledger import open_database
 from service.settings import Settings
 
@@ -68,7 +69,7 @@ def look_around(folder: Path) -> Iterator[Finding]:
 
 def _database(settings: Settings) -> Finding:
     if find_spec("sqlalchemy") is None:
-        return Finding("database", "missing", "not looked at: pip install 'obscura-server'")
+        return Finding("database", "missing", "not looked at: pip install 'obscura-images-server'")
     from sqlalchemy import make_url, text
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -130,7 +131,7 @@ def _trainer(settings: Settings) -> Finding:
     if settings.mode == "celery":
         return Finding("supervisor", "ok", "workers elsewhere: celery --app workers.supervise.app inspect ping")
     if find_spec("torch") is None:
-        return Finding("supervisor", "bad", "a service here could not train: pip install 'obscura-server[worker]'")
+        return Finding("supervisor", "bad", f"a service here cannot train: pip install '{WORKER}'")
     running = running_at(settings.local_path)
     if running is None:
         return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")

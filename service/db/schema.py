@@ -30,9 +30,8 @@ def migration_config(url: str) -> Config:
 def _scripts() -> Path:
     """The folder of the migrations."""
     beside = PROJECT_ROOT / "alembic"
-    installed = (
-        Path(str(file.locate())) for file in files("obscura-server") or () if file.as_posix().endswith(_INSTALLED)
-    )
+    own = files("obscura-images-server") or ()
+    installed = (Path(str(file.locate())) for file in own if file.as_posix().endswith(_INSTALLED))
     for script in (beside / "env.py", *installed):
         if script.is_file():
             return script.resolve().parent

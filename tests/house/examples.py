@@ -39,7 +39,7 @@ NOT_RUN = {
     "make demo": "takes minutes and the real Fashion-MNIST; tests/service/cli/demo runs it small",
     "make test": "is what runs this",
     "pip install ./obscura '.[worker]'": "installs gigabytes; make setup has done it, in CI in a fresh environment",
-    "pip install --constraint constraints.txt 'obscura-server[": "make setup has installed it, from this checkout",
+    "pip install --constraint constraints.txt 'obscura-images-server[": "make setup has installed it, from a checkout",
     "aws s3 mv": "needs another package; tests/service/storage/contract.py moves back what was put away",
     "rsync --archive --delete": "needs a second machine; the courier of benchmarks/chaos_storage.py does the same",
     "obscura up": "the test itself runs it, on a free port",

@@ -16,14 +16,19 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVER = ("service", "workers", "models", "privacy")
 OPTIONAL = ("hf", "torch", "svhn", "dicom", "nifti")
 FOUND_BY_OTHERS = {"python-gdcm"}  # a decoder, which pydicom looks for by itself
-PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[0-9][A-Za-z0-9.]*)$")
+PIN = re.compile(r"""
+    ^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[0-9][A-Za-z0-9.]*)  # no address, no label of a local build
+    (?:\ ;\ (?P<marker>[^\\\n]+?))?
+    (?P<hashes>(?:\ \\\n\ {4}--hash=sha256:[0-9a-f]{64})*)$
+""", re.MULTILINE | re.VERBOSE)  # fmt: skip
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    matches = [PIN.match(line) for line in lines if line and not line.startswith("#")]
-    assert all(matches), "every line is a comment or name==version, without addresses and local build labels"
-    return {canonicalize_name(match["name"]): match["version"] for match in matches if match}
+def pins(path: str = "constraints.txt") -> dict[str, str]:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert not re.sub(r"^#.*$", "", PIN.sub("", text), flags=re.MULTILINE).strip(), "each line is a comment or a pin"
+    hashed = {bool(match["hashes"]) for match in PIN.finditer(text)}
+    assert hashed == {path != "constraints.txt"}, "what an image installs has hashes"
+    return {canonicalize_name(match["name"]): match["version"] for match in PIN.finditer(text)}
 
 
 def projects() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -45,7 +50,7 @@ def declared(*parts: str) -> list[Requirement]:
         **server["optional-dependencies"],
     }
     found = [Requirement(line) for part in parts or groups for line in groups[part]]
-    return [requirement for requirement in found if requirement.name != "obscura"]
+    return [requirement for requirement in found if requirement.name != "obscura-images"]
 
 
 def imported(packages: tuple[str, ...]) -> set[str]:
@@ -74,13 +79,13 @@ def imported(packages: tuple[str, ...]) -> set[str]:
 )
 def test_what_is_imported_is_declared(packages, parts):
     names = {canonicalize_name(requirement.name) for requirement in declared(*parts)}
-    assert imported(packages) - {"obscura", "obscura-server"} <= names
+    assert imported(packages) - {"obscura-images", "obscura-images-server"} <= names
 
 
 def test_the_server_needs_the_library_of_its_own_version():
     library, server = projects()
     assert library["version"] == server["version"]
-    assert f"obscura=={library['version']}" in server["dependencies"]
+    assert f"obscura-images=={library['version']}" in server["dependencies"]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +99,11 @@ def test_what_is_declared_is_imported(packages, parts):
 
 
 def test_constraints_hold_no_addresses():
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    assert "://" not in text
-    assert " @ " not in text
-    assert not re.search(r"^-", text, flags=re.MULTILINE)
+    for path in (ROOT / "constraints.txt", *(ROOT / "deploy").glob("requirements-*.txt")):
+        text = path.read_text(encoding="utf-8")
+        assert "://" not in text
+        assert " @ " not in text
+        assert not re.search(r"^-", text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("requirement", declared(), ids=lambda requirement: requirement.name)
@@ -134,9 +140,7 @@ def test_installed_packages_are_the_pinned_ones():
 
 
 def test_every_package_that_setup_installs_is_pinned():
-    """A package missing from the list would float; torch itself pins the CUDA wheels exactly."""
-    floating = {name for name in set(needed()) - set(pins()) if not name.startswith("nvidia-")} - {"cuda-toolkit"}
-    assert floating == set()
+    assert set(needed()) - set(pins()) == set()
 
 
 def test_torchvision_imports_beside_the_pinned_torch():

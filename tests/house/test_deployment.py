@@ -3,17 +3,25 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import yaml
+from packaging.utils import canonicalize_name
 
 from service.settings import Settings
+from tests.together import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = {"OBSCURA_POSTGRESQL_PASSWORD": "trial", "OBSCURA_REDIS_PASSWORD": "trial"}
+IMAGES = ("api", "worker")
+PIN_AGE_MAX = timedelta(days=183)
+POSTGRESQL_NEEDS = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"]  # until it has become the user `postgres`
 SERVICES = {"postgresql", "redis", "migrate", "api", "worker"}
 
 
@@ -68,9 +76,69 @@ def test_every_service_is_limited_and_hardened(services):
     for name, service in services.items():
         assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}, name
         assert "privileged" not in service, name
-    for name in ("migrate", "api", "worker"):
-        assert services[name]["read_only"] is True, name
-        assert services[name]["cap_drop"] == ["ALL"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["read_only"] is (name != "postgresql"), name
+        assert service.get("cap_add", []) == (POSTGRESQL_NEEDS if name == "postgresql" else []), name
+
+
+def test_redis_takes_its_password_and_shows_it_in_no_argument(services):
+    """Run the command of the compose file with an installed redis-server."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("no redis-server on this machine")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [word.replace("$$", "$").replace("--appendonly", f"--port {port} --appendonly")
+               for word in services["redis"]["command"]]  # fmt: skip
+    with subprocess.Popen(command, env=os.environ | {"REDIS_PASSWORD": "a-password"}, stdout=subprocess.DEVNULL) as run:
+        try:
+            with redis.Redis(port=port, password="a-password") as client:
+                wait_until(lambda: answers(client), "Redis does not start")
+            with redis.Redis(port=port) as client, pytest.raises(redis.AuthenticationError):
+                client.ping()
+            assert b"a-password" not in Path(f"/proc/{run.pid}/cmdline").read_bytes()
+        finally:
+            run.terminate()
+
+
+def answers(client: "redis.Redis") -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+def dated_pins() -> dict[str, date]:
+    """Return every pin of an image or a list of packages, with the day that is written beside it."""
+    files = ["docker-compose.yml", "Dockerfile", "constraints.txt", *(f"deploy/requirements-{n}.txt" for n in IMAGES)]
+    found: dict[str, date] = {}
+    for name in files:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        pins = re.findall(r"^\s*image: (\S+:\S+)|^ARG (PYTHON_TAG=\S+)", text, flags=re.MULTILINE)
+        days = re.findall(r"# (?:released|resolved) (\d{4}-\d\d-\d\d)$", text, flags=re.MULTILINE)
+        assert len(days) == (len(pins) or 1), f"{name}: write `# released YYYY-MM-DD` beside each pinned image"
+        found |= {f"{name} {number}": date.fromisoformat(day) for number, day in enumerate(days)}
+    return found
+
+
+def test_no_pin_is_older_than_six_months():
+    """Old images and packages have known vulnerabilities. Take newer ones; `make lock` does for packages."""
+    today = datetime.now(UTC).date()
+    assert {name: day for name, day in dated_pins().items() if today - day > PIN_AGE_MAX} == {}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_installs_pinned_versions_with_hashes(name):
+    """The versions are those that are tested; nothing that the image needs is missing."""
+    from tests.house.test_constraints import declared, pins
+
+    own = pins(f"deploy/requirements-{name}.txt")
+    assert own.items() <= pins().items()
+    parts = {"api": ("client", "server", "s3", "oidc"), "worker": ("client", "server", "s3", "worker")}[name]
+    assert {canonicalize_name(requirement.name) for requirement in declared(*parts)} <= set(own)
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert f"--require-hashes --requirement requirements-{name}.txt" in text
 
 
 def test_the_api_believes_the_host_that_its_users_come_through(services):

@@ -27,24 +27,26 @@ SERVER = ("service", "workers", "models", "privacy")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def client_packages() -> set[Path]:
-    """Files and folders, directly below site-packages, of all that an installation of the library brings."""
+LIBRARY, SERVER_NAME = "obscura-images", "obscura-images-server"
+
+
+def dependencies_of(distribution_name: str) -> set[Path]:
+    """Return what a distribution's dependencies, direct and indirect, have in site-packages; nothing of our own."""
     found: set[str] = set()
-    waiting = ["obscura"]
+    waiting = [Requirement(distribution_name)]
     roots: set[Path] = set()
     while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        found.add(name)
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
         distribution = metadata.distribution(name)
-        for line in distribution.requires or ():
+        for line in distribution.requires or () if name not in found or wanted.extras else ():
             child = Requirement(line)
-            if child.marker is None or child.marker.evaluate({"extra": ""}):
-                waiting.append(canonicalize_name(child.name))
-        if name != "obscura":
+            if child.marker is None or any(child.marker.evaluate({"extra": it}) for it in wanted.extras or {""}):
+                waiting.append(child)
+        if name not in (*found, LIBRARY, SERVER_NAME):
             tops = {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
             roots |= {Path(str(distribution.locate_file(top))) for top in tops}
+        found.add(name)
     return roots
 
 
@@ -81,7 +83,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install(place / "server", library, server)
     shutil.rmtree(source)
     (place / "client").mkdir()
-    for path in client_packages():
+    for path in dependencies_of(LIBRARY):
         (place / "client" / path.name).symlink_to(path)
     (site_packages(place / "venv") / "others.pth").write_text(f"{place / 'client'}\n", "utf-8")
     (site_packages(place / "server") / "others.pth").write_text(
@@ -116,14 +118,32 @@ def run(place: Path, tmp_path: Path) -> Run:
 
 def test_both_wheels_bring_the_licence(place):
     found = {path.parent.parent.name for path in site_packages(place / "server").glob("*.dist-info/licenses/LICENSE")}
-    version = metadata.version("obscura")
-    assert found == {f"obscura-{version}.dist-info", f"obscura_server-{version}.dist-info"}
+    version = metadata.version(LIBRARY)
+    assert found == {f"obscura_images-{version}.dist-info", f"obscura_images_server-{version}.dist-info"}
+
+
+def test_the_server_wheel_resolves_to_our_library_without_an_index(place, tmp_path):
+    """The name `obscura` belongs to a stranger on the package index: a dependency on it would install their package."""
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False, symlinks=True)
+    (tmp_path / "others").mkdir()
+    for path in dependencies_of(SERVER_NAME):
+        (tmp_path / "others" / path.name).symlink_to(path)
+    (site_packages(environment) / "others.pth").write_text(f"{tmp_path / 'others'}\n", "utf-8")
+    (wheel,) = place.glob("obscura_images_server-*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "install", "--quiet", "--dry-run"]
+    options = ["--no-index", "--find-links", str(place), "--report", str(tmp_path / "report.json"), str(wheel)]
+    subprocess.run([*pip, *options], check=True)
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    found = {item["metadata"]["name"]: item["download_info"]["url"] for item in report["install"]}
+    assert set(found) == {LIBRARY, SERVER_NAME}
+    assert all(url.startswith("file://") for url in found.values())
 
 
 def test_the_library_is_one_package_and_needs_none_of_the_server(run, place):
     tops = {path.name for path in site_packages(place / "venv").iterdir() if path.suffix not in (".pth", ".dist-info")}
     assert tops == {"obscura"}
-    version = metadata.version("obscura")
+    version = metadata.version(LIBRARY)
     assert run("obscura", "--version").stdout == f"obscura {version}\n"
     code = "import sys, obscura; print(obscura.__file__, {'fastapi', 'sqlalchemy', 'torch'} & set(sys.modules))"
     printed = run("python", "-c", code).stdout
@@ -141,9 +161,9 @@ def test_every_module_of_the_repository_is_in_a_wheel(place, package):
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        (["up"], "obscura-server[worker]"),
-        (["ledger", "status"], "obscura-server"),
-        (["openapi"], "obscura-server"),
+        (["up"], "obscura-images-server[worker]"),
+        (["ledger", "status"], "obscura-images-server"),
+        (["openapi"], "obscura-images-server"),
     ],
 )
 def test_a_command_that_a_server_alone_has_names_what_brings_it(run, command, part):
@@ -160,14 +180,14 @@ def test_a_quickstart_names_what_counts_and_what_serves(run, tmp_path):
     Image.new("L", (8, 8)).save(picture)
     counted = run("obscura", "quickstart", "pets", "--classes", "cat", "--yes", code=1)
     assert "Without --at-most" in counted.stderr
-    assert "Run: pip install 'obscura-server'" in counted.stderr
+    assert "Run: pip install 'obscura-images-server'" in counted.stderr
     stated = run("obscura", "quickstart", "pets", "--classes", "cat", "--yes", "--at-most", "100", code=1)
-    assert "Run: pip install 'obscura-server[worker]'" in stated.stderr
+    assert "Run: pip install 'obscura-images-server[worker]'" in stated.stderr
 
 
 def test_a_service_of_ones_own_names_what_brings_it(run):
     failed = run("python", "-c", "import obscura; obscura.local('data')", code=1)
-    assert "Run: pip install 'obscura-server[worker]'" in failed.stderr
+    assert "Run: pip install 'obscura-images-server[worker]'" in failed.stderr
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,7 @@ def test_where_authlib_is_missing_the_start_says_what_brings_it(monkeypatch, tmp
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "authlib", None)
     monkeypatch.setitem(sys.modules, "httpx2", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'obscura-server\[oidc\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install 'obscura-images-server\[oidc\]'"):
         create_app(Settings(data_dir=tmp_path, **OIDC))  # type: ignore[arg-type]
 
 

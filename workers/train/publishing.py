@@ -283,7 +283,7 @@ def _write_grid(
 
 def _technical(training: Training, device: torch.device) -> dict[str, str]:
     return {
-        "obscura": version("obscura"),
+        "obscura": version("obscura-images"),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {platform.machine()}",

@@ -15,7 +15,7 @@ from service.db.session import transaction
 from service.ledger.stops import arming_stops
 
 router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS)
-VERSION = version("obscura")
+VERSION = version("obscura-images")
 READY_SECONDS = 2.0
 
 
