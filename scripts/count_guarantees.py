@@ -1,0 +1,67 @@
+"""Count the guarantees that tests and audits check, one row each, so that a change that loses one is noticed.
+
+    python -m scripts.count_guarantees
+
+docs/research/guarantees.md keeps the counts with the commit at which they were taken.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks import broken_gradients, broken_mechanisms
+from service.audit.findings import FindingCode
+from service.failpoints import NAMES
+from tests.service.ledger.machine_broken import BROKEN
+from tests.service.test_matrix import cells, routes
+
+ROOT = Path(__file__).resolve().parents[1]
+HOSTILE = (
+    "tests/service/ingest", "tests/service/datasets/test_reading.py",
+    "tests/service/datasets/test_taken_over_reader.py",
+    "tests/service/api/test_problems.py", "tests/service/webhooks", "tests/service/test_query_parameters.py",
+)  # fmt: skip
+
+
+def collected(*paths: str) -> int:
+    """Return the number of test cases below some paths."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *paths]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return sum("::" in line for line in found.splitlines())
+
+
+def functions(module: ModuleType) -> int:
+    """Return the number of public functions that a module defines."""
+    found = inspect.getmembers(module, lambda it: inspect.isfunction(it) and it.__module__ == module.__name__)
+    return sum(not name.startswith("_") for name, _ in found)
+
+
+def invariants() -> int:
+    """Return the number of invariants in docs/states.md."""
+    return len(re.findall(r"^\| I\d+ \|", (ROOT / "docs" / "states.md").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+COUNTS: dict[str, Callable[[], int]] = {
+    "ledger findings (`service.audit.findings.FindingCode`)": lambda: len(FindingCode),
+    "failpoints (`service.failpoints.NAMES`)": lambda: len(NAMES),
+    "ledger invariants (docs/states.md)": invariants,
+    "broken ledgers that the state machine must find": lambda: len(BROKEN),
+    "broken mechanisms that the release audit must flag": lambda: functions(broken_mechanisms),
+    "broken gradients that the gradient audit must flag": lambda: len(broken_gradients.BROKEN_GRADIENTS),
+    "audit games (tests/privacy/auditing)": lambda: collected("tests/privacy/auditing"),
+    "hostile inputs (upload reader, API, webhooks)": lambda: collected(*HOSTILE),
+    "forged or edited ledgers (tests/service/audit)": lambda: collected("tests/service/audit"),
+    "permission cells (tests/service/test_matrix.py)": lambda: len(list(cells(routes()))),
+    "crash tests (tests/crash)": lambda: collected("tests/crash"),
+}
+
+
+if __name__ == "__main__":
+    for name, count in COUNTS.items():
+        sys.stdout.write(f"| {name} | {count()} |\n")
