@@ -14,8 +14,8 @@ FURTHER: Any = Field(
     default_factory=list,
     max_length=15,
     exclude_if=is_empty,
-    description="Private datasets that are read together with it as one, of the same or of other accounts. Every "
-    "account pays the price at its own rate, all of them or none.",
+    description="Must be empty: a training reads one dataset of one account. Any other value is rejected with the "
+    "code `several_datasets`.",
 )
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 

@@ -57,6 +57,7 @@ HEADERS = {
 _STATUSES = {
     "not_found": (404, "Not found"),
     "invalid_input": (422, "That cannot be done"),
+    "several_datasets": (422, "A training reads one dataset"),
     "unauthorized": (401, "Please sign in"),
     "forbidden": (403, "Not with this key"),
     "too_many_requests": (429, "Too many requests"),
