@@ -19,6 +19,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import minutes_between
 from obscura.wire.words import JobState
 from service.audit import arming
 from service.audit.checkpoints import newest_checkpoint
@@ -65,7 +66,7 @@ class Metrics:
         )
         self._database = gauge("database_up", "1 where the database answered at the last look.")
         self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", "kind", "recipe", "state")
-        self._waiting = gauge("queue_oldest_seconds", "Since the job that has waited longest was asked for.")
+        self._waiting = gauge("queue_oldest_seconds", "Age of the job that has waited longest, in whole minutes.")
         self._workers = gauge("workers_busy", "Workers that hold the lease of a running job.")
         self._overdue = gauge("jobs_lease_over", "Running jobs whose worker has not renewed its lease in time.")
         self._entries = gauge("ledger_entries_signed", "Entries of the ledger that the newest checkpoint covers.")
@@ -110,7 +111,7 @@ class Metrics:
         for row in session.execute(counted.group_by(Job.kind, Job.recipe, Job.state)):
             self._jobs.labels(row.kind, row.recipe, row.state.value).set(row.number)
         oldest = session.scalar(select(func.min(Job.created_at)).where(Job.state == JobState.QUEUED))
-        self._waiting.set(0 if oldest is None else max((now - oldest).total_seconds() // 60 * 60, 0))
+        self._waiting.set(0 if oldest is None else minutes_between(oldest, now).total_seconds())
         running = Job.state == JobState.RUNNING
         owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
         self._workers.set(session.scalar(owners) or 0)

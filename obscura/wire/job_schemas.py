@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Options, Text
+from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Options, Text, up_to_the_minute
 
 is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
 FURTHER: Any = Field(
@@ -130,8 +130,10 @@ class ProgressFacts(ApiRecord):
     planned_epsilon: float = Field(
         default=0.0, description="What the plan may charge, as an epsilon at the account's delta."
     )
-    eta_seconds: float | None = Field(
-        default=None, description="Roughly until the job ends, from planned work; null while its pace is not known."
+    eta_seconds: Annotated[float | None, AfterValidator(up_to_the_minute)] = Field(
+        default=None,
+        description="Estimated seconds until the job ends, from planned work, rounded up to whole minutes; null while "
+        "its pace is not known.",
     )
     silent_minutes: int | None = Field(
         default=None,

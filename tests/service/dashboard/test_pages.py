@@ -76,7 +76,7 @@ def test_the_three_segments_of_a_bar_differ_by_pattern(site, stock):
 
 def test_jobs_show_their_progress_and_nothing_measured(site, stock):
     shown = words_of(site.client().get(f"/jobs/{stock.running}").text)
-    progress = "Teacher votes, 612 of 1,450 steps (42.2%) · about 3 min 34 s left"
+    progress = "Teacher votes, 612 of 1,450 steps (42.2%) · about 4 min left"
     assert_shown(shown, progress, "Held, data in use, 50% of it charged", "Teachers 4,000", "a remark")
     assert "Waiting for a worker" in words_of(site.client().get(f"/jobs/{stock.queued}").text)
 
