@@ -25,7 +25,6 @@ from service.audit import arming
 from service.audit.checkpoints import newest_checkpoint
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.disk import folders_written_to, short_of_room
 from service.ledger.stops import arming_stops
 from service.logs import get_logger
 from service.settings import Settings
@@ -74,7 +73,6 @@ class Metrics:
         self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", "kind")
         self._findings = gauge("ledger_findings", "What the last verification found.", "kind")
         self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
-        self._short = gauge("disk_short", "1 where less room is left than OBSCURA_DISK_FREE_BYTES_MIN.", "folder")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answer. A status is told by its class, and seconds of routes alone that list or describe."""
@@ -100,9 +98,6 @@ class Metrics:
         except SQLAlchemyError as error:
             self._database.set(0)
             get_logger(__name__).warning("metrics_without_database", error=type(error).__name__)
-        short = short_of_room(self._settings)
-        for folder in folders_written_to(self._settings):
-            self._short.labels(folder).set(folder == short)
 
     def _look_at_jobs(self, session: Session) -> None:
         now = self._clock()

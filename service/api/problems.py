@@ -68,7 +68,6 @@ STATUSES: dict[str, tuple[int, str]] = {
     "too_many_wrong_keys": (429, "Too many wrong keys"),
     "too_many_requests": (429, "Too many requests"),
     "busy": (503, "Busy"),
-    "out_of_disk": (507, "Not enough disk space"),
     "storage_unavailable": (503, "The storage does not answer"),
     "upload_refused": (422, "The content breaks a rule"),
     "uploads_stopped": (503, "No images are taken"),

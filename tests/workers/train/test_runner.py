@@ -139,7 +139,7 @@ def test_missing_content_fails_without_a_word_about_it(workshop):
         (ValueError(CANARY), FailureCode.TRAINING_FAILED),
         (MemoryError(), FailureCode.OUT_OF_MEMORY),
         (torch.OutOfMemoryError(CANARY), FailureCode.OUT_OF_MEMORY),
-        (OSError(28, CANARY), FailureCode.OUT_OF_DISK),
+        (OSError(28, CANARY), FailureCode.TRAINING_FAILED),
         (BudgetExceeded(2, 1), FailureCode.HOLD_EXHAUSTED),
     ],
 )
