@@ -53,6 +53,8 @@ class Act(enum.StrEnum):
     QUOTA_SET = "quota set"
     RELEASE_SHARED = "release shared"
     RELEASE_UNSHARED = "release unshared"
+    UPLOAD_JOINED = "upload joined"
+    UPLOAD_KNOWN = "upload of known images refused"
     ASKED = "decision asked for"
     APPROVED = "decision approved"
     DECLINED = "decision declined"
