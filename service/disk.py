@@ -18,7 +18,6 @@ from sqlalchemy import make_url
 
 from obscura.private_files import new_private_file, write_through
 from service.errors import ObscuraError
-from service.logs import get_logger
 from service.settings import Settings
 
 PROBED_SECONDS = 5.0  # between two probes of the same disks
@@ -60,14 +59,12 @@ def short_of_room(settings: Settings) -> str | None:
 
 
 def require_room(settings: Settings) -> None:
-    """Raise unless every disk has the space that must stay free. The log names the folder.
+    """Raise unless every disk has the space that must stay free. The supervisor logs which folder has not.
 
     Raises:
         OutOfDisk: a disk has less.
     """
-    name = short_of_room(settings)
-    if name is not None:
-        get_logger(__name__).warning("out_of_disk", folder=name)
+    if short_of_room(settings) is not None:
         raise OutOfDisk
 
 

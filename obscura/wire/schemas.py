@@ -352,7 +352,10 @@ class DatasetRecord(ApiRecord):
         description="`declared`, `receiving`, `ready`, `withdrawing` (written anew without somebody), `failed`, "
         "`deleting` or `deleted`."
     )
-    joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")
+    joined: bool = Field(
+        description="Images of it were known, so it belongs to the account that had them first. Such answers are "
+        "limited per day."
+    )
     format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")

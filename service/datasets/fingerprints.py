@@ -164,8 +164,8 @@ class Known:
 def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
     """Return the fingerprints of images. PRIVATE.
 
-    An image of one colour throughout has none: it shows nobody, and blank pages would join strangers. A colour image
-    whose channels are all equal has the fingerprint of its gray version.
+    An image of a single colour has none, because blank pages would join strangers: it may be in several accounts. A
+    colour image whose channels are all equal has the fingerprint of its gray version.
 
     Args:
         batches: uint8 (n, height, width) or (n, height, width, 3).
