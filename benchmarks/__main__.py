@@ -38,7 +38,6 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     ),
     "intake": (("--sample", "4"), ()),
     "job_seconds": (("--preset", "kernel"), ()),
-    "joint_holds": (("--database", "sqlite", "--requests", "200"), ()),
     "large_images": (("--sides", "128", "--records", "1000"), ()),
     "large_pictures": (("--recipes", "moments"), ()),
     "ledger": (("--quick", "--databases", "sqlite"), ()),

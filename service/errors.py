@@ -45,6 +45,24 @@ class InvalidInput(ObscuraError):
     code = "invalid_input"
 
 
+class SeveralDatasets(InvalidInput):
+    """A training, preview or sweep names more than one dataset; nothing was written.
+
+    The union of datasets has no bounded sensitivity: where they disagree about the label of an image, one more record
+    removes every copy of it.
+    """
+
+    code = "several_datasets"
+
+    def __init__(self, datasets: int) -> None:
+        super().__init__(
+            f"A training reads one dataset of one account; {datasets} were named. Upload the grown folder again as a "
+            "new dataset of the account, or train on each dataset and combine the synthetic images.",
+            datasets=datasets,
+            parameter="further_dataset_ids",
+        )
+
+
 class IdempotencyMismatch(InvalidInput):
     """An idempotency key was used again with another body."""
 
@@ -101,7 +119,7 @@ class AccountClosed(ObscuraError):
     def __init__(self, name: str) -> None:
         super().__init__(
             f"Account *{name}* is closed to new data; trainings on what it has go on. Open an account for the new "
-            "people, who bring their own budget, and train on both together; or ask its owner to reopen this one."
+            "people, who bring their own budget, and train on each; or ask its owner to reopen this one."
         )
 
 

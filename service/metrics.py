@@ -19,12 +19,12 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import minutes_between
 from obscura.wire.words import JobState
 from service.audit import arming
 from service.audit.checkpoints import newest_checkpoint
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.disk import folders_written_to, short_of_room
 from service.ledger.stops import arming_stops
 from service.logs import get_logger
 from service.settings import Settings
@@ -65,7 +65,7 @@ class Metrics:
         )
         self._database = gauge("database_up", "1 where the database answered at the last look.")
         self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", "kind", "recipe", "state")
-        self._waiting = gauge("queue_oldest_seconds", "Since the job that has waited longest was asked for.")
+        self._waiting = gauge("queue_oldest_seconds", "Age of the job that has waited longest, in whole minutes.")
         self._workers = gauge("workers_busy", "Workers that hold the lease of a running job.")
         self._overdue = gauge("jobs_lease_over", "Running jobs whose worker has not renewed its lease in time.")
         self._entries = gauge("ledger_entries_signed", "Entries of the ledger that the newest checkpoint covers.")
@@ -73,7 +73,6 @@ class Metrics:
         self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", "kind")
         self._findings = gauge("ledger_findings", "What the last verification found.", "kind")
         self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
-        self._short = gauge("disk_short", "1 where less room is left than OBSCURA_DISK_FREE_BYTES_MIN.", "folder")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answer. A status is told by its class, and seconds of routes alone that list or describe."""
@@ -99,9 +98,6 @@ class Metrics:
         except SQLAlchemyError as error:
             self._database.set(0)
             get_logger(__name__).warning("metrics_without_database", error=type(error).__name__)
-        short = short_of_room(self._settings)
-        for folder in folders_written_to(self._settings):
-            self._short.labels(folder).set(folder == short)
 
     def _look_at_jobs(self, session: Session) -> None:
         now = self._clock()
@@ -110,7 +106,7 @@ class Metrics:
         for row in session.execute(counted.group_by(Job.kind, Job.recipe, Job.state)):
             self._jobs.labels(row.kind, row.recipe, row.state.value).set(row.number)
         oldest = session.scalar(select(func.min(Job.created_at)).where(Job.state == JobState.QUEUED))
-        self._waiting.set(0 if oldest is None else max((now - oldest).total_seconds() // 60 * 60, 0))
+        self._waiting.set(0 if oldest is None else minutes_between(oldest, now).total_seconds())
         running = Job.state == JobState.RUNNING
         owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
         self._workers.set(session.scalar(owners) or 0)

@@ -92,7 +92,7 @@ Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to 
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 Datasets = Annotated[
     list[str],
-    typer.Argument(metavar="DATASET...", help="Names or ids; several are read together, and each account pays."),
+    typer.Argument(metavar="DATASET...", help="Name or id of one dataset; several are rejected."),
 ]
 Project = Annotated[
     str | None, typer.Option("--project", help="Name or id of the department. Left out where there is one project.")

@@ -88,7 +88,7 @@ def train(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Train a generator under differential privacy. Its price is held at once, on the account of every dataset.
+    """Train a generator under differential privacy. Its price is held at once, on the account of its dataset.
 
     The release can be downloaded as soon as the training ends; --evaluate measures it afterwards, in a job of its own.
     """

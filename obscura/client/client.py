@@ -109,8 +109,7 @@ class Client(PlanClient):
         """Ask for a training and do not wait for it; its price is held on the account at once.
 
         Args:
-            further_dataset_ids: Datasets that are read together with it as one, of this account or of others. The
-                price is held on every account, or on none.
+            further_dataset_ids: Must be empty: a training reads one dataset.
 
         Raises:
             BudgetError: An account cannot pay. `numbers` says what it could pay.
@@ -149,7 +148,7 @@ class Client(PlanClient):
             trials: 2 to 64, each `{"options": {...}}` and, where it differs from the others, `"epsilon"`.
             epsilon: Of each trial that names none.
             evaluation_dataset_id: A public dataset to compare the releases on.
-            further_dataset_ids: Datasets that every trial reads together with it; every account pays.
+            further_dataset_ids: Must be empty: a training reads one dataset.
             idempotency_key: The same key and request give the same sweep.
 
         Raises:

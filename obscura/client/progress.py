@@ -25,7 +25,7 @@ def show_cost(facts: ProgressFacts) -> str:
 
 
 def describe(event: EventRecord) -> str:
-    """Charged budget and time left, for example `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`."""
+    """Charged budget and time left, for example `epsilon 0.412 of 1.0 charged, about 3 min left`."""
     facts, parts = event.progress, []
     if facts.planned_nano:
         parts.append(f"{show_cost(facts)} charged")

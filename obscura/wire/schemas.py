@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -58,6 +58,19 @@ def readable(text: str) -> str:
 def to_the_minute(moment: datetime) -> datetime:
     """Return the beginning of the minute, in UTC: how the service shows when something was to those who may read it."""
     return moment.astimezone(UTC).replace(second=0, microsecond=0)
+
+
+def minutes_between(begin: datetime, end: datetime) -> timedelta:
+    """Return the time between two moments as shown, each to the minute; at least 0.
+
+    Rounding the exact difference would reveal the seconds: it changes when the exact moments are whole minutes apart.
+    """
+    return max(to_the_minute(end) - to_the_minute(begin), timedelta())
+
+
+def up_to_the_minute(seconds: float | None) -> float | None:
+    """Round seconds up to whole minutes: how the service shows an estimated duration."""
+    return None if seconds is None else 60.0 * math.ceil(seconds / 60)
 
 
 Item = TypeVar("Item")
@@ -339,7 +352,10 @@ class DatasetRecord(ApiRecord):
         description="`declared`, `receiving`, `ready`, `withdrawing` (written anew without somebody), `failed`, "
         "`deleting` or `deleted`."
     )
-    joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")
+    joined: bool = Field(
+        description="Images of it were known, so it belongs to the account that had them first. Such answers are "
+        "limited per day."
+    )
     format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")

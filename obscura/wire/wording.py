@@ -113,9 +113,9 @@ def show_time(moment: datetime | str) -> str:
 
 
 def show_duration(duration: timedelta) -> str:
-    """Write a duration in its two largest units."""
-    seconds = max(int(duration.total_seconds()), 0)
-    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
+    """Write a duration in its two largest units, in whole minutes."""
+    minutes = max(int(duration.total_seconds()) // 60, 0)
+    parts = [(minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min")]
     while len(parts) > 1 and parts[0][0] == 0:
         parts.pop(0)
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count or unit == parts[0][1])

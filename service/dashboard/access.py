@@ -68,6 +68,11 @@ class Viewer:
     form_token: str
     name: str = ""
 
+    @property
+    def runs_installation(self) -> bool:
+        """Whether the key belongs to an admin of the installation, and to no single project."""
+        return self.may(Scope.ADMIN) and self.principal is not None and self.principal.project_id is None
+
     def may(self, scope: str) -> bool:
         """Whether the key has a scope, or that of admins, which includes the others."""
         return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope(scope)})

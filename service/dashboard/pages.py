@@ -22,6 +22,7 @@ from jinja2.filters import do_mark_safe
 from starlette.exceptions import HTTPException
 
 from obscura.wire.budgets import UNIT_WORDS
+from obscura.wire.schemas import minutes_between
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence, show_duration, show_silence, show_time
 from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
@@ -57,6 +58,7 @@ HEADERS = {
 _STATUSES = {
     "not_found": (404, "Not found"),
     "invalid_input": (422, "That cannot be done"),
+    "several_datasets": (422, "A training reads one dataset"),
     "unauthorized": (401, "Please sign in"),
     "forbidden": (403, "Not with this key"),
     "too_many_requests": (429, "Too many requests"),
@@ -199,6 +201,7 @@ def _templates() -> jinja2.Environment:
         "fragment": lambda kind: environment.select_template([f"kinds/{kind}.html", "_kind.html"]),
         "fresh_once": fresh_once,
         "hold_words": wording.HOLDS,
+        "minutes_between": minutes_between,
         "none_shown": wording.NONE_SHOWN,
         "odds": odds_sentence,
         "recipe_titles": wording.RECIPE_TITLES,

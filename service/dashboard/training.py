@@ -116,35 +116,24 @@ def _page(
     if not viewer.may("train"):
         wish = replace(wish, grids="")  # only who may start a search plans one: that takes long
     values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None, "paying": []}
-    values |= {"search": None, "offered": [], "left_out": 0}
+    values["search"] = None
     with transaction(dashboard.factory, read_only=True) as session:
         names = _names(session, wish.dataset)
         if names:
             dataset = find(session, Dataset, wish.dataset or next(iter(names)))
-            chosen = set(wish.further.split()) - {dataset.id}
-            # The price names none but the chosen ones; it is asked for at every step of the slider.
-            offers = template != "_price.html"
-            others_max = CHOICES_MAX if offers else 0
-            first, *offered = plans.read_together(session, dataset, chosen, others_max=others_max)
-            read = [first, *(one for one in offered if one.dataset.id in chosen)]
-            payers = {one.payer.id: one.payer for one in read}
-            payer = min(payers.values(), key=lambda one: one.balance.affordable_epsilon if one.balance else -1.0)
-            most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon  # the one that has least left
-            wish = _completed(wish, [one.dataset.id for one in read], most)
+            offers = template != "_price.html"  # the price is requested at every step of the slider
+            first = plans.companion(session, dataset)
+            payer = first.payer
+            most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
+            wish = _completed(wish, dataset.id, most)
             values |= {"public": releases.datasets_like(session, first.dataset) if offers else []}
-            values |= {
-                "most": most,
-                "payer": payer,
-                "first": first,
-                "offered": offered,
-                "left_out": len(chosen) + 1 - len(read),
-            }
+            values |= {"most": most, "payer": payer, "first": first}
             if payer.balance is not None and most == 0:
                 of_account = Release.account_id == payer.id
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and refused is None:
                 try:
-                    values |= _priced(session, dashboard.service.settings, wish, payers)
+                    values |= _priced(session, dashboard.service.settings, wish, {payer.id: payer})
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -200,13 +189,9 @@ def _names(session: Session, chosen: str) -> dict[str, str]:
     return names
 
 
-def _completed(wish: Wish, read: Sequence[str], most: float) -> Wish:
-    """Fill in what was left open: the dataset, and an epsilon that every account has left.
-
-    Args:
-        read: ids of the datasets that are read, the first one and those that can be read together with it.
-    """
-    values: Mapping[str, str] = vars(wish) | {"dataset": read[0], "further": " ".join(read[1:])}
+def _completed(wish: Wish, dataset_id: str, most: float) -> Wish:
+    """Fill in the fields left empty: the dataset, and an epsilon that the account has left."""
+    values: Mapping[str, str] = vars(wish) | {"dataset": dataset_id}
     if not wish.epsilon:
         values = {**values, "epsilon": show_epsilon(min(FIRST_EPSILON, most), up=False) if most > 0 else "1"}
     return Wish(**values)

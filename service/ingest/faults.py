@@ -106,8 +106,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         f"fixed width of at most {limits.subject_characters_max} characters. For a text column of a table: "
         "column.astype('U').",
         Fault.TOO_COSTLY: "Reading the upload took more memory or time than is allowed. Send fewer or smaller images.",
-        Fault.STORAGE: "The service could not store the upload. Nothing was changed; ask the operator to look at the "
-        "disk.",
+        Fault.STORAGE: "The service could not store the upload. Nothing was changed. Try again later, or ask an admin "
+        "of the installation.",
         Fault.INTERNAL: "The service could not read the upload. Nothing was changed.",
     }
     return messages[fault]

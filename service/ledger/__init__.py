@@ -36,6 +36,7 @@ from service.ledger.holds import (
     settle,
 )
 from service.ledger.limits import (
+    CARRIED,
     LIMIT_EFFECTS,
     lower_limit,
     request_raise,
@@ -53,6 +54,7 @@ from service.ledger.rows import (
 )
 
 __all__ = [
+    "CARRIED",
     "EVERYWHERE",
     "LIMIT_EFFECTS",
     "Account",

@@ -9,8 +9,8 @@ from obscura.wire.job_schemas import EventRecord, ProgressFacts
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"eta_seconds": 150}, "about 2 min 30 s left"),
-        ({"eta_seconds": 150, "silent_minutes": 5}, "about 2 min 30 s left, no sign of life for 5 minutes"),
+        ({"eta_seconds": 150}, "about 3 min left"),
+        ({"eta_seconds": 150, "silent_minutes": 5}, "about 3 min left, no sign of life for 5 minutes"),
         ({"silent_minutes": 1}, "no sign of life for 1 minute"),
         ({}, ""),
     ],

@@ -136,8 +136,7 @@ class World(LedgerBook):
             kinds.sample.finish(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
         self.do(ledger.charge_count, account_id=self.accounts["patients"])
         self.open("patients of the year after")
-        first, second = (self.upload("patients of the year after", records=10_000) for _ in range(2))
-        self.run(self.ask(dataset_id=first, further_dataset_ids=[self.private, second]))
+        self.run(self.ask(dataset_id=self.upload("patients of the year after", records=10_000)))
         return self
 
     def upload(

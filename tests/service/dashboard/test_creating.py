@@ -18,7 +18,7 @@ from service.dashboard.multipart import FileForm
 from service.datasets.vault import make_fingerprint_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FurtherDataset, Job, Preview
+from service.db.job_tables import Job, Preview
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import transaction
 from service.errors import InvalidInput
@@ -213,95 +213,27 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
         assert ledger.balance(session, stock.account).held_nano > held
 
 
-def cohorts_of(site, stock, open_account, declare_dataset, **terms: Any) -> tuple[str, str, str]:
-    """A second account, a dataset of it that is like the first one's, and one of the first account."""
-    account = open_account(site.factory, name="patients of 2026", **terms)
-    few = {"records_declared": 20_000}
-    second = declare_dataset(site.factory, account_id=account, name="scans of 2026", **few)
-    return account, second, declare_dataset(site.factory, account_id=stock.account, name="scans of 2025", **few)
-
-
-def test_datasets_of_several_accounts_are_chosen_priced_for_each_and_trained_on_once(
-    site, stock, open_account, declare_dataset
-):
-    account, second, own = cohorts_of(site, stock, open_account, declare_dataset)
-    larger = declare_dataset(site.factory, account_id=account, name="larger scans", height=64, width=64)
+def test_a_training_on_several_datasets_is_neither_offered_nor_accepted(site, stock, declare_dataset):
+    second = declare_dataset(site.factory, account_id=stock.account, name="scans of 2025", records_declared=20_000)
     trainer = site.signed_in("train", "read")
     page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4").text
-    offered = dict(re.findall(r'name="further" type="checkbox" value="(\w+)"( checked)?', page))
-    assert offered == {second: "", own: ""}, "the larger one cannot be read together with it"
-    assert_shown(page, "Paid by patients of 2026, which has ε", "Paid by the same account")
-    asked = f"dataset={stock.dataset}&epsilon=0.4&further={second}&further={own}"
-    page = trainer.get(f"/train?{asked}").text
-    names = re.findall(
-        r'<h3[^>]*><a href="/accounts/(\w+)">([^<]+)</a><span class="under">pays for ([^<]+)</span>', page
-    )
-    names = [(account_id, sorted(said.split(", "))) for account_id, _, said in names]
-    (first,) = site.rows(Dataset, Dataset.id == stock.dataset)
-    assert names == [(stock.account, sorted([first.name, "scans of 2025"])), (account, ["scans of 2026"])]
-    assert page.count("<dt>Left afterwards</dt>") == 2
-    together = " ".join(re.findall(r'type="checkbox" value="(\w+)" checked', page))
-    assert_shown(page, "Held on all 2 accounts now, or on none", f"obscura train {stock.dataset} {together} --recipe")
+    assert second not in page[page.index('name="recipe"') :]
+    asked = f"dataset={stock.dataset}&epsilon=0.4&further={second}"
+    for path in ("/train", "/train/price"):
+        refused = trainer.get(f"{path}?{asked}")
+        assert (refused.status_code, "A training reads one dataset of one account" in refused.text) == (422, True)
     form = page[page.index('action="/jobs"') :]
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form[: form.index("</form>")]))
-    before = len(site.rows(HoldRow))
-    first_time, again = (send(trainer, "/train", "/jobs", **fields) for _ in range(2))
-    place = first_time.headers["location"]
-    assert place == again.headers["location"]
-    job_id = place.removeprefix("/jobs/")
-    assert {row.dataset_id for row in site.rows(FurtherDataset)} == {second, own}
-    held = site.rows(HoldRow, HoldRow.job_id == job_id)
-    assert ({row.account_id for row in held}, len(site.rows(HoldRow))) == ({stock.account, account}, before + 2)
-    shown = trainer.get(place).text
-    assert_shown(shown, *(f'<a href="/datasets/{each}">' for each in (stock.dataset, second, own)))
-    assert_shown(shown, ">scans of 2026</a>", ">scans of 2025</a>", ">patients of 2026</a>: ε", "of each account")
-    assert "and 2 more together" in trainer.get("/jobs").text
-    cloned = trainer.get(f"/train?again={job_id}").text
-    assert set(re.findall(r'type="checkbox" value="(\w+)" checked', cloned)) == {second, own}
-    refused = send(trainer, "/train", "/jobs", **fields | {"further": larger, "once": "e" * 32})
-    assert (refused.status_code, "their height, width differ" in refused.text) == (422, True)
-
-
-def test_a_plan_on_several_datasets_is_previewed_and_a_search_over_them_shows_what_each_account_pays(
-    site, stock, open_account, declare_dataset
-):
-    account, second, _ = cohorts_of(site, stock, open_account, declare_dataset)
-    trainer = site.signed_in("train", "read")
-    page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4&further={second}").text
-    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page[page.index('action="/previews"') :]))
-    place = send(trainer, "/train", "/previews", **fields).headers["location"]
-    assert {row.dataset_id for row in site.rows(FurtherDataset)} == {second}
-    shown = trainer.get(place).text
-    assert_shown(shown, f'<a href="/datasets/{stock.dataset}">', f'<a href="/datasets/{second}">scans of 2026</a>')
-    with transaction(site.factory) as session:
-        wish = {"name": "two cohorts", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
-        wish |= {"further_dataset_ids": [second], "principal": "key_me", "idempotency_key": None, "now": site.now}
-        sweep_id = jobs.submit_sweep(session, trials=[jobs.Trial(0.2, {}), jobs.Trial(0.1, {})], **wish).id
-    for address in (f"/sweeps/{sweep_id}", f"/sweeps/{sweep_id}/part"):
-        shown = trainer.get(address).text
-        rows = re.findall(r'<th scope="row" role="rowheader"><a href="/accounts/(\w+)">', shown)
-        assert rows == [stock.account, account]
-    assert_shown(trainer.get(f"/sweeps/{sweep_id}").text, ">scans of 2026</a>, read together", "each the whole price")
-    assert f'href="/sweeps/{sweep_id}"' in trainer.get(f"/accounts/{account}/jobs").text
-
-
-def test_an_account_that_cannot_pay_for_a_training_on_several_datasets_is_named(
-    site, stock, open_account, declare_dataset
-):
-    account, second, _ = cohorts_of(site, stock, open_account, declare_dataset, epsilon=0.5)
-    trainer = site.signed_in("train", "read")
-    asked = f"/train?dataset={stock.dataset}&further={second}"
-    assert 'name="epsilon" value="0.499"' in trainer.get(asked).text, "it begins at what all of them have"
-    page = trainer.get(f"{asked}&epsilon=1").text
-    assert "patients of 2026 has too little left" in page
-    assert "Train for ε" not in page
-    with transaction(site.factory) as session:
-        rest = {"amount_nano": ledger.balance(session, account).left_nano, "now": site.now}
-        hold_at_present_rate(session, account_id=account, job_id=new_id("job"), **rest)
-    page = trainer.get(f"{asked}&epsilon=0.4").text
-    assert_shown(page, "The budget of patients of 2026 is spent or held", "Without the datasets of patients of 2026")
-    other = trainer.get(f"/train?dataset={second}&further={second}&further={new_id('ds')}")
-    assert (other.status_code, "1 dataset that was chosen cannot" in other.text) == (200, True)
+    before = len(site.rows(HoldRow)), len(site.rows(Job))
+    for number, path in enumerate(("/jobs", "/previews", "/sweeps")):
+        fields |= {
+            "further": second,
+            "once": str(number) * 32,
+            "grids": "teachers=100,200" if path == "/sweeps" else "",
+        }
+        refused = send(trainer, "/train", path, **fields)
+        assert (refused.status_code, "A training reads one dataset of one account" in refused.text) == (422, True)
+    assert (len(site.rows(HoldRow)), len(site.rows(Job))) == before
 
 
 def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account):
