@@ -36,6 +36,11 @@ def known_subjects(columns: Sequence[str]) -> list[str]:
     return [column for column in columns if _SUBJECT.fullmatch(_plain(column))]
 
 
+def is_subject_heading(cell: str) -> bool:
+    """Whether the first line of a list of ids is its heading."""
+    return bool(known_subjects([cell])) or _plain(cell) in ("id", "ids")
+
+
 def _known(columns: Sequence[str], names: tuple[str, ...]) -> list[str]:
     return [column for column in columns if _plain(column) in names]
 

@@ -14,7 +14,7 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.column_names import known_files, known_labels, known_subjects
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text
-from obscura.preparing.subjects import refuse_owned
+from obscura.preparing.subjects import refuse_owned, require_plain_ids
 from obscura.preparing.tables import SEVERAL, Table
 from obscura.wire.meanings import owner_in
 
@@ -73,6 +73,11 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"
     if owned is not None and subjects is False:
         refuse_owned(owned)
+    if owners is not None and subjects:
+        places = {
+            cell: f"{table.place(row)}, column {owners!r}" for row, cell in [*enumerate(table.cells(owners))][::-1]
+        }
+        require_plain_ids(places, join=choices.join_subjects)
     table = _joined(table, choices, files, owners)
     folders = [owner_in(cell) for cell in table.cells(files)]
     labels, classes = _labels(table, choices, {files, owners})

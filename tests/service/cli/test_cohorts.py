@@ -70,7 +70,7 @@ def test_people_of_two_years_are_trained_on_together(shell, push, tmp_path):
         shell("releases", "receipt", job["release_id"], "--account", cohort["name"], "--out", str(file))
         assert json.loads(file.read_text())["statement"]["account"]["id"] == cohort["id"]
     key, left = tmp_path / "subjects.key", tmp_path / "left.txt"
-    left.write_text("q2\n\n nobody \n")
+    left.write_text("subject\r\nq2\r\n\r\n nobody \r\n", encoding="utf-8-sig")  # as Excel saves it
     named_by = ("--account", "seen in 2026", "--subjects-key", str(key), "--json", "--yes")
     done = shell("subjects", "withdraw", *named_by, "q1", "--ids-from", str(left)).json
     assert set(done["dataset_ids"]) == {second["id"], again["id"]}
@@ -79,6 +79,10 @@ def test_people_of_two_years_are_trained_on_together(shell, push, tmp_path):
     shell("subjects", "withdraw", *named_by, code=2)
     refused = shell("subjects", "withdraw", *named_by, "unknown", code=2)
     assert "stands for nobody" in refused.err
+    left.write_text("q3\n\ufeffq4\n", encoding="utf-8-sig")
+    refused = shell("subjects", "withdraw", *named_by, "--ids-from", str(left), code=2)
+    assert "Line 2 of left.txt" in refused.err
+    assert "byte-order mark" in refused.err
     after = shell("train", second["name"], *asked, "--wait", "--json").json
     assert after["state"] == "succeeded", "on what is left"
     alone = shell("jobs", "list", "--json").json

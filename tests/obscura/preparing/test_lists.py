@@ -1,0 +1,140 @@
+"""Lists and tables of ids, classes and new names, in every form in which spreadsheets and editors save them."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from obscura.preparing import ChoiceNeeded, PackingError, prepare, read_choices
+from obscura.preparing.subjects import read_ids, require_plain_ids
+from obscura.preparing.tables import read_lines, read_renames
+
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"]
+
+
+def written(tmp_path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path = tmp_path / "list.csv"
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_ids_renames_and_classes_are_read_whatever_the_encoding_and_the_line_ends(tmp_path, encoding, end):
+    ids = end.join(["0010", '"0012"', "", ""])
+    assert [*read_ids(written(tmp_path, ids, encoding))[1]] == ["0012", "0010"]
+    assert {*read_lines(written(tmp_path, ids, encoding))} == {"0010", "0012"}
+    for delimiter in (",", ";", "\t"):
+        renames = end.join(
+            [delimiter.join(row) for row in (("old", "new"), ("Größe", '"a ""b"""'), ("x", "y"), ("", ""))]
+        )
+        assert read_renames(written(tmp_path, renames, encoding)) == {"Größe": 'a "b"', "x": "y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "heading", "ids"),
+    [
+        ("0010\n", "", ["0010"]),
+        ("Patient ID\n0010\n", "Patient ID", ["0010"]),
+        ("id\n0010\n0012\n", "id", ["0010", "0012"]),
+        ("subject;reason\n0010;moved\n0012;\n", "subject", ["0010", "0012"]),
+        ("sep=;\nsubject;reason\n0010;moved\n", "subject", ["0010"]),
+        ("0010;;\n0012;;\n", "", ["0010", "0012"]),
+        ("Doe Jane\nRoe Rick\n", "", ["Doe Jane", "Roe Rick"]),
+        ("0010\n0010\n", "", ["0010"]),
+    ],
+)
+def test_a_list_of_ids_may_have_a_heading_and_other_columns(tmp_path, text, heading, ids):
+    said, places = read_ids(written(tmp_path, text))
+    assert (said, sorted(places)) == (heading, ids)
+
+
+def test_ids_come_from_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO("\ufeff0010\r\n".encode())))
+    assert read_ids(Path("-"))[1] == {"0010": "line 1 of -"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "holds no subject ids"),
+        (b"subject\n", "holds no subject ids"),
+        (b"0010,0012\n", "2 columns, and its first line does not name the column"),
+        (b"0010;0012\n0013;\n", "2 columns"),
+        (b"subject;reason\n;moved\n0010;\n", "Line 2 of list.csv has other cells"),
+        ("Müller\n".encode("latin-1"), "Save it as UTF-8"),
+        (b"0010\n\0", "NUL"),
+        (b"PK\x03\x04", "workbook"),
+    ],
+)
+def test_a_file_that_is_not_a_list_of_ids_is_refused(tmp_path, content, said):
+    (tmp_path / "list.csv").write_bytes(content)
+    with pytest.raises(PackingError, match=said):
+        read_ids(tmp_path / "list.csv")
+
+
+FAULTS = [
+    ("\ufeff0010", "byte-order mark"),
+    ("00\u200b10", r"U\+200B"),
+    ("0010\x07", r"U\+0007"),
+    ("\u202e0010", r"U\+202E"),
+    ('"0010"', "quotation mark"),
+    ("'0010", "quotation mark"),
+    ('="0010"', "quotation mark"),
+    ("\u201e0010\u201c", "quotation mark"),
+    ("0010,0012", "separator"),
+    ("0010;0012", "separator"),
+    ("0010\t0012", "separator"),
+    ("0010\n0012", "separator"),
+    ("0010|0012", "separator"),
+    ("1.2E+05", "scientific"),
+    ("1,2e+15", "scientific"),
+    ("1E+05", "scientific"),
+]
+REWRITTEN = [("12.0", "decimals"), ("12", "leading zeros")]
+
+
+@pytest.mark.parametrize(("text", "said"), [*FAULTS, *REWRITTEN])
+def test_a_suspicious_id_ends_a_withdrawal_and_says_where_it_is(text, said):
+    places = {"0010": "line 1 of left.txt", text: "line 2 of left.txt"}
+    with pytest.raises(PackingError, match=rf"^Line 2 of left\.txt: subject id .* {said}.*Nothing was sent") as error:
+        require_plain_ids(places, join=False, withdrawal=True)
+    assert not isinstance(error.value, ChoiceNeeded)
+    with pytest.raises(PackingError, match=rf"^The subject id .* {said}"):
+        require_plain_ids({"0010": "", text: ""}, join=False, withdrawal=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["O'Neill", "Doe^Jane", "12E5", "1.2", "P 7", "12345", "Zoë", "1.2.840.10008", 10007, b"x"]
+)
+def test_a_plain_id_passes(text):
+    require_plain_ids({"0010": "", text: ""}, join=False, withdrawal=True)
+
+
+def test_ids_that_were_joined_may_differ_in_zeros_and_decimals():
+    require_plain_ids(dict.fromkeys(["0010", "12", "13.0"], ""), join=True, withdrawal=True)
+
+
+def pictures(tmp_path: Path, *paths: str) -> Path:
+    for number, path in enumerate(paths):
+        (tmp_path / "p" / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (16, 16), number).save(tmp_path / "p" / path)
+    return tmp_path / "p"
+
+
+@pytest.mark.parametrize(("text", "said"), [*FAULTS, *REWRITTEN])
+def test_a_suspicious_id_ends_an_upload_and_says_where_it_is(tmp_path, text, said):
+    root = pictures(tmp_path, "1.png", "2.png")
+    cell = '"' + text.replace('"', '""') + '"'
+    (root / "t.csv").write_text(f"file,label,subject\n1.png,a,0010\n2.png,b,{cell}\n", encoding="utf-8")
+    with pytest.raises(PackingError, match=rf"(?i)line \d of t\.csv, column 'subject': .*{said}"):
+        prepare(root, read_choices(labels="t.csv"), subjects=True)
+
+
+def test_suspicious_folders_of_subjects_end_an_upload(tmp_path):
+    root = pictures(tmp_path, "a/0010/1.png", "b/12.0/2.png")
+    with pytest.raises(ChoiceNeeded, match=r"^B/12\.0/2\.png: subject id '12\.0' is a number with decimals") as error:
+        prepare(root, read_choices(), subjects=True)
+    assert error.value.flags == ("--join-subjects",)
