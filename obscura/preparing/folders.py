@@ -56,7 +56,8 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
             )
     if subjects:
         ask_about_owners({name: folders(tree, _inside(base, name, kind)) for name in found})
-    return Source(title, walk, folders=True)
+    owned = "The names of the folders inside the class folders" if subjects else None
+    return Source(title, walk, folders=True, owned=owned)
 
 
 def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) -> tuple[str, str]:

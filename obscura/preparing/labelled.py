@@ -114,7 +114,13 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
     rows = [replace(row, label="") if _is_unlabelled(row.label, choices) else row for row in said.rows]
     _require_labels(table, rows, choices)
     title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"
-    return Source(title, partial(_walk, tree, _resolved(table, rows, finder)), said.classes, owned=said.owned)
+    return Source(
+        title,
+        partial(_walk, tree, _resolved(table, rows, finder)),
+        said.classes,
+        owned=said.owned,
+        grouped=said.grouped,
+    )
 
 
 def _part(tree: Tree, table: Table, choices: Choices, part: str) -> tuple[Tree, Table, str]:

@@ -18,7 +18,7 @@ from obscura.wire.names import RULE, is_name
 from obscura.wire.subjects import SubjectId
 
 OnPicture = Callable[[int], None]
-SHOWN_MAX = 1000  # names of files that are kept to look at
+SHOWN_MAX = 20_000  # names of files that are kept to look at
 
 
 @dataclass

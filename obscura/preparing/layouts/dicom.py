@@ -70,7 +70,8 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
             ["--label-tag NAME"],
         )
     title = f"{note}, DICOM" if note else "DICOM"
-    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named)
+    owned = f"The tag {choices.subject_tag}" if subjects else None
+    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named, owned=owned)
 
 
 def _holds(tree: Tree, at: str) -> bool:
@@ -95,7 +96,8 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
     """
     if choices.label_tag is not None:
         raise PackingError(f"{source.title} says of which class each picture is: leave --label-tag out.")
-    return replace(source, walk=lambda tally: _owned(source, _Reader(choices, subjects, tally)))
+    owned = source.owned or (f"The tag {choices.subject_tag}" if subjects else None)
+    return replace(source, walk=lambda tally: _owned(source, _Reader(choices, subjects, tally)), owned=owned)
 
 
 def _owned(source: Source, reader: _Reader) -> Iterator[Record]:

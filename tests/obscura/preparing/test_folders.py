@@ -266,7 +266,7 @@ def test_one_person_with_a_large_share_is_told_to_the_owner_of_the_pictures(fill
     root = fill(*(f"{number}.png" for number in range(12)))
     rows = "".join(f"{n}.png,{'ab'[n % 2]},{'most' if n < 6 else f'P{n}'}\n" for n in range(12))
     (root / "labels.csv").write_text(f"file,label,subject\n{rows}")
-    (note,) = prepare(root, read_choices(labels="labels.csv"), subjects=True).private_notes
+    _, note = prepare(root, read_choices(labels="labels.csv"), subjects=True).private_notes
     assert note.startswith("One subject (most) has 6 of the 12 pictures.")
 
 
