@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict, Unpack, cast, get_args
@@ -226,9 +228,17 @@ def read_secret(path: str | Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        secret = Path(path).read_bytes().strip()
+        data = Path(path).read_bytes()
     except OSError:
-        secret = b""
+        data = b""
+    for mark, encoding in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        with suppress(UnicodeError):  # an editor that saved the file anew must not change the secret
+            data = data.decode(encoding).encode("ascii") if data.startswith(mark) else data
+    secret = data.strip()
     if len(secret) < SECRET_BYTES_MIN:
         raise PackingError(
             f"--subjects-key is a file with a secret of at least {SECRET_BYTES_MIN} bytes. Make it once, such as with "

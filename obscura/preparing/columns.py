@@ -18,6 +18,7 @@ from obscura.preparing.labels import is_missing, label_text, list_separator
 from obscura.preparing.subjects import refuse_owned, require_plain_ids
 from obscura.preparing.tables import SEVERAL, Table
 from obscura.wire.meanings import owner_in
+from obscura.wire.subjects import SubjectId
 
 _YES, _NO = frozenset({"1", "1.0", "true", "yes", "t", "y"}), frozenset({"0", "0.0", "false", "no", "f", "n"})
 _LETTERS = frozenset("tfyn")  # of F and M, one may be all that there is
@@ -45,12 +46,14 @@ class Said:
         classes: In label order, where the table tells or its owner does.
         owned: What of it says whose each picture is, at the beginning of a sentence.
         grouped: A sentence about a column whose values several pictures share, such as lesion_id, or "".
+        file_column: The name of the column that names the pictures.
     """
 
     rows: list[Row]
     classes: tuple[str, ...] | None
     owned: str | None
     grouped: str = ""
+    file_column: str = ""
 
 
 def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Said:
@@ -77,16 +80,18 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     if owned is not None and subjects is False:
         refuse_owned(owned)
     if owners is not None and subjects:
-        places = {
-            cell: f"{table.place(row)}, column {owners!r}" for row, cell in [*enumerate(table.cells(owners))][::-1]
-        }
+        places: dict[SubjectId, str] = {}
+        for row, cell in enumerate(table.cells(owners)):
+            places.setdefault(cell, f"{table.place(row)}, column {owners!r}")
         require_plain_ids(places, join=choices.join_subjects)
     grouped = _grouped(table, {files, owners})
     table = _joined(table, choices, files, owners)
     folders = [owner_in(cell) for cell in table.cells(files)]
     labels, classes = _labels(table, choices, {files, owners})
     whose = folders if owners is None else table.cells(owners)
-    return Said([Row(*said) for said in zip(table.cells(files), labels, whose, strict=True)], classes, owned, grouped)
+    return Said(
+        [Row(*said) for said in zip(table.cells(files), labels, whose, strict=True)], classes, owned, grouped, files
+    )
 
 
 def _grouped(table: Table, taken: set[str | None]) -> str:
@@ -129,13 +134,17 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
     known = known_files(table.columns)
     named = [column for column in known or table.columns if all(map(exists, list(table.cells(column))[:_CELLS_TRIED]))]
     known = (named if len(named) == 1 else []) or known
-    if len(known) == 1:
+    counts = {name: sum(map(exists, list(table.cells(name))[:_CELLS_TRIED])) for name in table.columns}
+    most = max(counts.values())
+    best = [name for name, count in counts.items() if most and count == most]
+    if len(known) == 1 and (counts[known[0]] or not best):
         return known[0]
-    labelled = [] if known_labels(table.columns) else ["--label-column NAME"]
-    if not known:
+    if not known or (best and not any(counts[name] for name in known)):
+        labelled = [] if known_labels(table.columns) else ["--label-column NAME"]
+        names = f" Cells of {best[0]!r} do name them." if len(best) == 1 else ""
         raise ChoiceNeeded(
-            f"Nothing says which column of {table.name} names the pictures. {_columns(table)}",
-            ["--file-column NAME", *labelled],
+            f"Nothing says which column of {table.name} names the pictures.{names} {_columns(table)}",
+            [f"--file-column {best[0] if len(best) == 1 else 'NAME'}", *labelled],
         )
     raise ChoiceNeeded(
         f"Several columns of {table.name} may name the pictures: {', '.join(known)}.",

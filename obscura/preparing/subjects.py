@@ -51,7 +51,10 @@ def read_ids(path: Path) -> tuple[str, dict[str, str]]:
         PackingError: The file cannot be read, or is not such a list.
     """
     heading, cells = read_column(path, is_subject_heading, "subject ids")
-    return heading, {cell: f"line {line} of {path.name}" for line, cell in reversed(cells)}
+    places: dict[str, str] = {}
+    for line, cell in cells:
+        places.setdefault(cell, f"line {line} of {path.name}")
+    return heading, places
 
 
 def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal: bool = False) -> None:

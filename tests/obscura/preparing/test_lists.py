@@ -25,7 +25,7 @@ def written(tmp_path: Path, text: str, encoding: str = "utf-8") -> Path:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_ids_renames_and_classes_are_read_whatever_the_encoding_and_the_line_ends(tmp_path, encoding, end):
     ids = end.join(["0010", '"0012"', "", ""])
-    assert [*read_ids(written(tmp_path, ids, encoding))[1]] == ["0012", "0010"]
+    assert [*read_ids(written(tmp_path, ids, encoding))[1]] == ["0010", "0012"]
     assert {*read_lines(written(tmp_path, ids, encoding))} == {"0010", "0012"}
     for delimiter in (",", ";", "\t"):
         renames = end.join(

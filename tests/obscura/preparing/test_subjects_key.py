@@ -50,6 +50,13 @@ def test_another_secret_gives_others_and_a_newline_at_the_end_is_none(key: Path,
     assert numbers[0] == numbers[2] != numbers[1]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_an_editor_that_saves_the_secret_anew_does_not_change_it(key: Path, tmp_path: Path, encoding: str) -> None:
+    saved = tmp_path / "saved.key"
+    saved.write_bytes(f"{SECRET}\r\n".encode(encoding))
+    assert pushed(["anna"], key)[0] == pushed(["anna"], saved)[0]
+
+
 def test_without_a_secret_numbers_are_those_of_one_upload() -> None:
     numbers, recognised = pushed(["anna", "bert"], None)
     assert not recognised
