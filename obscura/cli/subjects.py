@@ -10,6 +10,7 @@ import typer
 from obscura.cli.connection import Json, Yes, connected, resolve_account
 from obscura.cli.console import CliError, Exit
 from obscura.preparing.subjects import read_ids, require_plain_ids
+from obscura.wire.subjects import SubjectId
 
 subjects = typer.Typer(no_args_is_help=True, help="People whose images are recognised in several datasets.")
 
@@ -45,8 +46,9 @@ def withdraw(
     Ids stay on this machine. The answer is the same whether somebody was there or not, so check how an id is written.
     """
     with connected(context, as_json) as (client, output):
-        heading, listed = read_ids(ids_from) if ids_from is not None else ("", {})
-        named = {**listed, **dict.fromkeys(ids or (), "")}
+        heading, named = read_ids(ids_from) if ids_from is not None else ("", dict[SubjectId, str]())
+        for private_id in ids or ():
+            named.setdefault(private_id, "")
         if not named:
             raise CliError("Name the subjects who withdraw, or a file of their ids with --ids-from.", Exit.USAGE)
         require_plain_ids(named, join=join_subjects, withdrawal=True)

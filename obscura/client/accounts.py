@@ -16,6 +16,7 @@ from obscura.preparing.choices import read_secret
 from obscura.preparing.subjects import keyed_numbers, require_plain_ids, subject_key
 from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
+from obscura.wire.subjects import SubjectId
 
 AUDIT_LINES = 1000  # of one answer, at most
 
@@ -315,7 +316,7 @@ class AccountClient:
     def withdraw_subjects(
         self,
         account_id: str,
-        private_ids: Sequence[int | str],
+        private_ids: Sequence[SubjectId],
         *,
         subjects_key: str | Path | None,
         join_subjects: bool = False,

@@ -81,11 +81,11 @@ class Finder:
         if not self._by_form:
             for path in self.paths:
                 self._by_form.setdefault(folded(splitext(path.rpartition("/")[2])[0]), path)
-        path = self._by_form.get(folded(stem)) if stem else None
-        if path is None:
+        found = self._by_form.get(folded(stem)) if stem else None
+        if found is None:
             return None
         program = "as a spreadsheet rewrites them. Save the column as text"
-        return path, f"The names differ in zeros, decimals, spaces or marks alone, {program}, or correct it."
+        return found, f"The names differ in zeros, decimals, spaces or marks alone, {program}, or correct it."
 
     def find(self, cell: str) -> str | None:
         """Return the path of the picture whose path ends like the cell, or of which the cell ends like the path.

@@ -38,7 +38,7 @@ def canonical_id(private_id: SubjectId) -> int | str:
         raise _stands_for_nobody(private_id) from None
 
 
-def read_ids(path: Path) -> tuple[str, dict[str, str]]:
+def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
     """Read a list of subject ids: one on each line, or a table with one column that is named like subject ids.
 
     Args:
@@ -51,7 +51,7 @@ def read_ids(path: Path) -> tuple[str, dict[str, str]]:
         PackingError: The file cannot be read, or is not such a list.
     """
     heading, cells = read_column(path, is_subject_heading, "subject ids")
-    places: dict[str, str] = {}
+    places: dict[SubjectId, str] = {}
     for line, cell in cells:
         places.setdefault(cell, f"line {line} of {path.name}")
     return heading, places

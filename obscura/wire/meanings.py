@@ -185,12 +185,12 @@ def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[st
         names: Paths of pictures.
         classes: How many classes there are, after which files may be named as well (grade1_001).
     """
-    signs: list[dict[str, dict[str, str]]] = [{}, {}]  # by person: the file by what tells it apart from others
+    signs: dict[bool, dict[str, dict[str, str]]] = {True: {}, False: {}}  # by person: files by what tells them apart
     for name in names:
         strong, person, mark = _person_of(name)
         if person:
             signs[strong].setdefault(person.casefold(), {}).setdefault(mark.casefold(), name)
-    for strong, persons in enumerate(signs):
+    for strong, persons in signs.items():
         several = [list(files.values()) for files in persons.values() if len(files) > 1]
         enough = sum(map(len, several)) >= max(4, len(names) // (10 if strong else 2))
         if enough and (strong or len(persons) > classes):
