@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import operator
 import re
 import secrets
 import unicodedata
@@ -30,10 +31,17 @@ def canonical_id(private_id: SubjectId) -> int | str:
     """Return what decides whether two ids name the same subject.
 
     Raises:
-        PackingError: The id stands for nobody.
+        PackingError: The id stands for nobody, or is neither an integer nor a text.
     """
     try:
-        return canonical(private_id)
+        known = private_id if isinstance(private_id, str | bytes) else operator.index(private_id)  # of NumPy, too
+    except TypeError:
+        raise PackingError(
+            f"A subject id is an integer or a text, not {private_id!r} ({type(private_id).__name__}). Convert the ids "
+            "to texts as they are written in your records, without decimals."
+        ) from None
+    try:
+        return canonical(known)
     except Refused:
         raise _stands_for_nobody(private_id) from None
 

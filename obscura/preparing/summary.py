@@ -69,7 +69,7 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
     if found.subjects and subjects:
         owned = source.owned or "The file"
         place, example = f"{owned[0].lower()}{owned[1:].rstrip(',')}", min(found.owners, key=str)
-        yield f"{counted(len(found.subjects), 'subject')}; their ids come from {place}, such as {example!r}."
+        yield f"{counted(len(found.subjects), 'subject')}; their ids come from {place}, such as {str(example)!r}."
     contents, counts = np.unique(np.frombuffer(found.contents, np.uint64), return_counts=True)
     if found.records > len(contents):
         by_class = np.unique(

@@ -71,3 +71,15 @@ def test_a_secret_that_is_missing_or_can_be_guessed_is_refused(content: str | No
     with pytest.raises(PackingError, match="at least 32 bytes"):
         read_choices(subjects_key=path)
     assert path.exists() is (content is not None)  # none is made: another one would let known subjects pass for new
+
+
+@pytest.mark.parametrize("subjects", [np.array([3, 4, 3]), np.array(["a", "b", "a"]), np.array([b"a", b"b", b"a"])])
+def test_ids_of_numpy_are_ids(subjects: Any) -> None:
+    numbers, _ = pushed(subjects, None)
+    assert numbers[0] == numbers[2] != numbers[1]
+
+
+@pytest.mark.parametrize("subjects", [np.array([3.0, 4.0]), [None, "b"], [float("nan"), "b"]])
+def test_numbers_with_decimals_and_nothing_are_not_ids(subjects: Any) -> None:
+    with pytest.raises(PackingError, match="an integer or a text, not"):
+        pushed(subjects, None)
