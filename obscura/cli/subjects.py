@@ -9,6 +9,7 @@ import typer
 
 from obscura.cli.connection import Json, Yes, connected, resolve_account
 from obscura.cli.console import CliError, Exit
+from obscura.preparing.errors import some
 from obscura.preparing.subjects import read_ids, require_plain_ids
 from obscura.wire.subjects import SubjectId
 
@@ -56,7 +57,8 @@ def withdraw(
             output.notice(f"The first line of {ids_from} is a heading, {heading!r}, and not an id.")
         found = resolve_account(client, account)
         if not yes:
-            output.notice(f"This destroys all images of {len(named)} subjects in account {account} for ever.")
+            shown = some([repr(each) for each in named], len(named))
+            output.notice(f"This destroys forever all images of {len(named)} subjects in account {account}: {shown}.")
             typer.confirm("Destroy them?", abort=True, err=True)
         done = client.withdraw_subjects(
             found, list(named), subjects_key=subjects_key, join_subjects=join_subjects, cancel_jobs=cancel_jobs

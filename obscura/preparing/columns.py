@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from obscura.preparing.choices import Choices
@@ -84,7 +84,7 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
         for row, cell in enumerate(table.cells(owners)):
             places.setdefault(cell, f"{table.place(row)}, column {owners!r}")
         require_plain_ids(places, join=choices.join_subjects)
-    grouped = _grouped(table, {files, owners})
+    grouped = shared_column(table, {files, owners})
     table = _joined(table, choices, files, owners)
     folders = [owner_in(cell) for cell in table.cells(files)]
     labels, classes = _labels(table, choices, {files, owners})
@@ -94,7 +94,8 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     )
 
 
-def _grouped(table: Table, taken: set[str | None]) -> str:
+def shared_column(table: Table, taken: Collection[str | None]) -> str:
+    """Return a sentence about a column whose values several pictures of one person share, such as lesion_id, or ""."""
     for column in known_groups(table.columns):
         values = [cell for cell in table.cells(column) if not is_missing(cell)]
         if column not in taken and 1 < len(set(values)) < len(values):

@@ -10,6 +10,7 @@ import pytest
 
 from obscura.preparing import PackingError, prepare, read_choices
 from obscura.preparing.arrays import Arrays
+from obscura.preparing.subjects import keyed_numbers, read_ids, subject_key
 
 SECRET = "0123456789abcdef" * 4
 
@@ -83,3 +84,12 @@ def test_ids_of_numpy_are_ids(subjects: Any) -> None:
 def test_numbers_with_decimals_and_nothing_are_not_ids(subjects: Any) -> None:
     with pytest.raises(PackingError, match="an integer or a text, not"):
         pushed(subjects, None)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_list_of_who_withdraws_names_the_subjects_of_the_upload(key: Path, tmp_path: Path, encoding: str) -> None:
+    listed = tmp_path / "left.txt"
+    listed.write_bytes("0010\r\n0012\r\n".encode(encoding))
+    names = [subject_key(private_id, join=False) for private_id in read_ids(listed)[1]]
+    sent = keyed_numbers(names, SECRET.encode()).values()
+    assert [str(number) for number in sent] == pushed(["0010", "0012"], key)[0]
