@@ -42,6 +42,10 @@ BURNT_IN = (
     "may show text that is burnt into the pixels, for their files do not say that there is none (BurnedInAnnotation): "
     "look at some of them first"
 )
+SAME_STUDY = (
+    "have no subject and the StudyInstanceUID of another picture, so they seem to be of one person: use an account "
+    "whose unit is the subject"
+)
 FIRST_FRAMES = "are the first frame of a file that has several"
 
 
@@ -157,6 +161,7 @@ class _Reader:
     subjects: bool | None
     tally: Tally
     private_owners: defaultdict[str, set[str | None]] = field(default_factory=lambda: defaultdict(set))  # by class
+    private_studies: set[str] = field(default_factory=set)
     private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no picture
 
     def records(self, record: Record, content: bytes) -> Iterator[Record]:
@@ -207,6 +212,9 @@ class _Reader:
                 f"whose a picture is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
                 "no two pictures are of one person."
             )
+        study = "" if owner or self.subjects is not False else tag_text(dataset, "StudyInstanceUID")
+        self.tally.notes[SAME_STUDY] += study in self.private_studies
+        self.private_studies |= {study} - {""}
         self.private_owners[label].add(owner or None)
 
     def require_classes(self) -> None:
