@@ -13,9 +13,10 @@ from obscura.client.holdings import Account, Dataset
 from obscura.client.transport import Record, Transport
 from obscura.errors import ApiError, ConnectionFailed
 from obscura.preparing.choices import read_secret
-from obscura.preparing.subjects import keyed_numbers, subject_key
+from obscura.preparing.subjects import keyed_numbers, require_plain_ids, subject_key
 from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
+from obscura.wire.subjects import SubjectId
 
 AUDIT_LINES = 1000  # of one answer, at most
 
@@ -315,7 +316,7 @@ class AccountClient:
     def withdraw_subjects(
         self,
         account_id: str,
-        private_ids: Sequence[int | str],
+        private_ids: Sequence[SubjectId],
         *,
         subjects_key: str | Path | None,
         join_subjects: bool = False,
@@ -334,9 +335,10 @@ class AccountClient:
             cancel_jobs: Cancel the trainings that need the datasets; what they have charged stays spent.
 
         Raises:
-            PackingError: An id stands for nobody, or there is no such secret.
+            PackingError: An id stands for nobody or is suspicious, such as 12.0, or there is no such secret.
             RequestError: Trainings need the datasets, or nobody is recognised there.
         """
+        require_plain_ids(dict.fromkeys(private_ids, ""), join=join_subjects, withdrawal=True)
         names = [subject_key(private_id, join=join_subjects) for private_id in private_ids]
         secret = read_secret(subjects_key)
         sent = names if secret is None else [*keyed_numbers(names, secret).values()]

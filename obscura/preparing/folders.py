@@ -49,6 +49,12 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
             )
         if not any(True for name in found for _ in all_pictures(tree, below(base, name), Tally())):
             archives = [name for name in all_files(tree) if suffix_of(name) in _ARCHIVES]
+            arrays = [name for name in all_files(tree) if suffix_of(name) == ".npz"]
+            if arrays:
+                raise PackingError(
+                    f"{tree.name} holds no images, but arrays ({some(arrays, len(arrays))}). Push each .npz by itself: "
+                    f"obscura datasets push {tree.name}/{arrays[0]}"
+                )
             packed = f", but archives ({some(archives, len(archives))}): unpack each" if archives else ""
             raise PackingError(
                 f"{tree.name} holds no class folders with pictures{packed}. Pictures are files such as "
@@ -56,7 +62,8 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
             )
     if subjects:
         ask_about_owners({name: folders(tree, _inside(base, name, kind)) for name in found})
-    return Source(title, walk, folders=True)
+    owned = "The names of the folders inside the class folders" if subjects else None
+    return Source(title, walk, folders=True, owned=owned)
 
 
 def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from obscura.preparing.labelled import ask_for_table, find_metadata, find_table,
 from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
-from obscura.preparing.questions import ask_about_classes, ask_about_people
+from obscura.preparing.questions import ask_about_classes, ask_about_lists, ask_about_people
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import keyed_numbers, number_subjects, refuse_owned, subject_key
 from obscura.preparing.summary import counted, notes, summarise
@@ -87,7 +87,8 @@ def prepare(
         summarise(found, chosen, tally, source.title),
         recognised=bool(subjects) and chosen.subjects_key is not None,
     )
-    return replace(package, classes=classes, private_counts=dict(counts), private_notes=tuple(notes(found)))
+    told = tuple(notes(found, source, subjects=subjects))
+    return replace(package, classes=classes, private_counts=dict(counts), private_notes=told)
 
 
 def _of_nobody(walk: Callable[[Tally], Iterator[Record]], tally: Tally) -> Iterator[Record]:
@@ -120,6 +121,7 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
         return stated, dict(zip(source.classes, stated, strict=False))
     require_stated(found.labels, choices.classes)
     if choices.classes is None:
+        ask_about_lists(() if choices.combinations else found.labels)
         ask_about_classes(found.labels, folders=source.folders)
     return choices.classes or in_order(found.labels), {}
 

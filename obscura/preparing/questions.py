@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
-from obscura.preparing.labels import is_missing
+from obscura.preparing.labels import is_missing, list_separator
 from obscura.wire.meanings import is_part, why_personal
 
 MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
@@ -75,6 +75,21 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
             f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a "
             f"person: {some(names, len(names))}",
             names,
+        )
+
+
+def ask_about_lists(names: Iterable[str]) -> None:
+    """Raise where a name of a class looks like a list of several.
+
+    Raises:
+        ChoiceNeeded: One does; the flag states the names.
+    """
+    listed = sorted(names)
+    separator = list_separator(listed)
+    several = [repr(name) for name in listed if separator is not None and separator.search(name)]
+    if several:
+        raise _ask(
+            f"These look like several labels of one image, not like one class: {some(several, len(several))}", listed
         )
 
 

@@ -44,7 +44,16 @@ _OWNER = re.compile(
     r"(?:patient|pat|pid|subject|subj|sub|person|participant|proband|volunteer|donor|mrn)[-_ #.]*\d+[a-z]?",
     re.IGNORECASE,
 )
-_COUNTED = re.compile(r".*\d{3,}(?=[-_ .]+\d{1,3}\.\w+$)")
+# Words in file names that distinguish the pictures of one person: sides, views, times, slices and frames.
+_SIDE = re.compile(
+    r"left|right|[lr]|od|os|ou|[lr]e|[lr]t|links|rechts|gauche|droite|izq(?:uierd[ao])?|der(?:ech[ao])?|[lr]?cc|[lr]?mlo"
+    r"|ap|pa|lat|lateral|frontal|axial|coronal|sagittal|t1(?:w|c|ce|gd)?|t2w?|flair|dwi|adc|pre|post|before|after"
+    r"|baseline|follow-?up",
+    re.IGNORECASE,
+)
+_SLICE = re.compile(r"(?:slices?|frames?|fr)(\d*)", re.IGNORECASE)
+_COUNTER = re.compile(r"[a-z]{0,5}\d{1,4}", re.IGNORECASE)
+_BETWEEN = re.compile(r"[-_ .]+|(?<=\d)(?=(?:left|right|o[ds]|[lr])$)", re.IGNORECASE)
 _MARKS = re.compile(
     r"\^|@|,\s*\w\.?$|\b(?:mr|mrs|ms|herr|frau|mme|monsieur|sr|sra)\b\.?[ _-]|\bdr\. "
     r"|^(?-i:(?:Dr|Prof|[A-Z]\.) ?[A-Z][a-z]+$)",  # but neither DR 2, which is a disease, nor E. coli
@@ -166,14 +175,45 @@ def owner_in(path: str) -> str | None:
     return next((part for part in folders if _OWNER.fullmatch(part.strip())), None)
 
 
-def persons_in_file_names(names: Sequence[str]) -> bool:
-    """Tell whether files are named after persons with several pictures: person1_virus_1.jpeg, person1_virus_2.jpeg.
+def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[str, str] | None:
+    """Return the names of two files that seem to be of one person, where files are named so, or None.
 
-    Or by a number of three digits or more and a second one that counts: CNV-1016042-1.jpeg, 00000013_005.png.
+    Persons with several files are known by a word such as person1 (person1_virus_1, person1_virus_2), by what tells
+    them apart (10_left and 10_right, scan3_slice_01 and scan3_slice_02), or by a number and a counter (00000013_005).
+
+    Args:
+        names: Paths of pictures.
+        classes: How many classes there are, after which files may be named as well (grade1_001).
     """
-    files = [name.rpartition("/")[2] for name in names]
-    begun = [found[0].casefold() for file in files if (found := _OWNER.match(file) or _COUNTED.match(file))]
-    return len(begun) >= max(4, len(names) // 2) and len(set(begun)) < len(begun)
+    signs: dict[bool, dict[str, dict[str, str]]] = {True: {}, False: {}}  # by person: files by what tells them apart
+    for name in names:
+        strong, person, mark = _person_of(name)
+        if person:
+            signs[strong].setdefault(person.casefold(), {}).setdefault(mark.casefold(), name)
+    for strong, persons in signs.items():
+        several = [list(files.values()) for files in persons.values() if len(files) > 1]
+        enough = sum(map(len, several)) >= max(4, len(names) // (10 if strong else 2))
+        if enough and (strong or len(persons) > classes):
+            return several[0][0], several[0][1]
+    return None
+
+
+def _person_of(path: str) -> tuple[bool, str, str]:
+    """Return (whether it is a strong sign, what a file seems to be named after, what tells it from others), or ""."""
+    *folders, name = path.split("/")
+    owner = _OWNER.match(name)
+    if owner:
+        return True, owner[0], name
+    words = list(filter(None, _BETWEEN.split(re.sub(r"\.\w+$", "", name))))
+    sides = [word for word in (*folders[-1:], *words) if _SIDE.fullmatch(word)]
+    slices = next((at for at, word in enumerate(words) if _SLICE.fullmatch(word)), None)
+    if slices is not None and re.search(r"\d", "".join(words[slices:])):
+        return True, "_".join(words[:slices]) or "/".join(folders) or "slices", name
+    rest = [word for word in words if not _SIDE.fullmatch(word)]
+    if sides:
+        return True, "_".join(rest) or "/".join(folders), "_".join(sides)
+    counted = len(rest) > 1 and _COUNTER.fullmatch(rest[-1]) and re.search(r"\d", "".join(rest[:-1]))
+    return (False, "_".join(rest[:-1]), name) if counted else (False, "", "")
 
 
 def _has_given_name(text: str) -> bool:

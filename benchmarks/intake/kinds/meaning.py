@@ -101,6 +101,15 @@ def _beside(suffix: str, *lines: str) -> Callable[[Path, np.random.Generator], N
     return mend
 
 
+def _saved(suffix: str, text: str, encoding: str) -> Callable[[Path, np.random.Generator], None]:
+    """Write a text beside the input, as a program saves it."""
+
+    def mend(home: Path, _: np.random.Generator) -> None:
+        Path(f"{home}{suffix}").write_bytes(text.encode(encoding))
+
+    return mend
+
+
 PEOPLE = {
     "dates": ("DOE_JANE_19610423", "ROE_RICHARD_19551231"),
     "dates_with_points": ("Meier 23.04.1961", "Weber 31.12.1955"),
@@ -167,6 +176,13 @@ INPUTS = (
            "subject"),
     folder("people_of_records", Refused("accounts create NAME --unit subject"), filled("normal/P1", "sick/P2")),
     folder("people_in_public_classes", Read(PAIR, 6), filled("normal/P1", "sick/P2"), "public"),
+    *(folder(f"people_in_names_{name}", Read(PAIR, 16, said="named after persons"),
+             [f"{PAIR[n % 2]}/{form.format(n, each)}.png" for n in range(8) for each in marks])
+      for name, form, marks in (
+          ("with_sides", "{}_{}", ("left", "right")), ("with_letters", "P{}_{}", "LR"),
+          ("with_eyes", "{}{}", ("OD", "OS")),
+          ("with_views", "x{}_{}", ("ap", "lateral")), ("with_slices", "vol{}_slice{}", ("001", "002")),
+          ("with_numbers", "scan{}_{}", ("001", "002")), ("with_frames", "v{}_frame_{}", "01"))),
     folder("people_in_names_of_files", Read(PAIR, 12, said="named after persons"),
            [f"{label}/person{number // 2}_virus_{number}.png" for label in PAIR for number in range(6)]),
     *(table(f"subject_{name}", Refused("stands for nobody"), ("P1", "P2", "P3", word))
@@ -174,6 +190,12 @@ INPUTS = (
     table("subject_case", Asked("--join-subjects"), ("P1", "p1", "P2")),
     table("subject_float", Asked("--join-subjects"), ("1", "1.0", "2")),
     table("subject_zeros", Asked("--join-subjects"), ("007", "7", "8")),
+    table("subject_zeros_of_some", Asked("--join-subjects", "leading zeros"), ("0007", "0008", "12")),
+    table("subject_decimals", Asked("--join-subjects", "decimals"), ("1.0", "2.0", "3.0")),
+    *(table(f"subject_{name}", Refused(said), ("P1", "P2", "P3", written))
+      for name, said, written in (
+          ("mark", "byte-order mark", "\ufeffP4"), ("unseen", "U+200B", "P\u200b4"), ("quoted", "quotation", "'P4"),
+          ("two_in_one", "separator", '"P4;P5"'), ("exponent", "scientific", "1.2E+05"))),
     table("subject_unicode", Asked("--join-subjects"), ("Zo\u00eb", "Zoe\u0308", "x")),
     table("subject_joined", Read(PAIR, 6, 2), ("P1", "p1", "P2"), join_subjects=True),
     table("subject_column_of_records", Refused("accounts create NAME --unit subject"), ("P1", "P2", "P3"), "record"),
@@ -192,6 +214,14 @@ INPUTS = (
            rename_classes="{folder}.csv"),
     mended("renamed_in_part", Refused("does not rename every class"), _beside(".csv", "old,new", "normal,healthy"),
            rename_classes="{folder}.csv"),
+    *(mended(f"renamed_{name}", Read(("healthy", "ill"), 6), _saved(".csv", text, encoding),
+             rename_classes="{folder}.csv")
+      for name, text, encoding in (
+          ("by_excel", "old;new\r\nnormal;healthy\r\nsick;ill\r\n\r\n", "utf-8-sig"),
+          ("as_unicode_text", "old\tnew\r\nnormal\thealthy\r\nsick\till\r\n", "utf-16"),
+          ("with_quotes", 'sep=,\r"Old","New"\r"normal","healthy"\r"sick","ill"\r', "utf-16-le"))),
+    mended("classes_of_notepad", Read(("sick", "normal"), 6), _saved(".txt", "sick\r\nnormal\r\n", "utf-16"),
+           classes="{folder}.txt"),
     mended("classes_in_a_file", Read(("sick", "normal", "rare"), 6), _beside(".txt", "sick", "normal", "rare"),
            classes="{folder}.txt"),
 )  # fmt: skip

@@ -42,6 +42,10 @@ BURNT_IN = (
     "may show text that is burnt into the pixels, for their files do not say that there is none (BurnedInAnnotation): "
     "look at some of them first"
 )
+SAME_STUDY = (
+    "have no subject and the StudyInstanceUID of another picture, so they seem to be of one person: use an account "
+    "whose unit is the subject"
+)
 FIRST_FRAMES = "are the first frame of a file that has several"
 
 
@@ -70,7 +74,8 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
             ["--label-tag NAME"],
         )
     title = f"{note}, DICOM" if note else "DICOM"
-    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named)
+    owned = f"The tag {choices.subject_tag}" if subjects else None
+    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named, owned=owned)
 
 
 def _holds(tree: Tree, at: str) -> bool:
@@ -95,7 +100,8 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
     """
     if choices.label_tag is not None:
         raise PackingError(f"{source.title} says of which class each picture is: leave --label-tag out.")
-    return replace(source, walk=lambda tally: _owned(source, _Reader(choices, subjects, tally)))
+    owned = source.owned or (f"The tag {choices.subject_tag}" if subjects else None)
+    return replace(source, walk=lambda tally: _owned(source, _Reader(choices, subjects, tally)), owned=owned)
 
 
 def _owned(source: Source, reader: _Reader) -> Iterator[Record]:
@@ -155,6 +161,7 @@ class _Reader:
     subjects: bool | None
     tally: Tally
     private_owners: defaultdict[str, set[str | None]] = field(default_factory=lambda: defaultdict(set))  # by class
+    private_studies: set[str] = field(default_factory=set)
     private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no picture
 
     def records(self, record: Record, content: bytes) -> Iterator[Record]:
@@ -205,6 +212,9 @@ class _Reader:
                 f"whose a picture is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
                 "no two pictures are of one person."
             )
+        study = "" if owner or self.subjects is not False else tag_text(dataset, "StudyInstanceUID")
+        self.tally.notes[SAME_STUDY] += study in self.private_studies
+        self.private_studies |= {study} - {""}
         self.private_owners[label].add(owner or None)
 
     def require_classes(self) -> None:

@@ -61,7 +61,8 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
             "labels is not read for volumes."
         )
     walk = partial(_walk, tree, base, choices.slices, choices.every, subjects)
-    return Source(f"{note + ', ' if note else ''}NIfTI, {choices.slices} slices", walk, folders=True)
+    owned = "The paths of the volumes" if subjects else None
+    return Source(f"{note + ', ' if note else ''}NIfTI, {choices.slices} slices", walk, folders=True, owned=owned)
 
 
 @dataclass

@@ -116,7 +116,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
         small = ("--size", "8", "--grey")
         declined = start(pets, *small, before=target, answers="100\n")
-        assert "thereby making public: classes cat, dog;" in declined.stderr
+        assert 'thereby making public: classes "cat", "dog";' in declined.stderr
         assert "Nothing was declared or sent." in declined.stderr
         monkeypatch.setattr(quickstart, "confirm", no_to("Send"))
         declined = start(pets, *small, before=target, answers="100\n")

@@ -187,3 +187,11 @@ def test_a_table_does_not_hide_that_pictures_are_of_one_person(tmp_path):
     (root / "labels.csv").write_text((root / "labels.csv").read_text().replace("IM3.dcm", "IM3.png"))
     with pytest.raises(PackingError, match=r"Nothing says whose all/IM3\.png is"):
         prepare(root, Choices(labels=root / "labels.csv"), subjects=True)
+
+
+@pytest.mark.parametrize(("study", "remarked"), [("1.2.3", True), ("1.2.3.{n}", False), ("", False)])
+def test_slices_of_one_study_without_a_subject_are_remarked_upon(tmp_path: Path, study: str, remarked: bool) -> None:
+    tags = {f"{'ab'[n % 2]}/{n}.dcm": {"PatientID": "", "StudyInstanceUID": study.format(n=n)} for n in range(4)}
+    root = write(tmp_path / "d", tags)
+    assert ("3 have no subject and the StudyInstanceUID of another" in prepare(root).summary) is remarked
+    assert "StudyInstanceUID" not in prepare(root, subjects=None).summary
