@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing
-from obscura.wire.meanings import is_part, why_personal
+from obscura.wire.meanings import identifiers_in, is_part, is_scale, why_personal
 
 MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
@@ -66,11 +66,19 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
     for group in look_alike(names):
         raise _ask(f"These would be classes of their own, and look like one: {some(group, len(group))}", names)
-    if folders and len(names) > 1 and all(map(_IS_CODE.fullmatch, names)):
-        raise _ask(f"These are codes with numbers, as those of people: {some(names, len(names))}", names)
+    few = statistics.median(counts.values()) <= FEW_PICTURES
+    codes = len(names) > 1 and all(map(_IS_CODE.fullmatch, names)) and not all(name.endswith("0") for name in names)
+    coded = names if codes else identifiers_in(names, few=few)
+    if folders and coded:
+        raise _ask(
+            f"These look like numbers of people or records, not like classes: {some(coded, len(coded))}. If each is a "
+            "person, put the folders inside those of the classes (class/person/picture.png), or write a table "
+            "(--labels)",
+            names,
+        )
     if folders and not _counts_up(names):
         raise _ask(f"These are numbers that do not count up, as those of people: {some(names, len(names))}", names)
-    if len(names) >= MANY_CLASSES and statistics.median(counts.values()) <= FEW_PICTURES and not _are_numbers(names):
+    if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
             f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a "
             f"person: {some(names, len(names))}",
