@@ -183,8 +183,8 @@ def _depth(image: Image.Image, data: bytes) -> Depth | None:
     if not _is_deep_colour(image, data):
         return None
     bands = [image.getchannel(band).getextrema() for band in image.getbands() if band != "A"]
-    highest = max(float(band[1]) for band in bands if isinstance(band[1], int | float))
-    return Depth(COLOUR_LIMITS, 0, highest * 257, integers=False, colour=True)
+    ends = [float(end) * 257 for band in bands for end in band if isinstance(end, int | float)]
+    return Depth(COLOUR_LIMITS, min(ends), max(ends), integers=False, colour=True)
 
 
 def _numbers(image: Image.Image) -> Numbers | None:

@@ -101,7 +101,7 @@ def test_what_is_asked_and_what_is_refused(tmp_path):
     fill(root, "ok/c.nii", content=nifti(body(np.int16)))
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(root, Choices(slices="axial"))
-    assert needed.value.flags == ("--window LOW,HIGH",)
+    assert needed.value.flags == ("--window 0,1",)
     (root / "ok/c.nii").write_bytes(nifti(body())[:900])
     with pytest.raises(BrokenPictures, match=r"c\.nii"):
         prepare(root, Choices(slices="axial"))
