@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing
-from obscura.wire.meanings import identifiers_in, is_part, is_scale, why_personal
+from obscura.wire.meanings import identifiers_in, is_part, is_scale, masks_among, why_personal
 
 MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
@@ -58,6 +58,13 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
     ask_about_people(names)
     if folders and len(names) == 1:
         raise _ask(f"There is one folder, {names[0]}, and so one class", names)
+    masks = masks_among(names) if folders else []
+    if masks:
+        raise _ask(
+            f"These folders seem to hold masks of the pictures in others, not a class: {some(masks, len(masks))}. "
+            "Push a folder without masks, in which each class has a folder",
+            names,
+        )
     parts = [name for name in names if folders and is_part(name)]
     if parts:
         raise _ask(f"These are called like parts or copies, not like classes: {some(parts, len(parts))}", names)
@@ -83,6 +90,26 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
             f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a "
             f"person: {some(names, len(names))}",
             names,
+        )
+
+
+def ask_about_masks(folder: str, names: Iterable[str]) -> None:
+    """Raise if some files or folders hold masks of others beside them.
+
+    Args:
+        folder: That they are in, for its owner.
+        names: Of the files, without suffixes, or of the folders.
+
+    Raises:
+        ChoiceNeeded: some do; the flag names a table of the pictures.
+    """
+    masks = masks_among(names)
+    if masks:
+        raise ChoiceNeeded(
+            f"{folder} holds pictures and their masks, and each mask would become a picture of the class: "
+            f"{some(masks, len(masks))}. Move the masks out of the class folders, or name the pictures in a table with "
+            "the columns file and label.",
+            ["--labels labels.csv"],
         )
 
 

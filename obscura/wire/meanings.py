@@ -96,8 +96,35 @@ _IS_SPLIT = re.compile(
     r"(?:[-_ ]?(?:set|data|images|imgs|masks|png|jpe?g|dicom|small|full|resized|\d+|[ab](?![a-z])))*",
     re.IGNORECASE,
 )
+# Of folders and files that hold masks of other pictures. The second kind is clear without its picture's name.
+_MASK_WORDS = frozenset(
+    [
+        "mask",
+        "masks",
+        "seg",
+        "segs",
+        "gt",
+        "gts",
+        "label",
+        "labels",
+        "annotation",
+        "annotations",
+        "anno",
+        "annot",
+        "ann",
+        "targets",
+    ]
+)
+_MASK_ALONE = frozenset(
+    ["groundtruth", "groundtruths", "segmentation", "segmentations", "segmap", "labelmap", "labelmaps"]
+)
+_PICTURE_WORDS = frozenset(
+    ["image", "images", "img", "imgs", "input", "inputs", "picture", "pictures", "photo", "photos", "raw", "original"]
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_a-zA-Z]+")
 _IS_KIND = re.compile(
-    r"images?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?"
+    r"(?:images?|labels?|masks?)(?:t[rs]|val)"
+    r"|images?|inputs?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?"
     r"|bbox(es)?|data|dataset|files?|raw|original|originals|processed|preprocessed|augmented|all|dicom|dcm|png|jpe?g|tiff?|bmp",
     re.IGNORECASE,
 )
@@ -263,6 +290,43 @@ def is_part(name: str) -> bool:
 def is_kind(name: str) -> bool:
     """Whether a folder is called like the kind of files that are in it: images, masks."""
     return _IS_KIND.fullmatch(name) is not None
+
+
+def masks_among(names: Iterable[str]) -> list[str]:
+    """Return the folders or files that hold masks of others: `labelsTr` of `imagesTr`, `b1_mask` of `b1`.
+
+    Args:
+        names: Of all folders, or of all files without suffixes, in one folder.
+    """
+    masks, others = dict[str, tuple[str, ...]](), set[tuple[str, ...]]()
+    for name in names:
+        text = re.sub(
+            r"(ground|seg|label)[-_ ]?(truth|map)",
+            lambda found: (found[1] + found[2]).lower(),
+            name,
+            flags=re.IGNORECASE,
+        )
+        words = [word.casefold() for word in _WORD.findall(text)]
+        picture = _picture_of(words)
+        if picture is not None:
+            masks[name] = picture
+        else:
+            plain = [word for word in words if word not in _PICTURE_WORDS]
+            others |= {tuple(plain), *([("",)] if len(plain) < len(words) else [])}
+    begun = {other[:length] for other in others for length in range(len(other) + 1)} if masks else set()
+    return [name for name, picture in masks.items() if picture in begun]
+
+
+def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the first words of its picture's name if the first or last word names a mask: ("",) if any picture's."""
+    numbered = len(words) > 1 and (words[-1].isdecimal() or words[-1] in ("tr", "ts", "val"))
+    for place in (-1, 0, *([-2] if numbered else [])):
+        word = words[place] if words else ""
+        if word in _MASK_ALONE:
+            return ()
+        if word in _MASK_WORDS:
+            return tuple(words[:place] if place < 0 else words[1:]) or ("",)
+    return None
 
 
 def owner_in(path: str) -> str | None:

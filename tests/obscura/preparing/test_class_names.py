@@ -6,6 +6,7 @@ import pytest
 
 from obscura.preparing import ChoiceNeeded
 from obscura.preparing.questions import ask_about_classes
+from obscura.wire.meanings import masks_among
 
 
 def counted(*parts: str, start: int = 0) -> list[str]:
@@ -195,3 +196,50 @@ def test_classes_with_numbers_pass(kind: str, pictures: int) -> None:
 def test_the_tables_are_large() -> None:
     assert len(IDENTIFIERS) >= 60
     assert len(CLASSES) >= 40
+
+
+MASKS = [
+    (["imagesTr", "labelsTr", "imagesTs"], ["labelsTr"]),
+    (
+        ["ISIC2018_Task1-2_Training_Input", "ISIC2018_Task1_Training_GroundTruth"],
+        ["ISIC2018_Task1_Training_GroundTruth"],
+    ),
+    (["Training_Input", "Training_Ground_Truth"], ["Training_Ground_Truth"]),
+    (["images", "masks"], ["masks"]),
+    (["img", "seg"], ["seg"]),
+    (["image", "label"], ["label"]),
+    (["inputs", "targets"], ["targets"]),
+    (["raw", "gt"], ["gt"]),
+    (["train_images", "train_masks"], ["train_masks"]),
+    (["images_train", "annotations_train"], ["annotations_train"]),
+    (["benign", "benign_mask", "malignant"], ["benign_mask"]),
+    (["cells", "cells segmentation"], ["cells segmentation"]),
+    (["benign (1)", "benign (1)_mask", "benign (1)_mask_1"], ["benign (1)_mask", "benign (1)_mask_1"]),
+    (["001", "mask_001"], ["mask_001"]),
+    (["img_001", "mask_001"], ["mask_001"]),
+    (["ISIC_0000000", "ISIC_0000000_segmentation"], ["ISIC_0000000_segmentation"]),
+    (["BraTS20_001_flair", "BraTS20_001_t1", "BraTS20_001_seg"], ["BraTS20_001_seg"]),
+    (["scan1", "scan1-label"], ["scan1-label"]),
+]
+NO_MASKS = [
+    ["with_mask", "without_mask", "mask_worn_incorrectly"],
+    ["N95 mask", "surgical mask", "no mask"],
+    ["SEG", "LYM", "MON"],
+    ["label 1", "label 2"],
+    ["1_mask", "10"],
+    ["normal", "sick"],
+    ["ground", "truth or dare"],
+    ["BraTS20_001_flair", "BraTS20_002_flair"],
+]
+
+
+@pytest.mark.parametrize(("names", "masks"), MASKS)
+def test_masks_beside_their_pictures_are_found(names: list[str], masks: list[str]) -> None:
+    assert masks_among(names) == masks
+    with pytest.raises(ChoiceNeeded):
+        ask_about_classes(dict.fromkeys(names, MANY), folders=True)
+
+
+@pytest.mark.parametrize("names", NO_MASKS)
+def test_other_names_are_not_those_of_masks(names: list[str]) -> None:
+    assert masks_among(names) == []
