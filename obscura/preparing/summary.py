@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -28,8 +29,8 @@ def counted(count: int, noun: str) -> str:
     """A number and what it counts: "1 other file", "1,400 pictures outside of the class folders"."""
     if count == 1:
         return f"1 {noun}"
-    first, space, rest = noun.partition(" ")
-    return f"{count:,} {first}s{space}{rest}" if first == "picture" else f"{count:,} {noun}s"
+    head = re.match(r"picture|DICOM (?:file|object)", noun)
+    return f"{count:,} {head[0]}s{noun[head.end() :]}" if head else f"{count:,} {noun}s"
 
 
 def _done(survey: Survey, choices: Choices) -> Iterator[str]:
