@@ -34,9 +34,10 @@ _INFLATED_BYTES_MAX, _META_BYTES_MAX = 2**30, 2**16
 # What the names of the storage classes of images have in common; the others store what describes images, some of it as
 # pixels: segmentations, doses, reports, presentation states, waveforms, documents (PS3.4, B.5).
 _IMAGES = re.compile(r"Image|US Volume|Map Storage")
-_DESCRIBING_MODALITIES = frozenset(
-    "SEG SR PR KO RTSTRUCT RTPLAN RTDOSE RTRECORD REG FID RWV DOC ECG HD EPS AU PLAN ANN M3D ASMT STAIN".split()
-)
+_DESCRIBING_MODALITIES = frozenset([
+    "SEG", "SR", "PR", "KO", "RTSTRUCT", "RTPLAN", "RTDOSE", "RTRECORD", "REG", "FID", "RWV", "DOC", "ECG", "HD", "EPS",
+    "AU", "PLAN", "ANN", "M3D", "ASMT", "STAIN",
+])  # fmt: skip
 _PIXEL_WORDS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 _GREY, _COLOUR = ("MONOCHROME1", "MONOCHROME2"), ("RGB", "YBR_")
 # Which sequences of a functional group hold what stands at the top of a plain file.

@@ -46,6 +46,7 @@ def _done(survey: Survey, choices: Choices) -> Iterator[str]:
         (survey.deep, "brought to 8 bits"),
         (survey.printed, "turned from CMYK to RGB"),
         (survey.animated, "cut down to their first frame"),
+        (survey.surplus, "cut down to red, green and blue, of 4 channels"),
     )
     yield from (f"{count:,} {what}" for count, what in parts if count)
 
