@@ -121,15 +121,14 @@ def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.ui
     return 255 - bright if numbers.inverted else bright
 
 
-def _histogram(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Count pixels by brightness, from black to white in 65,536 steps, as shown when the owner states nothing."""
+def _brightness(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Return some pixels as shown without a stated scale, 0 for black to 65535 for white; none without limits."""
     shown, limits = _shown(numbers, FORMAT_SCALE)
     if limits is None:
-        return np.zeros(_BINS, np.int64)
+        return np.zeros(0, np.uint16)
     low, high = limits
     pixels = shown.ravel()[:: -(-shown.size // _PIXELS_COUNTED_MAX)].astype(np.float64)
-    steps = np.rint(np.clip((pixels - low) / (high - low), 0, 1) * (_BINS - 1))
-    return np.bincount(steps.astype(np.int64), minlength=_BINS)
+    return np.rint(np.clip((pixels - low) / (high - low), 0, 1) * (_BINS - 1)).astype(np.uint16)
 
 
 def _loses_contrast(counts: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
@@ -195,7 +194,7 @@ class Depth:
         windowed: Whether its file states a window.
         integers: As of its `Numbers`.
         colour: Whether it is a colour picture, of which the upper eight bits are read.
-        histogram: (65536,) pixels by brightness, where its format or file states black and white.
+        brightness: (n,) some pixels, 0 for black to 65535 for white, where its format or file states these.
     """
 
     limits: Window | None
@@ -204,7 +203,7 @@ class Depth:
     windowed: bool = False
     integers: bool = True
     colour: bool = False
-    histogram: np.ndarray[Any, np.dtype[np.int64]] | None = field(default=None, repr=False, compare=False)
+    brightness: np.ndarray[Any, np.dtype[np.uint16]] | None = field(default=None, repr=False, compare=False)
 
 
 def depth_of(numbers: Numbers) -> Depth | None:
@@ -225,7 +224,7 @@ def depth_of(numbers: Numbers) -> Depth | None:
         float(numbers.values.max()),
         numbers.own is not None,
         numbers.integers,
-        histogram=_histogram(numbers),
+        brightness=_brightness(numbers),
     )
 
 
@@ -247,9 +246,8 @@ class Depths:
 
     def add(self, depth: Depth) -> None:
         """Count one picture of more than eight bits."""
-        if depth.histogram is not None:
-            counts = self.private_windows if depth.windowed else self.private_histogram
-            counts += depth.histogram
+        if depth.brightness is not None:
+            np.add.at(self.private_windows if depth.windowed else self.private_histogram, depth.brightness, 1)
         if depth.windowed:
             self.windowed += 1
         elif depth.limits is None:

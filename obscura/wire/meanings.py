@@ -97,24 +97,10 @@ _IS_SPLIT = re.compile(
     re.IGNORECASE,
 )
 # Of folders and files that hold masks of other pictures. The second kind is clear without its picture's name.
-_MASK_WORDS = frozenset(
-    [
-        "mask",
-        "masks",
-        "seg",
-        "segs",
-        "gt",
-        "gts",
-        "label",
-        "labels",
-        "annotation",
-        "annotations",
-        "anno",
-        "annot",
-        "ann",
-        "targets",
-    ]
-)
+_MASK_WORDS = frozenset([
+    "mask", "masks", "seg", "segs", "gt", "gts", "label", "labels", "annotation", "annotations", "anno", "annot", "ann",
+    "targets",
+])  # fmt: skip
 _MASK_ALONE = frozenset(
     ["groundtruth", "groundtruths", "segmentation", "segmentations", "segmap", "labelmap", "labelmaps"]
 )
