@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -135,12 +134,12 @@ def _loses_contrast(counts: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
     """Return whether eight bits would keep few of the grey levels that a histogram has. Drawings lose none."""
     bright = np.rint(np.arange(_BINS) / (_BINS - 1) * 255).astype(np.int64)
     levels = np.bincount(bright, counts, 256)
-    kept = np.count_nonzero(levels)
+    kept = int(np.count_nonzero(levels))
     if kept < _LEVELS_MIN and np.count_nonzero(counts) > 2 * kept:
         return True
     tissue = _tissue(counts)
     kept = _covering(np.bincount(bright, tissue, 256))
-    return 20 * tissue.sum() > counts.sum() and kept < _FEW_LEVELS and _covering(tissue) > 2 * kept
+    return bool(20 * tissue.sum() > counts.sum()) and kept < _FEW_LEVELS and _covering(tissue) > 2 * kept
 
 
 def _tissue(counts: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -228,6 +227,10 @@ def depth_of(numbers: Numbers) -> Depth | None:
     )
 
 
+def _no_pixels() -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.zeros(_BINS, np.int64)
+
+
 @dataclass
 class Depths:
     """What the numbers of all pictures are: whether their owner must say what white is."""
@@ -241,8 +244,8 @@ class Depths:
     dark: bool = False
     bright: bool = False
     # Pixels by brightness, as their format states it, and as the windows in the files do.
-    private_histogram: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=partial(np.zeros, _BINS, np.int64))
-    private_windows: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=partial(np.zeros, _BINS, np.int64))
+    private_histogram: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=_no_pixels)
+    private_windows: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=_no_pixels)
 
     def add(self, depth: Depth) -> None:
         """Count one picture of more than eight bits."""

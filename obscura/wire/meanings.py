@@ -43,13 +43,15 @@ _PERSON = (
     r"|neonate|newborn|child|twin|athlete|driver|speaker|actor|anonymous|anon|患者|病人|受试者|被试|パシエント)"
 )
 _PERSON_NUMBER = re.compile(
-    rf"(?<![^\W\d_]){_PERSON}[-_ #.:]*(?:(?:no|nr|num|number|id)[-_ #.:]*)?(?:\d+|[a-z]{{1,8}}\d+)(?![^\W\d_]{{2}})"
+    rf"(?<![^\W\d_]){_PERSON}[-_ #.:(\[]*(?:(?:no|nr|num|number|id|left|right)[-_ #.:]*)?"
+    r"(?:\d+|[a-z]{1,8}\d+)(?![^\W\d_]{2}| ?[mcµ]m\b)"
     rf"|{_PERSON}[-_ ](?:[a-z]|[ivx]+|one|two|three|four|five|six|seven|eight|nine|ten)$",
     re.IGNORECASE,
 )
 _NUMBERED = re.compile(
-    r"(?:case|record|ssn|nhs|id|uid|pseudonym)[-_ #.]*\d+[a-z]?(?:[-_ .].*)?"
-    r"|(?!(?-i:pT[0-4]))(?:pt|p|s(?=\D*\d\d))[-_ #.]*\d+[a-z]?"
+    r"(?:case|record|ssn|nhs|id|uid|pseudonym)[-_ #.(\[]*(?:(?:no|nr|number)[-_ #.]*)?\d+[a-z]?(?:[-_ .)\]].*)?"
+    r"|id[-_ #.]+(?=[a-z]*\d)[a-z\d]{4,}"
+    r"|(?!(?-i:pT[0-4]))(?:pt|vp|p|s(?=\D*\d\d))[-_ #.]*\d+[a-z]?"
     r"(?:[-_ .](?:[lr]|(?:left|right|o[dsu]|pre|post)\b.*|\w?\d+))?"
     r"|[mfw][-_ ]?\d{1,3} ?(?:yo?|yrs?|years?)"
     r"|\d{2,}[-_ ](?:left|right|[lr]e?|o[dsu])"  # an eye, a breast, a knee
@@ -90,6 +92,7 @@ _INSTANCE = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+(?:\.\d{1,2}(?!\d))?")
+_LETTER_AFTER = re.compile(r"#[a-z](?![^\W_])")  # 4a and 4b
 _IS_SPLIT = re.compile(
     r"(?:train|training|trainset|test|testing|testset|val|valid|validation|dev|eval|evaluation|holdout|(?:un)?labell?ed"
     r"|(?:single[-_ ])?pred(?:iction)?s?|inference)"
@@ -203,7 +206,7 @@ def identifiers_in(names: Iterable[str], *, few: bool) -> list[str]:
     """
     series: dict[str, list[str]] = {}
     for name in sorted(name for name in set(names) if not _WNID.fullmatch(name)):
-        series.setdefault(_NUMBER.sub("#", name.casefold()), []).append(name)
+        series.setdefault(_LETTER_AFTER.sub("#", _NUMBER.sub("#", name.casefold())), []).append(name)
     return [
         name for form, alike in series.items() if "#" in form and _are_identifiers(form, alike, few) for name in alike
     ]
@@ -231,7 +234,7 @@ def _are_identifiers(form: str, alike: Sequence[str], few: bool) -> bool:
             continue
         leads = place == 0 and not around[0] and len(alike) == 1  # 001.Albatross, 002.ak47
         leads = leads and (len(words[-1]) > 2 or around[1].startswith("."))
-        if not leads and any(re.match(r"0\d\d", value) for value in values):
+        if not leads and any(re.match(r"0\d" if few and words[0] else r"0\d\d", value) for value in values):
             return True
         if len(set(values)) > 1:
             if _INSTANCE.fullmatch(words[0]):

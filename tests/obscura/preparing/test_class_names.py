@@ -107,6 +107,11 @@ IDENTIFIERS = {
     "initials_and_age": ["A.M._67y", "K.L._54y"],
     "nda_guids": ["NDARINV00BD7VDC", "NDARINV00CY2MDM"],
     "recordings": ["S001R04", "S002R04"],
+    "brackets": ["patient(1)", "Patient [12]"],
+    "case_numbers": ["case no. 12", "case no. 14"],
+    "id_codes": ["ID-AX93KD", "ID-QP88ZL"],
+    "slides_with_letters": ["slide-12A", "slide-14B"],
+    "padded_by_one": ["IDRiD_01", "IDRiD_02"],
     "codes": ["HC01", "PD03", "PD07"],
 }
 CLASSES = {
@@ -159,7 +164,7 @@ CLASSES = {
     "persons_in_words": ["person", "person riding bike", "no person"],
     "masks": ["with_mask", "without_mask", "mask_worn_incorrectly"],
     "stroke": ["sub-acute", "acute", "chronic"],
-    "sizes": ["sub-5mm", "5-10mm", "over 10mm"],
+    "sizes": ["sub-5mm", "sub 5 mm", "5-10mm", "over 10mm"],
     "quartiles": ["quartile 1", "quartile 2", "quartile 3", "quartile 4"],
     "dental": ["tooth decay", "healthy", "grade 2 caries"],
     "cars": ["Mazda 3 2012", "Mazda 6 2014"],
@@ -169,12 +174,21 @@ CLASSES = {
     "genes": ["p53 wild type", "p53 mutant"],
     "hours": ["24h", "48h", "72h"],
     "stars": ["hotel_4_star", "hotel_5_star"],
+    "heart_views": ["4-chamber", "2-chamber"],
+    "degrees": ["0deg", "90deg", "180deg"],
+    "vertebrae": ["L4-L5", "L5-S1"],
+    "named_grades": ["sarcoma_grade1", "sarcoma_grade2"],
     "floods": ["flood 2019", "flood 2021"],
 }
 FEW, SOME, MANY = 3, 12, 200
 
 
-ONLY_WITH_FEW = {"gaps", "one_to_forty", "among_classes"}  # with many pictures each, these may be classes
+ONLY_WITH_FEW = {
+    "padded_by_one",
+    "gaps",
+    "one_to_forty",
+    "among_classes",
+}  # with many pictures each, these may be classes
 ONLY_WITH_MANY = {"jets"}  # with few pictures each, these may be records
 
 
