@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from obscura.pictures.types import names_of
+from obscura.pictures.types import names_of, picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
-from obscura.preparing.questions import ask_about_owners
+from obscura.preparing.questions import ask_about_masks, ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
-from obscura.wire.meanings import is_kind, is_part, is_split
+from obscura.preparing.trees import OTHER, Tree, all_files, all_pictures, below, folders, is_junk, pictures, suffix_of
+from obscura.wire.meanings import is_kind, is_part, is_split, masks_among
 
 _ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"})
 
@@ -60,6 +60,8 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
                 f"{tree.name} holds no class folders with pictures{packed}. Pictures are files such as "
                 f"{names_of(taken=False, last='and')}."
             )
+    for name in found:
+        require_no_masks(tree, _inside(base, name, kind))
     if subjects:
         ask_about_owners({name: folders(tree, _inside(base, name, kind)) for name in found})
     owned = "The names of the folders inside the class folders" if subjects else None
@@ -74,7 +76,8 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
     """
     inside = [folders(tree, below(base, name)) for name in found]
     kinds = sorted({kind for each in inside for kind in each})
-    if not kinds or not all(map(is_kind, kinds)) or not all(map(len, inside)):
+    masks = masks_among(kinds)
+    if not kinds or not all(is_kind(name) or name in masks for name in kinds) or not all(map(len, inside)):
         if wanted is not None and not base:
             raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
         return "", ""
@@ -83,10 +86,32 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
         raise ChoiceNeeded(
             f"The class folders of {tree.name} hold {', '.join(f'{name}/' for name in kinds)}: choose the one in which "
             "the pictures are.",
-            [f"--split {next((name for name in kinds if name.casefold().startswith('im')), kinds[0])}"],
+            [f"--split {min(kinds, key=lambda name: (name in masks, not name.casefold().startswith('im')))}"],
         )
     others = " and ".join(f"{name}/" for name in kinds if name != kind)
     return kind, f"{kind}/ of every class" + (f" (not {others}; --split chooses)" if others else "")
+
+
+def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None) -> None:
+    """Raise if masks lie beside pictures in a folder or below it.
+
+    Args:
+        tree: What is looked through.
+        at: The folder.
+        suffixes: Of the files that become pictures; None for those of picture files.
+
+    Raises:
+        ChoiceNeeded: Some do.
+    """
+    kept = [name for name in tree.files(at) if not is_junk(name)]
+    wanted = tuple(picture_suffixes() if suffixes is None else suffixes)
+    files = [name for name in kept if name.lower().endswith(wanted)]
+    stems = dict.fromkeys(name[: -len(max(filter(name.lower().endswith, wanted), key=len))] for name in files)
+    inner = folders(tree, at)
+    ask_about_masks(at or tree.name, stems)
+    ask_about_masks(at or tree.name, [*inner, *(["images"] if stems else [])])
+    for name in inner:
+        require_no_masks(tree, below(at, name), suffixes)
 
 
 def _inside(base: str, name: str, kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -29,8 +30,8 @@ def counted(count: int, noun: str) -> str:
     """A number and what it counts: "1 other file", "1,400 pictures outside of the class folders"."""
     if count == 1:
         return f"1 {noun}"
-    first, space, rest = noun.partition(" ")
-    return f"{count:,} {first}s{space}{rest}" if first == "picture" else f"{count:,} {noun}s"
+    head = re.match(r"picture|DICOM (?:file|object)", noun)
+    return f"{count:,} {head[0]}s{noun[head.end() :]}" if head else f"{count:,} {noun}s"
 
 
 def _done(survey: Survey, choices: Choices) -> Iterator[str]:
@@ -46,6 +47,7 @@ def _done(survey: Survey, choices: Choices) -> Iterator[str]:
         (survey.deep, "brought to 8 bits"),
         (survey.printed, "turned from CMYK to RGB"),
         (survey.animated, "cut down to their first frame"),
+        (survey.surplus, "cut down to red, green and blue, of 4 channels"),
     )
     yield from (f"{count:,} {what}" for count, what in parts if count)
 

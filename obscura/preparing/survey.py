@@ -37,6 +37,7 @@ class Survey:
     printed: int = 0
     deep: int = 0
     animated: int = 0
+    surplus: int = 0
     reshaped: int = 0
     scaled: int = 0
     broken: int = 0
@@ -120,6 +121,7 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
     if seen.depth is not None:
         found.depths.add(seen.depth)
     found.animated += seen.animated
+    found.surplus += seen.surplus
     _check_label(record.label)
     found.labels[record.label] += 1
     found.contents.append(seen.digest)

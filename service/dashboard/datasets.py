@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import or_, select
 
-from obscura.wire.meanings import is_part, why_personal
+from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest, Identifier
 from obscura.wire.words import DatasetState
 from privacy.errors import PrivacyError
@@ -199,7 +199,7 @@ def _ask_about_names(classes: list[str]) -> None:
     Raises:
         FieldsRefused: some look like people, or like parts of a collection.
     """
-    people = [name for name in classes if why_personal(name)]
+    people = [name for name in classes if why_personal(name)] or identifiers_in(classes, few=False)
     odd = people or [name for name in classes if is_part(name)]
     if odd:
         like = "people" if people else "parts of a collection"

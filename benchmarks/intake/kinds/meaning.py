@@ -121,9 +121,67 @@ PEOPLE = {
     "subjects_of_bids": ("sub-01", "sub-02"),
     "unique_identifiers": ("1.2.840.113619.2.55.3", "1.2.840.113619.2.55.4"),
     "barcodes": ("TCGA-02-0006", "TCGA-02-0007"),
+    "patients_and_nodes": ("patient_004_node_4", "patient_009_node_1"),
+    "patients_and_sides": ("patient_004_left", "patient_004_right", "patient_009_left"),
+    "sessions_of_bids": ("sub-04_ses-01", "sub-09_ses-01", "sub-11_ses-01"),
+    "subjects_of_adni": ("002_S_0295", "002_S_4213"),
+    "eyes": ("10_left", "10_right", "11_left"),
+    "initials": ("JD1961", "MK1958"),
+    "hashes": ("anon_9f86d081", "anon_60303ae2"),
 }
+IDENTIFIERS = {
+    "lidc": ("LIDC-IDRI-0001", "LIDC-IDRI-0002"),
+    "oasis": ("OAS1_0001_MR1", "OAS1_0002_MR1"),
+    "dicom_files": ("IM-0001-0001", "IM-0001-0002"),
+    "padded": ("001", "002", "003"),
+    "samples": ("sample17", "sample23", "sample41"),
+    "slides": ("K12_b3", "K15_b1", "K15_b2"),
+}
+CLASSES = {
+    "padded": tuple(f"class_{number:03}" for number in range(10)),
+    "grades": tuple(f"grade_{number}" for number in range(1, 6)),
+    "birads": tuple(f"bi-rads {number}" for number in range(7)),
+    "ages": ("20-29", "30-39", "40-49"),
+    "types": ("no diabetes", "type 1 diabetes", "type 2 diabetes"),
+    "covid": ("covid-19", "normal"),
+    "stages": ("stage II", "stage IIIa", "stage IV"),
+    "sequences": ("T1", "T2"),
+}
+MASKS = {
+    "of_decathlon": ("imagesTr", "imagesTs", "labelsTr"),
+    "of_isic": ("ISIC2018_Task1-2_Training_Input", "ISIC2018_Task1_Training_GroundTruth"),
+    "short": ("img", "seg"),
+    "of_each_class": ("benign", "benign_mask", "malignant", "malignant_mask"),
+}
+BESIDE = [f"{label}/{number}{end}.png" for label in PAIR for number in range(3) for end in ("", "_mask")]
+
+
+def _table_of_pictures(home: Path, rng: np.random.Generator) -> None:
+    put(home, rng, *BESIDE)
+    rows = [f"{path},{path.partition('/')[0]}" for path in BESIDE if "_mask" not in path]
+    (home / "labels.csv").write_text("\n".join(["file,label", *rows, ""]), encoding="utf-8")
+
+
 INPUTS = (
     *(folder(f"people_{name}", Asked("--rename-classes"), filled(*tops)) for name, tops in PEOPLE.items()),
+    *(folder(f"identifiers_{name}", Asked("--classes", "numbers of people or records"), filled(*tops, count=30))
+      for name, tops in IDENTIFIERS.items()),
+    folder("identifiers_stated", Read(IDENTIFIERS["lidc"], 6), filled(*IDENTIFIERS["lidc"]),
+           classes=",".join(IDENTIFIERS["lidc"])),
+    folder("identifiers_in_public", Asked("--classes"), filled(*IDENTIFIERS["oasis"]), "public"),
+    *(folder(f"classes_{name}", Read(tuple(sorted(tops)), 2 * len(tops)), filled(*tops, count=2))
+      for name, tops in CLASSES.items()),
+    *(folder(f"masks_{name}", Asked("--classes", "masks of the pictures"), filled(*tops))
+      for name, tops in MASKS.items()),
+    folder("masks_stated", Read(("imagesTr", "labelsTr"), 6), filled("imagesTr", "labelsTr"),
+           classes="imagesTr,labelsTr"),
+    folder("masks_beside_pictures", Asked("--labels", "their masks"), BESIDE),
+    folder("masks_of_subjects", Asked("--labels", "their masks"),
+           filled("normal/P1/images", "normal/P1/masks", "sick/P2/images"), "subject"),
+    folder("masks_inside_classes", Asked("--split"), filled(*(f"{c}/{kind}" for c in PAIR for kind in ("img", "seg")))),
+    folder("masks_inside_classes_chosen", Read(PAIR, 6),
+           filled(*(f"{c}/{kind}" for c in PAIR for kind in ("img", "seg"))), split="img"),
+    Input("masks_left_out_by_a_table", _table_of_pictures, Read(PAIR, 6), options={"labels": "labels.csv"}),
     folder("people_in_public", Asked("--rename-classes"), filled(*PEOPLE["dates"]), "public"),
     folder("one_person_among_classes", Asked("--rename-classes"), filled("normal", "sick", "patient17")),
     folder("people_stated", Read(("patient001", "patient002"), 6), filled("patient001", "patient002"),

@@ -18,6 +18,7 @@ from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
 from obscura.preparing.dicom import (
     HEAD_BYTES,
     begins_like_dicom,
+    describes_images,
     frames_of,
     has_picture,
     open_dicom,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _DIRECTORY_NAME = "dicomdir"  # it names files of the folders, which are looked through anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 NO_PICTURE = "DICOM file without a picture"
+NO_IMAGE = "DICOM object without an image (segmentation, dose, ...)"
 BURNT_IN = (
     "may show text that is burnt into the pixels, for their files do not say that there is none (BurnedInAnnotation): "
     "look at some of them first"
@@ -168,10 +170,11 @@ class _Reader:
         """Return what becomes of a file: nothing, a picture, or several frames."""
         try:
             dataset = open_dicom(content)
-            if not has_picture(dataset):
-                if "SOPClassUID" not in dataset or "Rows" in dataset:
+            describing = describes_images(dataset)
+            if describing or not has_picture(dataset):
+                if not describing and ("SOPClassUID" not in dataset or "Rows" in dataset):
                     raise Unreadable("it is damaged: its pixels are missing")
-                self.tally.left_out[NO_PICTURE] += 1
+                self.tally.left_out[NO_IMAGE if has_picture(dataset) else NO_PICTURE] += 1
                 self.private_reports |= {record.label: None} if record.label else {}
                 return
             label, owner = record.label, record.subject

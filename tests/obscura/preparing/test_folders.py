@@ -355,3 +355,37 @@ def test_classes_that_are_numbers_are_in_their_order(fill):
     root = fill(*(f"{name}.png" for name in range(12)))
     (root / "labels.csv").write_text("\n".join(["file,label", *(f"{name}.png,{name}" for name in range(12))]))
     assert prepare(root, read_choices(labels="labels.csv")).classes == tuple(map(str, range(12)))
+
+
+@pytest.mark.parametrize(
+    ("subjects", "paths"),
+    [
+        (False, ["a/1.png", "a/1_mask.png", "b/2.png"]),
+        (False, ["a/1.jpg", "b/2.jpg", "b/2_segmentation.png"]),
+        (False, ["train/a/1.png", "train/b/image_2.png", "train/b/label_2.png"]),
+        (False, ["a/1.png", "a/masks/1.png", "b/2.png"]),
+        (True, ["a/P1/1.png", "a/P1/1_gt.png", "b/P2/2.png"]),
+        (True, ["a/P1/images/1.png", "a/P1/masks/1.png", "b/P2/images/2.png"]),
+        (None, ["a/1.png", "b/2.png", "b/2_mask.png"]),
+    ],
+)
+def test_masks_inside_class_folders_are_asked_about(fill, subjects, paths):
+    root = fill(*paths)
+    with pytest.raises(ChoiceNeeded, match="their masks") as needed:
+        prepare(root, subjects=subjects)
+    assert needed.value.flags == ("--labels labels.csv",)
+
+
+def test_a_table_leaves_masks_out(fill):
+    root = fill("a/1.png", "a/1_mask.png", "b/2.png", "b/2_mask.png")
+    (root / "labels.csv").write_text("file,label\na/1.png,a\nb/2.png,b\n")
+    assert names(root, labels="labels.csv") == ["a 0", "b 2"]
+
+
+@pytest.mark.parametrize("kinds", [("img", "seg"), ("imagesTr", "labelsTr"), ("images", "masks"), ("input", "gt")])
+def test_kinds_of_pictures_inside_class_folders_are_asked_about(fill, kinds):
+    root = fill(*(f"{label}/{kind}/1.png" for label in ("a", "b") for kind in kinds))
+    with pytest.raises(ChoiceNeeded) as needed:
+        prepare(root)
+    assert needed.value.flags == (f"--split {kinds[0]}",)
+    assert prepare(root, read_choices(split=kinds[0])).private_records == 2
