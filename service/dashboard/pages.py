@@ -27,7 +27,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import TooManyRequests
+from service.api.problems import RETRY_CODES, RETRY_SECONDS, STATUSES, TooManyRequests
 from service.dashboard.forms import fresh_once, problems_of
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
@@ -54,18 +54,18 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-_STATUSES = {
-    "not_found": (404, "Not found"),
-    "invalid_input": (422, "That cannot be done"),
-    "unauthorized": (401, "Please sign in"),
-    "forbidden": (403, "Not with this key"),
-    "too_many_requests": (429, "Too many requests"),
-    "conflict": (409, "That is not possible now"),
-    "too_large": (413, "Too large"),
-    "uploads_stopped": (503, "No images are taken"),
-    "ledger_corruption": (503, "The ledger needs an operator"),
-    "audit_log_unavailable": (503, "The audit log needs an operator"),
-    "provider_unavailable": (503, "The sign-in provider does not answer"),
+_TITLES = {
+    "not_found": "Not found",
+    "invalid_input": "That cannot be done",
+    "unauthorized": "Please sign in",
+    "forbidden": "Not with this key",
+    "too_many_requests": "Too many requests",
+    "conflict": "That is not possible now",
+    "too_large": "Too large",
+    "uploads_stopped": "No images are taken",
+    "ledger_corruption": "The ledger needs an operator",
+    "audit_log_unavailable": "The audit log needs an operator",
+    "provider_unavailable": "The sign-in provider does not answer",
 }
 
 
@@ -157,7 +157,7 @@ def form_page(
 
 def _error_page(request: Request, error: Exception) -> Response:
     if isinstance(error, ObscuraError):
-        status, title = _STATUSES.get(error.code, (409, "That is not possible now"))
+        status, title = STATUSES.get(error.code, (409, ""))[0], _TITLES.get(error.code, "That is not possible now")
         message = error.message
         if error.code == "ledger_corruption":
             structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
@@ -167,6 +167,8 @@ def _error_page(request: Request, error: Exception) -> Response:
     response = page(request, "error.html", status_code=status, title=title, message=message)
     if isinstance(error, TooManyRequests):
         response.headers["Retry-After"] = str(error.seconds)
+    elif isinstance(error, ObscuraError) and error.code in RETRY_CODES:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
     return response
 
 

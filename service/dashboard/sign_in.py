@@ -18,7 +18,7 @@ from service.api.deps import identify
 from service.api.problems import TooManyWrongKeys
 from service.api.rates import client_address
 from service.auth import authenticate
-from service.dashboard.access import COOKIE, Dashboard, Form, Running, is_secure, read_form
+from service.dashboard.access import Dashboard, Form, Running, cookie_name, is_secure, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.session import transaction
@@ -104,7 +104,7 @@ def _begin(request: Request, dashboard: Dashboard, principal: Principal, target:
 def set_session(request: Request, response: Response, cookie: str) -> None:
     """Let the browser bring a session's cookie from now on."""
     response.set_cookie(
-        COOKIE,
+        cookie_name(request),
         cookie,
         max_age=SESSION_SECONDS,
         httponly=True,
@@ -116,12 +116,12 @@ def set_session(request: Request, response: Response, cookie: str) -> None:
 @router.post("/logout", dependencies=[Depends(read_form)])
 def sign_out(request: Request, dashboard: Running) -> Response:
     """End the session, in this browser and wherever else its cookie may be."""
-    cookie = request.cookies.get(COOKIE)
+    cookie = request.cookies.get(cookie_name(request))
     if cookie is not None:
         with transaction(dashboard.factory) as session:
             close_session(session, cookie)
     response = RedirectResponse("/login", status_code=303)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=is_secure(request))
+    response.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=is_secure(request))
     return response
 
 
