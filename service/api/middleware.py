@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from service.api.problems import SECURITY_HEADERS, Busy, problem_response
+from service.api.problems import SECURITY_HEADERS, problem_response
 from service.api.rates import client_address
 from service.api.uploading import content_length
 from service.errors import TooLarge
@@ -143,8 +143,7 @@ class WaitingRoom:
         """Return the body that `read` waits for.
 
         Raises:
-            HTTPException: 408, the body took longer than `seconds_max`.
-            Busy: The request had to make room for others.
+            HTTPException: 408, the body took longer than `seconds_max`; 503, the request had to make room for others.
         """
         held = Counter(self._waiting.values())
         if held[address] >= self._per_address_max:
@@ -158,7 +157,9 @@ class WaitingRoom:
             finally:
                 evicted = self._waiting.pop(waiting, None) is None
         if evicted:
-            raise Busy("Too many requests with incomplete bodies; this one waited longest. Send it again, faster.")
+            raise HTTPException(
+                503, "Too many requests with incomplete bodies; this one waited longest. Send it again."
+            )
         raise HTTPException(408, f"The body took longer than {seconds_max:g} seconds. Send it again, faster.")
 
     def _evict(self, address: str) -> None:
@@ -171,8 +172,10 @@ class Gate:
     """Bounds the requests that are processed at a time, liveness excepted, and receives their bodies.
 
     A request whose body is incomplete does not count. It waits in a `WaitingRoom`, so slow clients cannot keep others
-    out. Bodies are limited by the bytes that arrive, whatever Content-Length says. A request with an invalid Host, path
-    or framing is refused, and its connection closed.
+    out. A request whose answer has begun does not count either: connections that nobody reads are closed elsewhere.
+
+    Bodies are limited by the bytes that arrive, whatever Content-Length says. A request with an invalid Host, path or
+    framing is refused, and its connection closed.
 
     Args:
         app: The next application.
@@ -213,15 +216,7 @@ class Gate:
             detail = "The service answers as many requests as it can at a time. Try again soon."
             await problem_response(request, "busy", detail)(scope, receive, send)
             return
-        self._open[address] += 1
-        try:
-            await self.app(scope, self._receiving(scope, receive, address), send)
-        finally:
-            self._count_down(address)
-
-    def _receiving(self, scope: Scope, receive: Receive, address: str) -> Receive:
-        """Return a `receive` whose first message is the whole body."""
-        received = False
+        received, counted = False, True
 
         async def receive_body() -> Message:
             nonlocal received
@@ -229,14 +224,28 @@ class Gate:
             if received or bytes_max is None:
                 return await receive()
             received = True
+            read = _read(scope, receive, min(bytes_max, self.body_bytes_max))
+            if not counted:
+                return await self._room.receive(read, address, BODY_SECONDS_MAX)
             self._count_down(address)
             try:
-                read = _read(scope, receive, min(bytes_max, self.body_bytes_max))
                 return await self._room.receive(read, address, BODY_SECONDS_MAX)
             finally:
                 self._open[address] += 1
 
-        return receive_body
+        async def send_answer(message: Message) -> None:
+            nonlocal counted
+            if counted and message["type"] == "http.response.start":
+                counted = False
+                self._count_down(address)
+            await send(message)
+
+        self._open[address] += 1
+        try:
+            await self.app(scope, receive_body, send_answer)
+        finally:
+            if counted:
+                self._count_down(address)
 
     def _count_down(self, address: str) -> None:
         self._open[address] -= 1

@@ -320,6 +320,7 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
     }
     detail = error.detail if error.detail and error.detail != phrase else details.get(error.status_code, phrase)
     codes = {400: "invalid_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
+    codes[503] = "busy"
     code = codes.get(error.status_code, phrase.lower().replace(" ", "_"))
     return problem_response(
         request, code, detail, status=error.status_code, title=phrase, headers=dict(error.headers or {})

@@ -119,6 +119,7 @@ def answer_unknown_with_pages(app: FastAPI) -> None:
         missing = error.status_code == 404
         title = "Not found" if missing else "That is not possible"
         message = "There is no page at this address." if missing else "This page takes no such request."
+        message = error.detail if error.status_code in (408, 503) else message
         response = page(request, "error.html", status_code=error.status_code, title=title, message=message)
         response.headers.update(HEADERS)
         return response
