@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from obscura.wire.names import RULE, is_name
-from obscura.wire.wording import show_epsilon
+from obscura.wire.wording import show_bytes, show_epsilon
 
 REASON_CHARACTERS_MAX = 500
 
@@ -88,9 +88,24 @@ class Forbidden(ObscuraError):
 
 
 class TooLarge(ObscuraError):
-    """A limit of the settings was met."""
+    """Something has more bytes than its limit."""
 
     code = "too_large"
+
+    def __init__(self, subject: str, limit_bytes: int, size_bytes: int | None = None, **numbers: object) -> None:
+        """Say how large it is, and the limit.
+
+        Args:
+            subject: Begins the sentence, such as "This file".
+            limit_bytes: The most that it may have.
+            size_bytes: None where nobody has counted to the end.
+            numbers: Further facts.
+        """
+        size, limit = (show_bytes(size_bytes) if size_bytes else ""), show_bytes(limit_bytes)
+        if size == limit:
+            size, limit = f"{size_bytes:,} bytes", f"{limit_bytes:,} bytes"
+        says = f"is {size}. The limit is {limit}." if size else f"is larger than the limit, {limit}."
+        super().__init__(f"{subject} {says}", limit_bytes=limit_bytes, **numbers)
 
 
 class StaleAttempt(ObscuraError):

@@ -127,10 +127,9 @@ def create_app(
     for router in routers():
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
     dashboard.mount(app)
-    app.add_middleware(middleware.BodyLimit, bytes_max=settings.body_bytes_max)
     if events is not None:
         app.add_middleware(Audit, writer=events)
-    app.add_middleware(middleware.Gate)
+    app.add_middleware(middleware.Gate, body_bytes_max=settings.body_bytes_max)
     app.add_middleware(middleware.CloseUnread)
     app.add_middleware(middleware.SecurityHeaders)
     if metrics or settings.access_log:

@@ -99,11 +99,11 @@ def show_words(name: object) -> str:
 
 
 def show_bytes(count: int) -> str:
-    """Write a file size in decimal units."""
+    """Write a file size in decimal units: 1.3 MB."""
     size, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
         size, units = size / 1000, units[1:]
-    return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
+    return f"{size:.1f}".removesuffix(".0") + f" {units[0]}"
 
 
 def show_time(moment: datetime | str) -> str:

@@ -64,6 +64,7 @@ class Connection(H11Protocol):
     stalled_seconds = STALLED_SECONDS
     waits_since: float | None = None  # on the loop's clock; None while a request is being answered
     _head_deadline: asyncio.TimerHandle | None = None
+    stalls_since: float | None = None  # likewise; None while the client reads its answer
     _read_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -93,13 +94,14 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than the answer is made."""
         self._read_deadline = self.loop.call_later(self.stalled_seconds, self.transport.abort)
+        self.stalls_since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """The client has read."""
         if self._read_deadline is not None:
             self._read_deadline.cancel()
-            self._read_deadline = None
+            self._read_deadline = self.stalls_since = None
         super().resume_writing()
 
     def _wait(self) -> None:
@@ -125,17 +127,24 @@ class Connection(H11Protocol):
         else:
             self.transport.abort()
 
+    @property
+    def _idle_since(self) -> float | None:
+        return self.waits_since if self.stalls_since is None else self.stalls_since
+
     def _make_room(self) -> None:
-        """Close a connection that waits: of the address that has the most, the one that has waited longest."""
+        """Close a connection that waits for a request, or whose client does not read.
+
+        Of the address that has the most connections, it is the one that has waited longest.
+        """
         everybody = cast("set[Connection]", self.connections)
         held = Counter(other.client[0] if other.client else "" for other in everybody)
-        waiting = [other for other in everybody if other.waits_since is not None and other is not self]
+        waiting = [other for other in everybody if other._idle_since is not None and other is not self]
         if not waiting:
             self.transport.abort()
             return
 
         def claim(other: Connection) -> tuple[int, float]:
-            return -held[other.client[0] if other.client else ""], other.waits_since or 0.0
+            return -held[other.client[0] if other.client else ""], other._idle_since or 0.0
 
         out = min(waiting, key=claim)
         self.connections.discard(out)

@@ -22,7 +22,7 @@ from service.dashboard.sessions import SignInLinks, find_session, form_token, ma
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
 
-COOKIE = "obscura_session"
+COOKIE = "obscura_session"  # over plain HTTP, which `cookie_name` replaces over HTTPS
 Facts = ParamSpec("Facts")
 Made = TypeVar("Made")
 
@@ -102,7 +102,7 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
     if viewer.principal is None:
         dashboard.service.rates.pass_address(request)
     else:
-        dashboard.service.rates.pass_key(request, viewer.principal.id)
+        dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
     if viewer.principal is not None and not may_read(viewer.principal):
         raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
@@ -121,7 +121,7 @@ def find_member(request: Request, dashboard: Running) -> Viewer:
     viewer = _signed_in(request, dashboard)
     if viewer is None or viewer.principal is None:
         raise SignInNeeded("Sign in to see this page.")
-    dashboard.service.rates.pass_key(request, viewer.principal.id)
+    dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
     return viewer
 
@@ -144,7 +144,7 @@ async def read_form(request: Request) -> dict[str, str]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > FORM_BYTES_MAX:
-            raise TooLarge("This form is too long.")
+            raise TooLarge("This form", FORM_BYTES_MAX)
     try:
         fields = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"
@@ -228,8 +228,13 @@ def is_secure(request: Request) -> bool:
     return public_url.startswith("https:") or request.url.scheme == "https"
 
 
+def cookie_name(request: Request) -> str:
+    """Return the name of the session's cookie. Browsers take `__Host-` from this very host and over HTTPS alone."""
+    return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
+
+
 def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
-    cookie = request.cookies.get(COOKIE)
+    cookie = request.cookies.get(cookie_name(request))
     if cookie is None:
         return None
     now = dashboard.clock()

@@ -67,8 +67,8 @@ class UploadRefused(InvalidInput):
 class UploadTooLarge(TooLarge):
     """More bytes than `upload_bytes_max` were sent or announced."""
 
-    def __init__(self, message: str, limit_bytes: int) -> None:
-        super().__init__(message, fault=Fault.TOO_LARGE.value, limit_bytes=limit_bytes)
+    def __init__(self, limit_bytes: int, size_bytes: int | None = None) -> None:
+        super().__init__("This file", limit_bytes, size_bytes, fault=Fault.TOO_LARGE.value)
         self.fault = Fault.TOO_LARGE
 
 
@@ -226,7 +226,7 @@ def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
     """Seal the body into a fresh file. Returns its SHA-256 and size in bytes."""
     limit, announced = request.limits.upload_bytes_max, sent.announced_bytes
     if announced is not None and announced > limit:
-        raise _error(Fault.TOO_LARGE, request)
+        raise UploadTooLarge(limit, announced)
     digest, size = hashlib.sha256(), 0
     with _disk_faults(request):
         descriptor = os.open(request.source, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -236,7 +236,7 @@ def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
         for block in sent.blocks:
             size += len(block)
             if size > limit:
-                raise _error(Fault.TOO_LARGE, request)
+                raise UploadTooLarge(limit)
             if announced is not None and size > announced:
                 raise _error(Fault.INCOMPLETE, request)
             digest.update(block)
@@ -378,5 +378,5 @@ def _publish(settings: Settings, request: IngestRequest) -> None:
 def _error(fault: Fault, request: IngestRequest) -> UploadRefused | UploadTooLarge | UploadFailed:
     message = explain(fault, request)
     if fault is Fault.TOO_LARGE:
-        return UploadTooLarge(message, request.limits.upload_bytes_max)
+        return UploadTooLarge(request.limits.upload_bytes_max)
     return UploadFailed(fault, message) if fault in _OPERATOR_FAULTS else UploadRefused(fault, message)

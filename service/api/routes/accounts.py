@@ -30,12 +30,14 @@ from service.api.deps import (
     PROBLEMS,
     READ,
     Admin,
+    ApiRoute,
     IdempotencyKey,
     Paging,
     Running,
     Service,
     Uploader,
 )
+from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor, narrowed
 from service.datasets import withdrawal
 from service.db.access_tables import Decision
@@ -43,7 +45,7 @@ from service.db.session import transaction
 from service.storage.journals import write_count
 from service.views import accounts as views
 
-router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
 AccountId = Annotated[Identifier, Path()]
 
 
@@ -200,6 +202,7 @@ def reopen(service: Running, _admin: Admin, request: Request, account_id: Accoun
     response_model=WithdrawalRecord,
     summary="Let subjects withdraw from an account",
 )
+@body_limit(LARGE_BODY_BYTES_MAX)
 def withdraw_subjects(service: Running, request: Request, account_id: AccountId, body: WithdrawalRequest) -> Response:
     """Destroy the images of subjects in all datasets of the account that recognise them, and leave them out for ever.
 
@@ -224,7 +227,7 @@ def _close(service: Service, request: Request, account_id: str, *, closed: bool)
     return answer(request, record)
 
 
-limit_router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS)
+limit_router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
 RequestId = Annotated[Identifier, Path()]
 _decide = partial(answer_decision, effects=ledger.LIMIT_EFFECTS, show=views.limit_request)
 

@@ -9,12 +9,12 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter
 
 from obscura.wire.schemas import HealthRecord
-from service.api.deps import PROBLEMS, Running, Service
+from service.api.deps import PROBLEMS, ApiRoute, Running, Service
 from service.api.problems import Busy
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
 
-router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS, route_class=ApiRoute)
 VERSION = version("obscura-images")
 READY_SECONDS = 2.0
 

@@ -19,7 +19,7 @@ from obscura.wire.webhook_schemas import (
 )
 from service.access import find
 from service.api.conditional import answer
-from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
+from service.api.deps import ADMIN, PROBLEMS, Admin, ApiRoute, Paging, Running
 from service.api.pages import answer_newest
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
@@ -27,7 +27,7 @@ from service.views import admins as views
 from service.webhooks import delivering, hooks
 from service.webhooks.sending import Sender
 
-router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS, route_class=ApiRoute)
 WebhookId = Annotated[Identifier, Path()]
 
 

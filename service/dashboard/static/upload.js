@@ -1,6 +1,6 @@
-// Sends a file with its progress shown. Without it, two plain forms do. Of a declaration it fills in what the format of
-// a file says of all its records alike, and the names of the class folders: never their number, nor what pictures are.
-// What the service would refuse by a file's directory alone is said before anything is declared.
+// Uploads a file and shows the progress. Without a script, two plain forms do that. It fills in a declaration with what
+// the format of a file says of all its records alike, and the names of the class folders: never their number, nor what
+// pictures are. What the service would refuse by a file's size or directory alone is said before anything is sent.
 "use strict";
 (() => {
   const declaring = document.querySelector("[data-declare]");
@@ -168,35 +168,52 @@
 
   const PROBLEM = "application/problem+json";
 
-  async function declared() {
-    const body = new URLSearchParams(new FormData(form));
-    const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: PROBLEM } });
-    if (!answer.ok) throw await answer.json();
-    return new URL(answer.url).pathname;
+  function size(bytes) {
+    const units = ["bytes", "kB", "MB", "GB", "TB"];
+    while (bytes >= 1000 && units.length > 1) {
+      bytes /= 1000;
+      units.shift();
+    }
+    return `${bytes.toFixed(1).replace(/\.0$/, "")} ${units[0]}`;
   }
 
-  function send(page, file) {
+  function tooLarge(file) {
+    const limit = Number(form.dataset.uploadMax);
+    return file.size > limit ? `This file is ${size(file.size)}. The limit is ${size(limit)}.` : "";
+  }
+
+  // Declares and uploads in one request, which leaves neither where it fails; on a dataset's page it only uploads.
+  function send(file) {
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
-      request.open("PUT", `${page}/content?format=${form.elements.namedItem("format")?.value ?? format(file)}`);
+      let body = file;
+      if (declaring) {
+        request.open("POST", form.dataset.declare);
+        body = new FormData(form);
+        body.append("format", format(file));
+        body.append("file", file); // the service reads the fields first
+      } else {
+        request.open("PUT", `${form.dataset.upload}/content?format=${form.elements.namedItem("format").value}`);
+        request.setRequestHeader("Content-Type", "application/octet-stream");
+        request.setRequestHeader("X-Form-Token", form.elements.namedItem("token").value);
+      }
       request.setRequestHeader("Accept", PROBLEM);
-      request.setRequestHeader("Content-Type", "application/octet-stream");
-      request.setRequestHeader("X-Form-Token", form.elements.namedItem("token").value);
       bar.hidden = false;
       request.upload.addEventListener("progress", (event) => {
         bar.value = event.loaded / event.total;
-        note.textContent = `${Math.floor((100 * event.loaded) / event.total)}% of ${(event.total / 1e6).toFixed(1)} MB sent`;
+        note.textContent = `${Math.floor((100 * event.loaded) / event.total)}% of ${size(event.total)} sent`;
       });
       request.upload.addEventListener("load", () => {
         bar.removeAttribute("value");
         note.textContent = "Sent. Every picture is being checked.";
       });
       request.addEventListener("load", () => {
-        if (request.status === 200) resolve();
-        else reject(JSON.parse(request.responseText));
+        if (request.status === 200) resolve(declaring ? request.responseURL : form.dataset.upload);
+        else if (request.getResponseHeader("Content-Type") === PROBLEM) reject(JSON.parse(request.responseText));
+        else reject({}); // a proxy's page
       });
       request.addEventListener("error", () => reject({}));
-      request.send(file);
+      request.send(body);
     });
   }
 
@@ -204,20 +221,15 @@
     const file = input.files[0];
     if (!file) return; // the plain form declares, and the next page takes the file
     event.preventDefault();
-    const detail = declaring ? unwanted() : "";
+    const detail = tooLarge(file) || (declaring ? unwanted() : "");
     if (detail) {
       say({ detail: `${detail} ${PUSH}` });
       return;
     }
     button.disabled = true;
     try {
-      const page = declaring ? await declared() : form.dataset.upload;
-      await send(page, file);
-      location.assign(page);
+      location.assign(await send(file));
     } catch (problem) {
-      const seed = crypto.getRandomValues(new Uint8Array(16));
-      const once = form.elements.namedItem("once");
-      if (once !== null) once.value = [...seed].map((byte) => byte.toString(16).padStart(2, "0")).join("");
       bar.hidden = true;
       note.textContent = "";
       say(problem);

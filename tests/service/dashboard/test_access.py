@@ -69,6 +69,15 @@ def test_the_cookie_is_for_https_only_where_there_is_https_and_holds_no_token(cl
     cookie = client.post("/login", data={"key": token}).headers["set-cookie"]
     assert "Secure" in cookie
     assert token.rsplit("_", 1)[1] not in cookie
+    assert cookie.startswith(f"__Host-{COOKIE}=")
+    assert "Domain" not in cookie
+    assert client.get("/jobs").status_code == 200
+    value = cookie.partition("=")[2].partition(";")[0]
+    planted = closed.client(scheme="https", host="obscura.example").get("/", headers={"Cookie": f"{COOKIE}={value}"})
+    assert planted.status_code == 303, "another host of the domain can set a cookie of this name"
+    signed_out = client.post("/logout", data={"sign": "out"}).headers["set-cookie"]
+    assert signed_out.startswith(f"__Host-{COOKIE}=")
+    assert "Secure" in signed_out
 
 
 @pytest.mark.parametrize("key", ["", "obs_wrong", "obs_" + "a" * 20 + "_" + "0" * 64, "ü" * 10])

@@ -124,6 +124,57 @@ def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_r
     assert (paying.spent_nano, paying.held_nano) == (0, 0)
 
 
+def declare_and_upload(client, content, **changes):
+    """Send the form of /datasets/new as the page's script does."""
+    fields = DATASET | {"token": token_of(client, "/datasets/new"), "format": "zip", "account_id": "public"} | changes
+    return client.post("/datasets/new", data=fields, files={"file": ("x.zip", content)}, headers=PROBLEM)
+
+
+def test_a_declaration_and_its_images_are_taken_in_one_request(site):
+    make_fingerprint_key(site.settings)
+    uploader = site.signed_in("data", "read")
+    sent = declare_and_upload(uploader, zipped())
+    (row,) = site.rows(Dataset)
+    assert (sent.status_code, sent.headers["location"], row.state) == (303, f"/datasets/{row.id}", DatasetState.READY)
+
+
+REFUSED_UPLOADS = {
+    "another size": (422, "upload_refused", {}, lambda: zipped((5, 4))),
+    "no archive": (422, "upload_refused", {}, lambda: b"nothing"),
+    "nothing": (422, "upload_refused", {}, lambda: b""),
+    "a field": (422, "invalid_input", {"height": "0"}, zipped),
+    "no account": (422, "invalid_input", {"account_id": ""}, zipped),
+    "unknown format": (422, "invalid_input", {"format": "tar"}, zipped),
+    "another session": (403, "forbidden", {"token": "0" * 64}, zipped),
+    "too large": (413, "too_large", {}, lambda: b"x" * 1_300_000),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED_UPLOADS.values(), ids=REFUSED_UPLOADS.keys())
+def test_a_refused_upload_leaves_no_declaration(make_site, refused):
+    status, code, fields, content = refused
+    site = make_site(upload_bytes_max=1_000_000)
+    make_fingerprint_key(site.settings)
+    uploader = site.signed_in("data", "read")
+    answer = declare_and_upload(uploader, content(), **fields)
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    if code == "too_large":
+        assert answer.json()["detail"] == "This file is 1.3 MB. The limit is 1 MB."
+    assert all(row.erased_at is not None for row in site.rows(Dataset))
+    assert "scans" not in uploader.get("/datasets").text
+    assert not any(path.is_file() for path in (site.settings.data_dir / "quarantine").rglob("*"))
+    assert declare_and_upload(uploader, zipped()).status_code == 303
+
+
+def test_a_form_whose_fields_have_no_end_is_refused(site):
+    uploader = site.signed_in("data", "read")
+    head = b'--b\r\nContent-Disposition: form-data; name="'
+    for endless in (b"x" * 3_000_000, b'a"\r\nX: ' + b"y" * 3_000_000, b'a"\r\n\r\n' + b"z" * 3_000_000):
+        headers = PROBLEM | {"Content-Type": "multipart/form-data; boundary=b"}
+        answer = uploader.post("/datasets/new", content=head + endless, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+
+
 def test_images_are_sent_by_the_pages_script(site, declared):
     uploader = site.signed_in("data", "read")
     address = f"{declared}/content?format=zip"

@@ -267,7 +267,13 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         f"/releases/{stock.release}/shares": "admin",
         f"/releases/{stock.release}/shares/shr_{'a' * 20}/end": "admin",
     }
-    elsewhere = {"/login", "/logout", "/sign-in/{}", "/datasets/{}/content"}  # test_access.py, test_creating.py
+    elsewhere = {
+        "/login",
+        "/logout",
+        "/sign-in/{}",
+        "/datasets/{}/content",
+        "/datasets/new",
+    }  # test_access.py, test_creating.py
     posted = {route.path for route in routes(site.app.router) if "POST" in getattr(route, "methods", ())}
     looked_at = {re.sub(r"/[a-z]+_[a-z0-9]{20}/", "/{}/", action) for action in allowed}
     elsewhere |= {
