@@ -35,7 +35,7 @@ from service.errors import NotFound, ObscuraError
 CHOICES_MAX = 50  # of a field
 GRIDS_SHOWN = 3  # options of which a search may try several values, as the form has places for them
 NAME_MAX = 100
-FIRST_RECIPE = next(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
+FIRST_RECIPE = "moments"
 Line = Annotated[str, Field(max_length=2000)]
 
 

@@ -95,10 +95,10 @@
     const [only, ...more] = found.classes ?? [];
     const unclear = bySubject() && only !== undefined && more.length === 0;
     field.value = filled = found.classes === undefined || unclear ? "" : found.classes.join(", ");
-    if (found.fault !== undefined) return FAULTS[found.fault];
+    if (found.fault !== undefined) return `${FAULTS[found.fault]} ${PUSH}`;
     if (unclear) return `The archive has one outer folder, ${only}. Enter the class names: ${only}, if the folders in it are people.`;
     const around = found.wrapped ? " Folders around all class folders are ignored." : "";
-    return `The classes are the folder names. They become public, so check each of them.${around}`;
+    return `The classes are filled in from the folder names. They become public, so check each of them.${around}`;
   }
 
   function wrongOf(entries) {

@@ -70,7 +70,7 @@ def test_refused_plans_teach(served, dataset, changes, word):
 
 
 def test_delta_above_one_over_n(served):
-    dataset = served.dataset(visibility="private", account_id=served.account(delta=0.05)["id"])
+    dataset = served.dataset(visibility="private", account_id=served.account(delta=0.05, accept_large_delta=True)["id"])
     assert plan(served, dataset, status=422)["delta_max"] == 0.01
 
 
