@@ -169,7 +169,7 @@ def command_of(wish: Wish) -> str:
         words += ["--option", line.replace(" = ", "=", 1)]
     for line in wish.grid_lines:
         words += ["--grid", line]
-    words += ["--name", wish.name.strip()] if wish.name.strip() else []
+    words += ["--name", wish.name.strip()] if wish.grids and wish.name.strip() else []
     words += ["--evaluate", wish.evaluation] if wish.evaluation else []
     return shlex.join([*words, "--wait"])
 

@@ -109,6 +109,21 @@ def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, t
     assert said == []
 
 
+def test_compare_waits_for_two_releases(site, stock, live):
+    job = site.add_job(stock.account, stock.dataset, epsilon=0.2, state="succeeded")
+    site.add_release(job, name="second")
+    with a_page(base_url=live) as (page, said):
+        page.goto("/releases")
+        button, boxes = page.get_by_role("button", name="Compare releases"), page.get_by_label("Compare ")
+        found = [button.is_disabled()]
+        for number in (0, 1):
+            boxes.nth(number).check()
+            found.append(button.is_disabled())
+        button.click()
+        page.get_by_role("heading", name="Side by side").wait_for()
+    assert (found, said) == ([True, True, False], [])
+
+
 @pytest.mark.parametrize(("width", "scheme"), WINDOWS)
 def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, width, scheme):
     key = site.key("train", "read")
