@@ -87,7 +87,10 @@ class AccountClient:
         return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
 
     def create_project(self, *, name: str) -> admin_schemas.ProjectRecord:
-        """Create a project for a department, whose keys see what belongs to it and nothing else."""
+        """Create a project for a department, whose keys see what belongs to it and nothing else.
+
+        The second project hides the datasets, jobs and releases of every project from keys without a project.
+        """
         return self._post(admin_schemas.ProjectRecord, "/v1/projects", {"name": name})
 
     def projects(self) -> Iterator[admin_schemas.ProjectRecord]:
