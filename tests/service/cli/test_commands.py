@@ -55,6 +55,13 @@ def test_a_large_delta_is_accepted_by_its_flag_alone(shell):
     assert shell("accounts", "create", *terms, "--accept-large-delta", "--json").json["delta"] == pytest.approx(0.05)
 
 
+def test_a_second_project_is_explained_before_it_is_created(shell):
+    refused = shell("projects", "create", "heart", code=2)
+    assert "--role owner --project prj_default" in refused.err
+    assert "--yes" in refused.err
+    assert [project["name"] for project in shell("projects", "list", "--json").json] == ["default"]
+
+
 def test_pushing_tells_what_becomes_public(shell, account, make_images, tmp_path):
     path = make_images(tmp_path / "private.npz", 197)
     pushed = shell(
