@@ -206,9 +206,13 @@ def _require_confirmed(dashboard: Dashboard, trainer: Principal, key: str, wish:
     with transaction(dashboard.factory, read_only=True) as session:
         if session.get(Idempotency, (trainer.id, key)) is not None:
             return
-        body = body_of(wish, SweepRequest if wish.grids else JobRequest)
-        made = (plans.plan_sweep if wish.grids else plans.plan)(session, dashboard.service.settings, body)
-        for part in made.cohorts or [made]:
+        parts: Sequence[PlannedCohort | PlanRecord]
+        if wish.grids:
+            parts = plans.plan_sweep(session, dashboard.service.settings, body_of(wish, SweepRequest)).cohorts
+        else:
+            plan = plans.plan(session, dashboard.service.settings, body_of(wish, JobRequest))
+            parts = plan.cohorts or [plan]
+        for part in parts:
             left = part.budget.left_epsilon
             if part.budget.affordable and part.price_epsilon > PART_CONFIRMED * left:
                 raise FieldsRefused(
