@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from obscura.wire.budgets import DELTA_USUAL_MOST
 from obscura.wire.names import RULE, is_name
 from obscura.wire.wording import show_bytes, show_epsilon
 
@@ -60,6 +61,21 @@ class SeveralDatasets(InvalidInput):
             "new dataset of the account, or train on each dataset and combine the synthetic images.",
             datasets=datasets,
             parameter="further_dataset_ids",
+        )
+
+
+class LargeDelta(InvalidInput):
+    """An account's delta is above the usual bound, and the request does not confirm it."""
+
+    code = "large_delta"
+
+    def __init__(self, delta: float) -> None:
+        super().__init__(
+            f"Delta {delta:g} is large: the guarantee may fail with this probability, 1 in {1 / delta:,.0f}, and the "
+            "account keeps it forever. Choose at most 1 / (10 x number of images), such as 1e-05 for 10,000 images, "
+            "or confirm it with accept_large_delta.",
+            delta=delta,
+            delta_usual_most=DELTA_USUAL_MOST,
         )
 
 

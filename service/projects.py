@@ -68,6 +68,12 @@ def choose(session: Session, wished: str | None = None) -> str:
     return seen[0]
 
 
+def count_hidden(session: Session) -> int:
+    """Return the number of projects whose content is hidden from admins of the installation: none if there is one."""
+    count = session.scalar(select(func.count()).select_from(Project)) or 0
+    return count if count > 1 else 0
+
+
 def _named(session: Session, project: Project) -> Project:
     name = project.name
     try:

@@ -162,14 +162,14 @@ def price_of_nothing(job: Job, *, discard: bool) -> str | None:
     return f"This job has cost {cost}, for good, and has nothing yet that could be published. Cancel it all the same?"
 
 
-def confirm(question: str, otherwise: str = "Nothing was cancelled.") -> None:
+def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str = "--yes") -> None:
     """Go on if the person at the terminal says yes.
 
     Raises:
         CliError: They do not, or there is nobody to ask.
     """
     if not somebody_there():
-        raise CliError(f"{question} Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
+        raise CliError(f"{question} Nobody is here to answer: repeat the command with {flag}.", Exit.USAGE)
     if not typer.confirm(question, err=True):
         raise CliError(otherwise)
 

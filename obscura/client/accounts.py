@@ -88,7 +88,10 @@ class AccountClient:
         return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
 
     def create_project(self, *, name: str) -> admin_schemas.ProjectRecord:
-        """Create a project for a department, whose keys see what belongs to it and nothing else."""
+        """Create a project for a department, whose keys see what belongs to it and nothing else.
+
+        The second project hides the datasets, jobs and releases of every project from keys without a project.
+        """
         return self._post(admin_schemas.ProjectRecord, "/v1/projects", {"name": name})
 
     def projects(self) -> Iterator[admin_schemas.ProjectRecord]:
@@ -232,10 +235,26 @@ class AccountClient:
         unit: Unit,
         adjacency: str = "add_remove",
         project_id: str | None = None,
+        accept_large_delta: bool = False,
     ) -> Account:
-        """Open an account with a lifetime budget, in a project where there are several."""
+        """Open an account with a lifetime budget, in a project where there are several.
+
+        Args:
+            name: Of the population, for people.
+            owner: Who is asked about the account.
+            epsilon: The lifetime budget.
+            delta: At most 1 / (10 x number of images); a value above 1e-4 must be confirmed.
+            unit: What the guarantee hides: one record, or all records of one subject.
+            adjacency: Which datasets count as neighbours.
+            project_id: The project that it belongs to.
+            accept_large_delta: Confirms a delta above 1e-4.
+
+        Raises:
+            RequestError: The service refused it.
+        """
         body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
         body |= {} if project_id is None else {"project_id": project_id}
+        body |= {"accept_large_delta": True} if accept_large_delta else {}
         return self._account(self._post(Account, "/v1/accounts", {**body, "adjacency": adjacency}))
 
     def find_account(self, name_or_id: str) -> Account:

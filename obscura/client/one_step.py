@@ -16,6 +16,7 @@ from obscura.client.datasets import default_name, require_statements
 from obscura.client.holdings import Account, Dataset
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Arrays, PackingError, Wishes, prepare, read_choices
+from obscura.wire.budgets import DELTA_USUAL_MOST
 from obscura.wire.words import Unit
 
 Pictures = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
@@ -83,5 +84,5 @@ def open_account(
 
 
 def usual_delta(at_most: int) -> float:
-    """The largest power of ten below a tenth of one in the stated number of records."""
-    return float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1))
+    """Return the largest power of ten below 1 / (10 x number of records), at most the largest usual delta."""
+    return min(DELTA_USUAL_MOST, float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1)))

@@ -23,12 +23,6 @@ def stated_classes(found: tuple[str, ...], stated: tuple[str, ...] | None) -> tu
     return stated
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort names of classes: as numbers where all are, 2 before 10, else as texts."""
-    found = sorted(set(names))
-    return tuple(sorted(found, key=int) if all(map(str.isdecimal, found)) else found)
-
-
 def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None:
     """Let classes pass that were stated, or of which nothing was.
 

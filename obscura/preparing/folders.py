@@ -14,7 +14,8 @@ from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import ask_about_masks, ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, all_pictures, below, folders, is_junk, pictures, suffix_of
+from obscura.preparing.trees import OTHER, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
+from obscura.wire.class_folders import is_junk, is_wrapper
 from obscura.wire.meanings import is_kind, is_part, is_split, masks_among
 
 _ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"})
@@ -142,10 +143,13 @@ def base_of(
         ChoiceNeeded: There are parts, and none that is usually taken.
     """
     base, note, split = "", "", choices.split
+    classes = set(map(_class, choices.classes or ()))
     holds = holds or (lambda at: bool(pictures(tree, at)))
     while True:
         top = folders(tree, base)
-        if holds(base) or not top or set(map(_class, top)) <= set(choices.classes or ()):
+        if len(top) > 1:
+            top = [name for name in top if any(True for _ in all_files(tree, below(base, name)))] or top
+        if holds(base) or not top or (len(top) > 1 and set(map(_class, top)) <= classes):
             break
         inside = {name: folders(tree, below(base, name)) for name in top}
         wanted = next((name for name in top if split is not None and name.casefold() == split.casefold()), None)
@@ -154,7 +158,10 @@ def base_of(
         if wanted is not None:
             split = None
         elif len(top) == 1:
-            if not _is_wrapper(tree, below(base, top[0]), holds, subjects=subjects and not is_part(top[0])):
+            at = below(base, top[0])
+            by_subject = subjects and not is_part(top[0])
+            inner = {name: by_subject and holds(below(at, name)) for name in inside[top[0]]}
+            if holds(at) or not is_wrapper(top[0], inner, classes, subjects=by_subject):
                 break
             wanted = top[0]
         elif parts:
@@ -167,14 +174,6 @@ def base_of(
     if split is not None and not kinds:
         raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
     return base, f"{base}/{note}" if base else ""
-
-
-def _is_wrapper(tree: Tree, at: str, holds: Callable[[str], bool], *, subjects: bool) -> bool:
-    """Whether the only folder stands around the class folders, rather than being one."""
-    inner = folders(tree, at)
-    if holds(at) or not inner:
-        return False
-    return not subjects or not any(holds(below(at, deeper)) for deeper in inner)
 
 
 def _apart(names: list[str]) -> dict[str, str]:

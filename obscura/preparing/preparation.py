@@ -21,7 +21,7 @@ from PIL import Image
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.classes import in_order, require_renamed, require_stated, stated_classes
+from obscura.preparing.classes import require_renamed, require_stated, stated_classes
 from obscura.preparing.columns import tells_subjects
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
@@ -36,6 +36,7 @@ from obscura.preparing.summary import counted, notes, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
 from obscura.preparing.tables import Table
 from obscura.preparing.trees import FolderTree, Tree
+from obscura.wire.class_folders import in_order
 
 
 def prepare(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST, Unit
+from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, DELTA_USUAL_MOST, EPSILON_LEAST, EPSILON_MOST, Unit
 from obscura.wire.names import NAME_CHARACTERS_MAX, RULE, is_name
 
 DEPTH_MAX = 8
@@ -129,6 +129,10 @@ class AccountRequest(ApiRequest):
     epsilon: Epsilon = Field(description="Lifetime budget of the population.")
     delta: float = Field(
         ge=DELTA_LEAST, le=DELTA_MOST, description="Of (epsilon, delta)-differential privacy; at most 1/n."
+    )
+    accept_large_delta: bool = Field(
+        default=False,
+        description=f"Confirms a delta above {DELTA_USUAL_MOST:g}. Choose at most 1 / (10 x number of images) instead.",
     )
     unit: Unit = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: Literal["add_remove"] = Field(

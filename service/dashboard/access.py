@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
+from service import projects
 from service.access import Principal, Scope
 from service.api.deps import Service, running_service
 from service.dashboard.pages import SignInNeeded
@@ -62,11 +63,13 @@ class Viewer:
         principal: The key that signed in; None for a reader without a key.
         form_token: What this session's forms carry; empty without a session.
         name: Of the person or the key that signed in.
+        hidden_projects: The number of projects whose content an admin of the installation does not see; 0 for others.
     """
 
     principal: Principal | None
     form_token: str
     name: str = ""
+    hidden_projects: int = 0
 
     @property
     def runs_installation(self) -> bool:
@@ -240,11 +243,12 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         found = find_session(session, cookie, now=now)
+        hidden = 0 if found is None or found.principal.project_id else projects.count_hidden(session)
     if found is None:
         return None
     dashboard.service.key_uses.note(found.principal.id, now)
     request.state.known = found.principal
-    return Viewer(found.principal, form_token(cookie), found.name)
+    return Viewer(found.principal, form_token(cookie), found.name, hidden)
 
 
 def still_signed_in(request: Request, dashboard: Dashboard) -> bool:

@@ -215,7 +215,7 @@ INPUTS = (
     archive("zip_of_parts", Asked("--classes"), filled("train", "test"), browser=InBrowser(Refused("parts"), SIZED)),
     archive("zip_with_wrapper", Read(PAIR, 6, said="chest_xray/train/"),
             filled("chest_xray/train/normal", "chest_xray/train/sick", "chest_xray/test/sick"),
-            browser=InBrowser(Refused("class/picture.png"), SIZED)),
+            browser=InBrowser(Refused("class/image.png"), SIZED)),
     folder("two_spellings", Asked("--classes"), filled("Normal", "normal", "sick")),
     folder("missing_as_a_class", Asked("--classes"), filled("nan", "sick")),
     folder("people_first", Refused("seem to be the people"), filled(*(f"P{n}/study1" for n in range(4))), "subject"),

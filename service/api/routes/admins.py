@@ -120,7 +120,10 @@ ProjectId = Annotated[Identifier, Path()]
     "", dependencies=[INSTALLATION], status_code=201, response_model=ProjectRecord, summary="Create a project"
 )
 def create_project(service: Running, request: Request, body: ProjectRequest) -> Response:
-    """Create a project for a department. Accounts are opened in it, and keys made for it, by naming it there."""
+    """Create a project for a department. Accounts are opened in it, and keys made for it, by naming it there.
+
+    The second project hides the datasets, jobs and releases of every project from keys without a project.
+    """
     with transaction(service.factory) as session:
         record = views.project(projects.create(session, name=body.name, now=service.clock()))
     return answer(request, record, status_code=201, headers={"Location": f"/v1/projects/{record.id}"})

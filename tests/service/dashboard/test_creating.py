@@ -79,6 +79,17 @@ def test_an_account_is_opened_once_and_refusals_stand_at_their_fields(site):
     assert len(site.rows(AccountRow)) == 1
 
 
+def test_a_large_delta_is_confirmed_on_the_form(site):
+    admin = site.signed_in("admin")
+    assert "accept_large_delta" not in admin.get("/accounts/new").text
+    warned = send(admin, "/accounts/new", "/accounts", **ACCOUNT | {"delta": "0.05"})
+    assert (warned.status_code, site.rows(AccountRow)) == (422, [])
+    assert_shown(warned.text, "1 in 20", 'name="accept_large_delta"', 'value="0.05"')
+    accepted = ACCOUNT | {"delta": "0.05", "accept_large_delta": "true"}
+    assert send(admin, "/accounts/new", "/accounts", **accepted).status_code == 303
+    assert [account.delta for account in site.rows(AccountRow)] == [0.05]
+
+
 def test_images_are_declared_and_sent_by_forms_alone(site, declared):
     uploader = site.signed_in("data", "read")
     (row,) = site.rows(Dataset)
@@ -238,7 +249,7 @@ def test_a_form_with_a_file_is_read_however_its_body_is_cut():
 
 def test_a_training_is_priced_then_asked_for_once(site, stock):
     trainer = site.signed_in("train", "read")
-    page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4&options=teachers+%3D+300").text
+    page = trainer.get(f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.4&options=teachers+%3D+300").text
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
     assert fields["options"] == "teachers = 300"
     assert_shown(page, "Left afterwards", "<code>teachers</code></dt><dd>300", "Train for ε")
@@ -246,7 +257,7 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
     assert_shown(page, f"<code>{terminal}</code>")
     before = site.rows(Job)
     for number, epsilon in enumerate(("0.2", "0.8")):
-        part = trainer.get(f"/train/price?dataset={stock.dataset}&epsilon={epsilon}").text
+        part = trainer.get(f"/train/price?dataset={stock.dataset}&recipe=datalens&epsilon={epsilon}").text
         price, now, after = map(float, re.findall(r"<dd>ε ([\d.]+)", part)[:3])
         assert (0.15, 0.7)[number] < price < float(epsilon) + 0.01
         assert after <= now
@@ -262,6 +273,47 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
     assert len(site.rows(Job)) == len(before) + 1
     with transaction(site.factory, read_only=True) as session:
         assert ledger.balance(session, stock.account).held_nano > held
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.241, 1.0, 3.0, 900.0])
+def test_a_plan_begins_with_the_recommended_recipe_and_a_third_of_what_is_left(
+    site, open_account, declare_dataset, limit
+):
+    account = open_account(site.factory, epsilon=limit)
+    dataset = declare_dataset(site.factory, account_id=account)
+    page = site.signed_in("train", "read").get(f"/train?dataset={dataset}").text
+    recipes = re.search(r'<select id="recipe".*?</select>', page)
+    assert re.findall(r'<option value="(\w+)"', recipes[0]) == list(RECIPES)
+    assert re.findall(r'<option value="(\w+)" selected', recipes[0]) == ["moments"] == list(RECIPES)[:1]
+    epsilon = float(re.search(r'<input id="epsilon"[^>]* value="([\d.]+)"', page)[1])
+    assert limit / 5 < epsilon <= limit / 3
+    assert 'name="confirmed"' not in page
+
+
+def test_a_price_above_half_of_what_is_left_is_confirmed(site, open_account, declare_dataset):
+    """By the form alone: without the box, the server asks, and nothing is held."""
+    account = open_account(site.factory, epsilon=1.0)
+    dataset = declare_dataset(site.factory, account_id=account)
+    trainer = site.signed_in("train", "read")
+    one = {"dataset": dataset, "recipe": "moments", "epsilon": "0.9"}
+    for action, fields in (
+        ("/jobs", one),
+        ("/sweeps", one | {"epsilon": "0.3", "grids": "epsilon=0.4,0.5", "name": "two"}),
+    ):
+        asked = send(trainer, "/train", action, **fields, once="c" * 32)
+        assert asked.status_code == 422
+        assert_shown(asked.text, 'name="confirmed"', "required", "more than half", "never comes back")
+        assert (site.rows(Job), site.rows(HoldRow)) == ([], [])
+    small = send(trainer, "/train", "/jobs", **one | {"epsilon": "0.4", "once": "a" * 32})
+    assert small.status_code == 303
+    fields = one | {"epsilon": "0.6", "once": "b" * 32}
+    page = trainer.get(f"/train?dataset={dataset}&recipe=moments&epsilon=0.6").text
+    assert 'name="confirmed" type="checkbox" value="yes" required' in page
+    confirmed = send(trainer, "/train", "/jobs", **fields, confirmed="yes")
+    assert confirmed.status_code == 303
+    again = send(trainer, "/train", "/jobs", **fields)
+    assert again.headers["location"] == confirmed.headers["location"], "the same form, sent again"
+    assert len(site.rows(Job)) == 2
 
 
 def test_a_training_on_several_datasets_is_neither_offered_nor_accepted(site, stock, declare_dataset):
@@ -321,7 +373,7 @@ def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stoc
     other = trainer.get(f"{asked}dpgan&option.clip=0.5").text  # of the recipe that was shown before
     assert 'name="options" value=""' in other
     assert 'name="option.latent"' in other
-    unknown = trainer.get(f"/train?dataset={stock.dataset}&options=old+%3D+1%0Ateachers+%3D+300").text
+    unknown = trainer.get(f"/train?dataset={stock.dataset}&recipe=datalens&options=old+%3D+1%0Ateachers+%3D+300").text
     assert re.search(r"<textarea[^>]*>old = 1</textarea>", unknown), "what no field stands for can be taken out"
 
 

@@ -85,6 +85,7 @@ def test_private_images_are_made_by_clicks_alone(tmp_path, warm, monkeypatch):
         page.click("a:has-text('Plan a training')")
 
         page.fill("#epsilon", "2")
+        page.get_by_label("Yes, spend ε 2").check()  # more than half of what is left
         page.click("button:has-text('Train for ε 2')")  # once the price is that of the number above
         page.add_init_script(HEARD_LATE)
         page.wait_for_url("**/jobs/job_*")

@@ -87,7 +87,7 @@ def test_several_datasets_are_rejected_wherever_one_is_named(served, dataset, pa
 
 
 def test_delta_above_one_over_n(served):
-    dataset = served.dataset(visibility="private", account_id=served.account(delta=0.05)["id"])
+    dataset = served.dataset(visibility="private", account_id=served.account(delta=0.05, accept_large_delta=True)["id"])
     assert plan(served, dataset, status=422)["delta_max"] == 0.01
 
 
