@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from click.core import ParameterSource
 
 from obscura.cli import (
     accounts,
@@ -29,7 +30,7 @@ from obscura.cli import (
 )
 from obscura.cli.connection import Target
 from obscura.cli.console import reporting
-from obscura.cli.server_side import Commands, server_side
+from obscura.cli.server_side import COMMANDS, Commands, server_side
 from obscura.extras import extras
 
 app = typer.Typer(
@@ -91,7 +92,20 @@ def choose_target(
     ] = False,
 ) -> None:
     """Find the service."""
-    context.obj = Target(url, token, data_dir, profile)
+    on_command_line = {
+        name
+        for name in ("url", "profile", "data_dir")
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    ignored = on_command_line - {"data_dir"}
+    if context.invoked_subcommand in COMMANDS and ignored:
+        flag = f"--{min(ignored)}"
+        raise typer.BadParameter(
+            f"`obscura {context.invoked_subcommand}` works on a service of this machine: give --data-dir in place of "
+            f"{flag}."
+        )
+    names_folder = context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT
+    context.obj = Target(url, token, data_dir, profile, names_folder)
 
 
 def main() -> None:

@@ -13,13 +13,13 @@ from typing import Annotated, Unpack
 
 import typer
 
-from obscura.cli.connection import ClassShares, Target, Yes, address
+from obscura.cli.connection import ClassShares, Target, Yes, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.jobs import confirm, somebody_there
 from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, in_bounds, quoted
 from obscura.cli.server_side import needed_to_count
 from obscura.cli.wishes import in_flags, with_wishes
-from obscura.client import Account, Client
+from obscura.client import Account, Client, ConnectionFailed
 from obscura.client.contents import require_room
 from obscura.client.datasets import require_statements
 from obscura.client.local_service import LocalService
@@ -79,7 +79,7 @@ def quickstart(
         if at_most is not None:
             package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
-        client = stack.enter_context(_named(target) if elsewhere else _here(target, output))
+        client = stack.enter_context(_named(target, output) if elsewhere else _here(target, output))
         beside = "" if elsewhere else "obscura up, and beside it: "
         options = {} if class_shares is None else {"class_shares": class_shares}
         walk = Onboarding(client, output, folder, package, in_flags(wishes), beside=beside, options=options)
@@ -131,12 +131,16 @@ def _left_of(account: Account, epsilon: float) -> float:
 
 
 @contextmanager
-def _named(target: Target) -> Iterator[Client]:
-    """The service that was named."""
-    url, token = address(target)
-    with Client(url, token) as client:
-        if not client.ready():
-            raise CliError(f"No service answers at {url}. To run one here, leave --url and --profile out.")
+def _named(target: Target, output: Output) -> Iterator[Client]:
+    """Connect to the service that was named, and wait for it if it is slow."""
+    with connection(target, output) as client:
+        try:
+            client.wait_ready(on_wait=lambda why: output.notice(f"The service is slow. Waiting for it. ({why})"))
+        except ConnectionFailed as error:
+            raise CliError(
+                f"No service answers at {client.transport.base_url} ({error}). To run one here, leave --url and "
+                "--profile out."
+            ) from error
         yield client
 
 
@@ -146,4 +150,6 @@ def _here(target: Target, output: Output) -> Iterator[Client]:
     with LocalService(target.folder) as service, Client(service.url, service.token) as client:
         if service.process is not None:
             output.notice(f"\nRunning a service on {target.folder} for the time of this command:\n  $ obscura up")
+        else:
+            output.notice(f"Using the service on {target.folder}, {service.url}.")
         yield client

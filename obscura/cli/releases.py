@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -207,7 +208,7 @@ def download(
             unpacked = drawn.to_parquet(out) if drawn.format == "parquet" else drawn.to_imagefolder(out)
             output.record({"path": str(unpacked), **drawn.model_dump(mode="json")}, "sample")
             return
-        target = out or Path(f"{drawn.id}.{PACKINGS[drawn.format].suffix}")
+        target = out or Path(f"{re.sub('[^a-z0-9_]', '', drawn.id)}.{PACKINGS[drawn.format].suffix}")
         with byte_progress(output.err, "downloading", drawn.bytes) as on_bytes:
             drawn.download(target, on_bytes)
         output.record({"path": str(target), **drawn.model_dump(mode="json")}, "sample")

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
-
 from obscura.client.async_resources import (
     AsyncAccount,
     AsyncDataset,
@@ -28,7 +26,7 @@ from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Dataset
 from obscura.client.one_step import Labels, Pictures, push_for
 from obscura.client.plans import AsyncPlanClient, PlanClient
-from obscura.client.progress import job_progress
+from obscura.client.progress import TerminalConsole, job_progress
 from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
 from obscura.client.verbs import listed, verb
@@ -86,7 +84,7 @@ class Client(PlanClient):
             BudgetError: The account cannot pay. What was pushed stays, and can be trained on for less.
             JobFailed: The training failed; the message says why.
         """
-        console = Console(stderr=True, quiet=not show)
+        console = TerminalConsole(stderr=True, quiet=not show)
         if isinstance(pictures, Dataset):
             dataset = pictures
         else:
@@ -260,6 +258,7 @@ class AsyncClient(AsyncPlanClient):
     close = verb(Client.close)
     ready = verb(Client.ready)
     health = verb(Client.health)
+    wait_ready = verb(Client.wait_ready)
 
     admins = verb(Client.admins)
     admin_requests = listed(Client.admin_requests)
@@ -340,7 +339,7 @@ class AsyncClient(AsyncPlanClient):
         Cancelling before the training is accepted takes back what was being sent. Cancelling later ends the waiting
         alone: the training goes on, and `job.cancel()` ends it.
         """
-        console = Console(stderr=True, quiet=not show)
+        console = TerminalConsole(stderr=True, quiet=not show)
         if isinstance(pictures, schemas.DatasetRecord):
             dataset_id = pictures.id
         else:

@@ -62,7 +62,7 @@ def push_for(
             unit = Unit.SUBJECT if by_subject else Unit.RECORD
             payer = open_account(client, name or default_name(place), **terms, unit=unit)
         bounds = {"at_most": at_most, "subjects_at_most": subjects_at_most}
-        facts = {"say": partial(console.print, highlight=False, markup=False, soft_wrap=True)} | bounds | facts
+        facts = {"say": partial(console.print, soft_wrap=True)} | bounds | facts
         dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **facts)
         return client.datasets.send(dataset, package, watch.on_bytes)
 

@@ -6,16 +6,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.segment import Segment
 
 from obscura.wire.job_schemas import EventRecord, ProgressFacts
-from obscura.wire.wording import show_duration, show_epsilon, show_silence
+from obscura.wire.wording import show_duration, show_epsilon, show_silence, visible
 
 LINE_SECONDS = 15.0
+
+
+class TerminalConsole(Console):
+    """The console of everything that is printed. It prints text as it is, without markup, emoji codes or highlighting.
+
+    Control, bidirectional and zero-width characters are escaped, because text may come from a server or a file.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False} | options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render into segments, whose text is escaped."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text, lines=True))
 
 
 def show_cost(facts: ProgressFacts) -> str:
@@ -43,10 +58,10 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
         yield _lines(console, label)
         return
     columns = (
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=30),
-        TextColumn("{task.fields[steps]}"),
-        TextColumn("{task.fields[facts]}"),
+        TextColumn("{task.fields[steps]}", markup=False),
+        TextColumn("{task.fields[facts]}", markup=False),
     )
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(label, total=None, steps="", facts="")
@@ -56,7 +71,7 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
             stage = _stage(event)
             bar.update(
                 task,
-                description=f"{escape(label)} {escape(stage)}",
+                description=visible(f"{label} {stage}"),
                 completed=facts.step or 0,
                 total=facts.steps or None,
                 steps=_steps(event),
@@ -72,7 +87,7 @@ def byte_progress(console: Console, label: str, total_bytes: int | None = None) 
     if not console.is_terminal:
         yield lambda _done, _total: None
         return
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", style="bold", markup=False), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(label, total=total_bytes)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
@@ -118,7 +133,7 @@ def _lines(console: Console, label: str) -> Callable[[EventRecord], None]:
         said_at, said_stage = time.monotonic(), stage
         steps, tail = _steps(event), describe(event)
         line = f"{label} {stage}" + (f" {steps}" if steps else "") + (f": {tail}" if tail else "")
-        console.print(escape(line), highlight=False)
+        console.print(visible(line))
 
     return on_event
 
