@@ -147,6 +147,10 @@ def evaluate(
     with connected(context, as_json) as (client, output):
         dataset_id = resolve_dataset(client, on)
         asked = client.release(release_id).evaluate(dataset_id, samples=samples, seed=seed, idempotency_key=key)
+        if asked.samples is not None:
+            output.notice(f"It generates {asked.samples:,} images and trains classifiers on them, which takes minutes.")
+        if not wait:
+            output.notice(f"To see the time left: obscura jobs watch {asked.job_id}")
         if wait:
             follow(output, asked.job())
             asked = asked.refresh()
