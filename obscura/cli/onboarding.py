@@ -164,7 +164,7 @@ class Onboarding:
     def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
         """Show what the training would make of public images; where that fails, go on without."""
         command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} {TRY_FIRST}"
-        self.say("Trying it on public images, which costs nothing", command)
+        self.say("Trying it on public images, which costs no budget and takes minutes", command)
         wish = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
         try:
             try_first(self.output, self.client, PICTURE, dataset.id, **wish)

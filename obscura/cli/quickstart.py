@@ -15,7 +15,7 @@ import typer
 
 from obscura.cli.connection import ClassShares, Target, Yes, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
-from obscura.cli.jobs import confirm, somebody_there
+from obscura.cli.jobs import TRY_FIRST, confirm, somebody_there
 from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, in_bounds, quoted
 from obscura.cli.server_side import needed_to_count
 from obscura.cli.wishes import in_flags, with_wishes
@@ -51,14 +51,17 @@ def quickstart(
         ),
     ] = None,
     class_shares: ClassShares = None,
+    preview: Annotated[
+        bool, typer.Option(TRY_FIRST, help="Try the training on public images first, which takes minutes.")
+    ] = False,
     yes: Yes = False,
     **wishes: Unpack[Wishes],
 ) -> None:
     """From a folder of pictures to private synthetic ones: prepare, open an account, plan, train and download.
 
-    Says what it does, each step with the command that does it by itself, and asks before anything is sent. What becomes
-    public is stated before the pictures are looked at. With --yes and no --at-most they are counted, with noise that
-    their account pays for. Where no service runs on this machine, one runs for as long as this command does.
+    Says what it does, each step with the command that does it by itself, and asks once before any image is uploaded.
+    What becomes public is stated before the pictures are looked at. With --yes and no --at-most they are counted, with
+    noise that their account pays for. Where no service runs on this machine, one runs for as long as this command does.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:
@@ -89,16 +92,18 @@ def quickstart(
             epsilon = _left_of(account, epsilon)
 
         def agree() -> None:
-            if not yes:
-                confirm("Declare this, for ever?", "Nothing was declared or sent.")
+            if elsewhere and not yes:  # what is declared leaves this machine
+                question = f"Declare this forever, upload the images and train? Training spends epsilon {epsilon:g}."
+                confirm(question, "Nothing was declared or uploaded.")
 
         dataset = walk.declare(account, at_most, subjects_at_most, agree)
         try:
             walk.plan(dataset, account, epsilon)
-            if not yes:
+            if preview:
                 walk.try_on_public(dataset, epsilon)
-                said_no = "Nothing was sent, and nothing spent."
-                confirm("Send the pictures and train? What is spent stays spent.", said_no)
+            if not yes and (preview or not elsewhere):
+                declined = "Nothing was uploaded or spent."
+                confirm("Upload the images and train? What is spent stays spent.", declined)
         except BaseException:
             dataset.delete()
             raise
