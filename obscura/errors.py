@@ -96,15 +96,19 @@ class UnexpectedAnswer(ApiError):
     Args:
         route: The address that was asked, and the proxy on the way to it.
         response: The answer.
-        because: What it contains instead of the expected answer, if that is not its content type.
+        because: What is wrong with it, after its status and content type.
     """
 
     def __init__(self, route: str, response: httpx.Response, because: str = "") -> None:
         kind = response.headers.get("Content-Type", "").partition(";")[0] or "no content type"
-        told = [f"{response.status_code} with {because or kind}"]
-        told += [f"{name} {response.headers[name]}" for name in ("Server", "Via", "Location") if name in response.headers]
+        told = [f"{response.status_code} with {kind} {because}".rstrip()]
+        told += [
+            f"{name} {response.headers[name]}" for name in ("Server", "Via", "Location") if name in response.headers
+        ]
         described = visible("; ".join(told))[:ANSWER_CHARACTERS_MAX]
-        detail = f"{route} did not answer as an Obscura service does, but: {described}. Check the address and the proxy."
+        detail = (
+            f"{route} did not answer as an Obscura service does, but: {described}. Check the address and the proxy."
+        )
         super().__init__("unexpected_answer", response.status_code, detail, {}, [])
 
 

@@ -37,8 +37,8 @@ def download(
     free_bytes = shutil.disk_usage(target.parent).free
     if total_bytes is not None and total_bytes > free_bytes:
         raise NoRoom(
-            f"{target.name} has {total_bytes:,} bytes, and {target.parent} has room for {free_bytes:,}. Free some space "
-            "or choose another place."
+            f"{target.name} has {total_bytes:,} bytes, and {target.parent} has room for {free_bytes:,}. Free some "
+            "space or choose another place."
         )
     part = target.with_name(target.name + ".part")
     failures = 0

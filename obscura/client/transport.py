@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
 from json import dumps
 from typing import Any, TypeVar
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
@@ -118,13 +119,10 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
             f"{variable} does not hold the address of a proxy. Write it as http://HOST:PORT, https://HOST:PORT or "
             f"socks5://HOST:PORT, unset it, or name {url.host} in NO_PROXY."
         )
-    if proxy.url.scheme.startswith("socks"):
-        try:
-            import socksio  # noqa: F401
-        except ImportError:
-            raise ConnectionSettingsError(
-                f"{variable} names a SOCKS proxy, which needs another package: pip install 'httpx[socks]'. Or unset it."
-            ) from None
+    if proxy.url.scheme.startswith("socks") and find_spec("socksio") is None:
+        raise ConnectionSettingsError(
+            f"{variable} names a SOCKS proxy, which needs another package: pip install 'httpx[socks]'. Or unset it."
+        )
     return proxy
 
 
@@ -245,7 +243,7 @@ class Transport:
             parts.append(part)
             size += len(part)
             if size > ANSWER_BYTES_MAX:
-                raise UnexpectedAnswer(self.route, response, f"more than {ANSWER_BYTES_MAX // 2**20} MiB")
+                raise UnexpectedAnswer(self.route, response, f"of more than {ANSWER_BYTES_MAX // 2**20} MiB")
         response._content = b"".join(parts)
 
     def _expected(self, response: httpx.Response, *statuses: int) -> httpx.Response:
@@ -265,13 +263,13 @@ class Transport:
         try:
             return record.model_validate_json(response.content)
         except ValidationError as error:
-            raise UnexpectedAnswer(self.route, response) from error
+            raise UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
 
     def _event(self, record: type[Record], event: ServerSentEvent, response: httpx.Response) -> Record:
         try:
             return record.model_validate_json(event.data)
         except ValidationError as error:
-            raise UnexpectedAnswer(self.route, response, "an event that is not one of a job") from error
+            raise UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
 
     def document(self, path: str) -> dict[str, Any]:
         """Read a JSON object that has no fixed fields.
@@ -302,7 +300,7 @@ class Transport:
             if page.next_cursor is None:
                 return
             if page.next_cursor == cursor:
-                raise UnexpectedAnswer(self.route, response, "a list that does not end")
+                raise UnexpectedAnswer(self.route, response, "and a list that does not end")
             cursor = page.next_cursor
 
     def upload(
@@ -370,7 +368,7 @@ class Transport:
 
 
 def _is_event_stream(response: httpx.Response) -> bool:
-    return response.headers.get("Content-Type", "").partition(";")[0].strip() == "text/event-stream"
+    return bool(response.headers.get("Content-Type", "").partition(";")[0].strip() == "text/event-stream")
 
 
 def _while_awaited(body: Iterable[bytes]) -> Iterator[bytes]:
