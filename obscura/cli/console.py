@@ -68,7 +68,7 @@ class Output:
 
     def notice(self, text: str) -> None:
         """Tell a person something; never on stdout."""
-        self.err.print(text)
+        self.err.print(visible(text, lines=True))
 
     def record(self, record: BaseModel | dict[str, Any], title: str) -> None:
         """Show one result."""
@@ -106,10 +106,12 @@ class Output:
     def text(self, text: str) -> None:
         """Show a line of result; not in JSON mode."""
         if not self.as_json:
-            self._out.print(text)
+            self._out.print(visible(text, lines=True))
 
     def _json(self, value: Any) -> None:
-        self._out.print_json(json.dumps(value), ensure_ascii=True) if self._out.is_terminal else typer.echo(json.dumps(value, indent=2))
+        self._out.print_json(json.dumps(value), ensure_ascii=True) if self._out.is_terminal else typer.echo(
+            json.dumps(value, indent=2)
+        )
 
     def failure(self, error: Exception) -> Exit:
         """Report an error and return the exit code of its class."""
