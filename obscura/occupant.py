@@ -114,8 +114,8 @@ def _open_own(path: Path) -> IO[bytes]:
             raise NotOwned(f"{path.parent} belongs to another user (uid {owner}), so its service is not used.")
         if status.st_uid not in trusted or status.st_mode & stat.S_IWOTH or not stat.S_ISREG(status.st_mode):
             raise NotOwned(
-                f"{path} is not a file that you alone can write (uid {status.st_uid}, mode {status.st_mode:o}), so it is "
-                "not used. Remove it, or choose another --data-dir."
+                f"{path} is not a file that you alone can write (uid {status.st_uid}, mode {status.st_mode:o}), so it "
+                "is not used. Remove it, or choose another --data-dir."
             )
     except BaseException:
         file.close()

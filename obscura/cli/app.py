@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from click.core import ParameterSource
 
 from obscura.cli import (
     accounts,
@@ -92,20 +91,15 @@ def choose_target(
     ] = False,
 ) -> None:
     """Find the service."""
-    on_command_line = {
-        name
-        for name in ("url", "profile", "data_dir")
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    ignored = on_command_line - {"data_dir"}
+    # By name, because newer versions of typer contain a click of their own.
+    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in ("url", "profile", "data_dir")}
+    ignored = [name for name in ("profile", "url") if sources[name] == "COMMANDLINE"]
     if context.invoked_subcommand in COMMANDS and ignored:
-        flag = f"--{min(ignored)}"
         raise typer.BadParameter(
             f"`obscura {context.invoked_subcommand}` works on a service of this machine: give --data-dir in place of "
-            f"{flag}."
+            f"--{ignored[0]}."
         )
-    names_folder = context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT
-    context.obj = Target(url, token, data_dir, profile, names_folder)
+    context.obj = Target(url, token, data_dir, profile, names_folder=sources["data_dir"] != "DEFAULT")
 
 
 def main() -> None:

@@ -218,11 +218,15 @@ class AccountClient:
             after: Id of the last event that you have; None begins with the first.
         """
         events: list[admin_schemas.AuditEventRecord] | None = None
-        while events is None or len(events) == AUDIT_LINES:  # fewer are all; each reading leaves an event, so it would never be none
+        while (
+            events is None or len(events) == AUDIT_LINES
+        ):  # fewer are all; each reading leaves an event, so it would never be none
             params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
             answer = self.transport.request("GET", "/v1/audit-events", params=params)
             try:
-                events = [admin_schemas.AuditEventRecord.model_validate_json(line) for line in answer.content.splitlines()]
+                events = [
+                    admin_schemas.AuditEventRecord.model_validate_json(line) for line in answer.content.splitlines()
+                ]
             except ValidationError as error:
                 raise UnexpectedAnswer(self.transport.route, answer) from error
             for event in events:

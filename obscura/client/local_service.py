@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from obscura.client.client import Client
-from obscura.errors import ObscuraClientError
+from obscura.client.transport import RETRY_STATUSES
+from obscura.errors import ApiError, ConnectionFailed, ObscuraClientError
 from obscura.extras import SERVER, WORKER, MissingExtra
 from obscura.occupant import NotOwned, address_of, is_occupied, is_own, read_admin_key
 from obscura.private_files import make_private_folder
@@ -137,9 +138,22 @@ def _is_installed(name: str) -> bool:
 
 
 def running_at(data_dir: Path) -> str | None:
-    """The address of the service that runs on a data folder, if one does and can serve."""
+    """Return the address of the service that runs on a data folder; None where none does, or it cannot serve yet.
+
+    Raises:
+        NotOwned: The folder, or a file in it, belongs to another user.
+        ApiError: Something else answers at the address.
+    """
     url = address_of(data_dir)
     if url is None:
         return None
     with Client(url, None) as client:
-        return url if client.ready() else None
+        try:
+            client.wait_ready(0)
+        except ConnectionFailed:
+            return None
+        except ApiError as error:
+            if error.status not in RETRY_STATUSES:
+                raise
+            return None
+    return url

@@ -113,12 +113,13 @@ def _require_budget(client: PlanClient, dataset: Dataset, payer: Account, wish: 
         return
     budget, affordable = plan.budget, payer.balance.affordable_epsilon
     price, left = show_epsilon(plan.price_epsilon, up=True), show_epsilon(budget.left_epsilon, up=False)
+    lower = f"Lower epsilon to {show_epsilon(affordable, up=False)}, use" if affordable > 0 else "Use"
     raise BudgetError(
         "insufficient_budget",
         409,
         f"Not enough budget: this training needs epsilon {price}; account {payer.name} has {left} left of "
-        f"{show_epsilon(budget.limit_epsilon, up=False)}. Nothing was uploaded. Lower epsilon to "
-        f"{show_epsilon(affordable, up=False)}, use a release that exists (free), or request a higher limit.",
+        f"{show_epsilon(budget.limit_epsilon, up=False)}. Nothing was uploaded. {lower} a release that exists (free), "
+        "or request a higher limit.",
         {
             "requested_epsilon": plan.price_epsilon,
             "requested_nano": plan.price_nano,
@@ -171,7 +172,7 @@ def _record_path() -> Path:
 
 
 def _read_record() -> dict[str, str]:
-    """Return the SHA-256 of each recorded upload by the id of its dataset; empty if there is no record of the user's."""
+    """Return the SHA-256 of each recorded upload by the id of its dataset; empty without a record of the user."""
     path = _record_path()
     try:
         return _DIGESTS.validate_json(path.read_bytes()) if is_own(path) else {}
