@@ -29,7 +29,7 @@ from obscura.cli.console import CliError, Exit, Output
 from obscura.client import Client, Job
 from obscura.client.progress import job_progress, show_cost
 from obscura.wire.job_schemas import PlanRecord
-from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
+from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent, visible
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 COLUMNS = (
@@ -170,7 +170,7 @@ def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str 
     """
     if not somebody_there():
         raise CliError(f"{question} Nobody is here to answer: repeat the command with {flag}.", Exit.USAGE)
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(visible(question, lines=True), err=True):
         raise CliError(otherwise)
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import ValidationError
+
 from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Account, Dataset
-from obscura.client.transport import Record, Transport
-from obscura.errors import ApiError, ConnectionFailed
+from obscura.client.transport import RETRY_STATUSES, Record, Transport
+from obscura.errors import ApiError, ConnectionFailed, UnexpectedAnswer
 from obscura.preparing.choices import read_secret
 from obscura.preparing.subjects import keyed_numbers, require_plain_ids, subject_key
 from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
 from obscura.wire.subjects import SubjectId
 
+READY_SECONDS_MAX = 300.0
+READY_POLL_SECONDS = 0.5
 AUDIT_LINES = 1000  # of one answer, at most
 
 
@@ -49,10 +54,40 @@ class AccountClient:
     def health(self) -> schemas.HealthRecord | None:
         """What the service says of itself; None where it does not answer, or says that it cannot serve."""
         try:
-            answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
-            return schemas.HealthRecord.model_validate_json(answer.content)
-        except (ApiError, ConnectionFailed, ValueError):
+            return self.wait_ready(0.0)
+        except (ApiError, ConnectionFailed):
             return None
+
+    def wait_ready(
+        self, seconds_max: float = READY_SECONDS_MAX, *, on_wait: Callable[[str], None] = lambda _why: None
+    ) -> schemas.HealthRecord:
+        """Wait until the service can serve, and return what it says of itself.
+
+        A slow service, which accepts connections and answers late or that it is busy, is waited for; an absent one, at
+        whose address nothing listens, is not.
+
+        Args:
+            seconds_max: After which a slow service counts as absent.
+            on_wait: Called once with the reason, before the first wait.
+
+        Raises:
+            ConnectionFailed: Nothing listens at the address, or the answer took too long.
+            ApiError: Something else answered, or the service was busy for too long.
+        """
+        deadline = time.monotonic() + seconds_max
+        waits = False
+        while True:
+            try:
+                answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
+                return self.transport.parse(schemas.HealthRecord, answer)
+            except (ApiError, ConnectionFailed) as error:
+                slow = error.status in RETRY_STATUSES if isinstance(error, ApiError) else not error.refused
+                if not slow or time.monotonic() >= deadline:
+                    raise
+                if not waits:
+                    on_wait(str(error))
+            waits = True
+            self.transport.sleep(READY_POLL_SECONDS)
 
     def admins(self) -> list[admin_schemas.AdminRecord]:
         """Everybody who is or was an admin."""
@@ -186,12 +221,19 @@ class AccountClient:
         Args:
             after: Id of the last event that you have; None begins with the first.
         """
-        lines = [""] * AUDIT_LINES
-        while len(lines) == AUDIT_LINES:  # fewer are all; each reading leaves an event, so it would never be none
+        events: list[admin_schemas.AuditEventRecord] | None = None
+        while (
+            events is None or len(events) == AUDIT_LINES
+        ):  # fewer are all; each reading leaves an event, so it would never be none
             params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
-            lines = self.transport.request("GET", "/v1/audit-events", params=params).text.splitlines()
-            for line in lines:
-                event = admin_schemas.AuditEventRecord.model_validate_json(line)
+            answer = self.transport.request("GET", "/v1/audit-events", params=params)
+            try:
+                events = [
+                    admin_schemas.AuditEventRecord.model_validate_json(line) for line in answer.content.splitlines()
+                ]
+            except ValidationError as error:
+                raise UnexpectedAnswer(self.transport.route, answer) from error
+            for event in events:
                 after = event.id
                 yield event
 
@@ -223,7 +265,7 @@ class AccountClient:
     def remove_webhook(self, webhook_id: str) -> webhook_schemas.WebhookRecord:
         """Tell an address nothing more."""
         answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
-        return webhook_schemas.WebhookRecord.model_validate_json(answer.content)
+        return self.transport.parse(webhook_schemas.WebhookRecord, answer)
 
     def create_account(
         self,
@@ -288,7 +330,7 @@ class AccountClient:
             BudgetError: The account cannot pay.
         """
         path = f"/v1/accounts/{account_id}/counts"
-        return schemas.CountRecord.model_validate_json(self.transport.create(path, {}, idempotency_key))
+        return self.transport.parse(schemas.CountRecord, self.transport.create(path, {}, idempotency_key))
 
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
         """Lower the lifetime limit at once; below what is spent and held the account freezes."""
@@ -400,15 +442,15 @@ class AccountClient:
         return Dataset.read(self.transport, dataset_id)
 
     def _get(self, record: type[Record], path: str) -> Record:
-        return record.model_validate_json(self.transport.request("GET", path).content)
+        return self.transport.parse(record, self.transport.request("GET", path))
 
     def _post(self, record: type[Record], path: str, body: dict[str, Any]) -> Record:
-        return record.model_validate_json(self.transport.request("POST", path, json=body).content)
+        return self.transport.parse(record, self.transport.request("POST", path, json=body))
 
     def _repeat(self, record: type[Record], path: str, body: dict[str, Any] | None = None) -> Record:
         """POST what changes nothing the second time, and may therefore be tried again."""
         answer = self.transport.request("POST", path, json=body, repeatable=True)
-        return record.model_validate_json(answer.content)
+        return self.transport.parse(record, answer)
 
     def _account(self, account: Account) -> Account:
         account._transport = self.transport

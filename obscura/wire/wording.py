@@ -6,6 +6,7 @@ Rounding never flatters: what is asked for or spent, and odds, are rounded up; w
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -23,6 +24,28 @@ EARLY_ENDS: Final[Mapping[str, str]] = {
     "out_of_memory": "memory ran out",
     "out_of_disk": "disk space ran out",
 }
+
+
+# Letters and marks that are drawn as nothing, besides the control and format characters of Unicode.
+INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """Escape characters that a terminal obeys or does not show: control, bidirectional and zero-width characters.
+
+    Args:
+        text: May come from a server or from a file.
+        lines: Whether line breaks stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    kept = "\n" if lines else ""
+    return "".join(
+        char
+        if char in kept or unicodedata.category(char) == "Zs" or (char.isprintable() and char not in INVISIBLE)
+        else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
 
 
 def show_epsilon(epsilon: float, *, up: bool) -> str:

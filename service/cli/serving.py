@@ -160,11 +160,12 @@ class Server(uvicorn.Server):
     Args:
         config: of uvicorn.
         output: where the operator is told what the start has found.
+        url: of the service, as people enter it, for a sign-in link; None where nobody reads at a terminal.
     """
 
-    def __init__(self, config: uvicorn.Config, output: Output) -> None:
+    def __init__(self, config: uvicorn.Config, output: Output, url: str | None) -> None:
         super().__init__(config)
-        self._output = output
+        self._output, self._url = output, url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell what was found.
@@ -178,6 +179,10 @@ class Server(uvicorn.Server):
         app: Any = self.config.app
         if app.state.warning is not None:
             self._output.notice(app.state.warning)
+        if self._url is not None and self.started:  # last, so that no log line moves it out of sight
+            secret = app.state.dashboard.links.make(now_seconds=time.monotonic())
+            self._output.notice("\nThe service is ready. Leave this running and open a second terminal for commands.")
+            self._output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {self._url}/sign-in/{secret}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal."""
@@ -200,7 +205,7 @@ def serve(settings: Settings, output: Output) -> None:
         storage_of(settings)
     except InvalidInput as error:
         raise CliError(error.message, Exit.USAGE) from None
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, for_people=sys.stderr.isatty())
     keep_new_files_private()
     make_private_folder(settings.local_path)
     with occupied(settings.local_path) as first:
@@ -223,10 +228,6 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     config = server_config(app, connections_max=raise_open_files())
     output.record({"url": url, "data_dir": str(settings.local_path), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
-    if sys.stderr.isatty():  # a person reads it; a log must not hold what signs in
-        secret = app.state.dashboard.links.make(now_seconds=time.monotonic())
-        link = f"{settings.public_url or url}/sign-in/{secret}"
-        output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {link}")
     if settings.dashboard_public:
         get_logger(__name__).warning("dashboard_open_to_everybody", setting="OBSCURA_DASHBOARD_PUBLIC")
         output.notice(
@@ -235,7 +236,8 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
         signal.signal(number, _leave)
     with announced(settings.local_path, url) if first else nullcontext():
-        Server(config, output).run(sockets=[listener])
+        # A person reads a terminal; a log must not contain what signs in.
+        Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None).run(sockets=[listener])
 
 
 def server_config(

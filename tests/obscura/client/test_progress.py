@@ -2,7 +2,7 @@
 
 import pytest
 
-from obscura.client.progress import describe
+from obscura.client.progress import Countdown, describe
 from obscura.wire.job_schemas import EventRecord, ProgressFacts
 
 
@@ -26,3 +26,18 @@ def test_the_time_left_and_a_silence_are_told(facts, said):
         sample_id=None,
     )
     assert describe(event) == said
+
+
+def test_an_estimate_moves_between_reports():
+    now = 100.0
+    countdown = Countdown(lambda: now)
+    assert str(countdown) == ""
+    countdown.report(270)
+    assert str(countdown) == "about 4 min 30 s left"
+    now += 60
+    countdown.report(270)  # repeated, as the service does
+    assert str(countdown) == "about 3 min 30 s left"
+    countdown.report(240)
+    assert str(countdown) == "about 4 min left"
+    now += 300
+    assert str(countdown) == "almost done"
