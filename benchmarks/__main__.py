@@ -22,6 +22,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "api": (("--quick", "--databases", "sqlite"), ()),
     "canary_audit": (("--epsilons", "1", "--effort", "1"), ()),
     "chaos": (("--mode", "embedded", "--kills", "3"), ()),
+    "crowd": ((), ()),
     "datalens_loop": (("--preset", "published", "--epsilon", "1", "--seeds", "1", "--samples", "5000"), ()),
     "datalens_utility": (("--variants", "moments", "--epsilons", "1", *_ONE, "--samples", "5000"), ()),
     "dp_classifiers": (("--rows", "scatter_linear", *_ONE), ()),
