@@ -27,7 +27,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import TooManyRequests
+from service.api.problems import RETRY_CODES, RETRY_SECONDS, TooManyRequests
 from service.dashboard.forms import fresh_once, problems_of
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
@@ -66,6 +66,8 @@ _STATUSES = {
     "ledger_corruption": (503, "The ledger needs an operator"),
     "audit_log_unavailable": (503, "The audit log needs an operator"),
     "provider_unavailable": (503, "The sign-in provider does not answer"),
+    "storage_unavailable": (503, "The storage does not answer"),
+    "busy": (503, "Busy"),
 }
 
 
@@ -162,11 +164,16 @@ def _error_page(request: Request, error: Exception) -> Response:
         if error.code == "ledger_corruption":
             structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
             message = message if isinstance(error, AccountInDoubt) else wording.NEEDS_OPERATOR
+        if error.code == "storage_unavailable":
+            structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
+            message = wording.NO_STORAGE
     else:
         status, title, message = 422, "That cannot be done", "A value of the form is missing or out of range."
     response = page(request, "error.html", status_code=status, title=title, message=message)
     if isinstance(error, TooManyRequests):
         response.headers["Retry-After"] = str(error.seconds)
+    elif isinstance(error, ObscuraError) and error.code in RETRY_CODES:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
     return response
 
 
