@@ -31,6 +31,7 @@ from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, vault, withdrawal
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
+from service.dependencies import Dependencies, WebRequests
 from service.disk import DiskProbe
 from service.errors import InvalidInput
 from service.inspection import inspect_at_start, require_clock
@@ -100,6 +101,7 @@ def create_app(
         workers = _embedded(settings, factory, clock)
     else:
         workers = _elsewhere(settings, factory, clock, send or _broker(settings))
+    dependencies = Dependencies.of_one_process()
     key_uses, counts = KeyUses(factory), counts_of(settings)
     app.state.settings = settings
     app.state.factory = factory
@@ -113,6 +115,7 @@ def create_app(
         ring=workers.doorbell.ring,
         key_uses=key_uses,
         disks=DiskProbe(settings),
+        dependencies=dependencies,
         audit_trouble=events.trouble if events else lambda: "",
         wrong_keys=WrongKeys(counts),
         rates=Rates(settings.requests_per_minute, counts),
@@ -127,6 +130,7 @@ def create_app(
     for router in routers():
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
     dashboard.mount(app)
+    app.add_middleware(WebRequests, dependencies=dependencies)
     if events is not None:
         app.add_middleware(Audit, writer=events)
     app.add_middleware(middleware.Gate, body_bytes_max=settings.body_bytes_max)

@@ -381,6 +381,11 @@ class HealthRecord(ApiRecord):
         description="Stopped: a check of the ledger found a fault, and trainings of at least one account wait for an "
         "operator. Everything that was published stays readable. Told by readiness, not by liveness.",
     )
+    unavailable: list[str] | None = Field(
+        default=None,
+        description="External services that do not answer: `storage`, `sign-in provider`. Requests that need one get "
+        "503 until it answers again. Absent when all answer.",
+    )
 
 
 class FieldError(ApiRecord):

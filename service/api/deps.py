@@ -24,6 +24,7 @@ from service.api.uploading import UploadLimits
 from service.api.wrong_keys import WrongKeys
 from service.auth import authenticate, claimed_id
 from service.db.session import SessionFactory, transaction
+from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
 from service.key_uses import KeyUses
@@ -57,6 +58,7 @@ class Service:
     uploads: Slots[UploadLimits]
     ring: Callable[[], None]
     disks: DiskProbe
+    dependencies: Dependencies
     key_uses: KeyUses
     audit_trouble: Callable[[], str] = lambda: ""
     provider: Provider | None = None

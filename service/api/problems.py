@@ -96,6 +96,7 @@ RETRY_CODES = frozenset(
         "ledger_corruption",
         "clock_refused",
         "storage_unavailable",
+        "provider_unavailable",
         "audit_log_unavailable",
     }
 )

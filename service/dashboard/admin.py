@@ -14,6 +14,7 @@ from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
+from service.dependencies import calling
 from service.errors import InvalidInput
 from service.people import roles
 from service.projects import PROJECTS_MAX
@@ -41,14 +42,18 @@ def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> R
 @router.post("/accounts/{account_id}/close")
 def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
     """Take no new dataset or upload."""
-    dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=True)
-    return _back_to_account(account_id)
+    return _set_closed(dashboard, account_id, closed=True)
 
 
 @router.post("/accounts/{account_id}/reopen")
 def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
     """Take new data again."""
-    dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=False)
+    return _set_closed(dashboard, account_id, closed=False)
+
+
+def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> RedirectResponse:
+    with calling("storage"):  # before the transaction, in which others would wait for who waits for a place
+        dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=closed)
     return _back_to_account(account_id)
 
 

@@ -68,6 +68,8 @@ _TITLES = {
     "ledger_corruption": "The ledger needs an operator",
     "audit_log_unavailable": "The audit log needs an operator",
     "provider_unavailable": "The sign-in provider does not answer",
+    "storage_unavailable": "The storage does not answer",
+    "busy": "Busy",
 }
 
 
@@ -165,6 +167,9 @@ def _error_page(request: Request, error: Exception) -> Response:
         if error.code == "ledger_corruption":
             structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
             message = message if isinstance(error, AccountInDoubt) else wording.NEEDS_OPERATOR
+        if error.code == "storage_unavailable":
+            structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
+            message = wording.NO_STORAGE
     else:
         status, title, message = 422, "That cannot be done", "A value of the form is missing or out of range."
     response = page(request, "error.html", status_code=status, title=title, message=message)

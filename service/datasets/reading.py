@@ -26,6 +26,7 @@ from obscura.wire.faults import Fault
 from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint
 from service.datasets.recognition import recognise
+from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
 from service.ingest.array_files import (
@@ -168,7 +169,7 @@ def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
         _run_ingest(request)
         digests = _judge(request, fingerprint_key)
         subjects = _recognised(request, upload.project_id, fingerprint_key)
-        with _disk_faults(request):
+        with _disk_faults(request), patient():  # uploads are few, and a whole body must not be lost
             storage_of(settings).send(request.target, key)
         key_id = vault.key_id_of(request.target_key)
         yield Content(upload, sent.format, digest, size, digests, key_id, lambda: _publish(settings, request), subjects)

@@ -33,6 +33,7 @@ from service.datasets import deletion, fingerprints, reading, recognition, state
 from service.db.dataset_tables import Dataset, WithdrawnSubject
 from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
+from service.dependencies import calling
 from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.failpoints import failpoint
@@ -99,15 +100,16 @@ def withdraw(
         UploadsStopped: the service lacks the key by which it knows subjects.
     """
     key = reading.secret_of_fingerprints(settings)
-    with transaction(factory) as session:
-        require_project(session)
-        account = find(session, AccountRow, account_id)
-        _require_found(session, account)
-        numbers = recognition.numbers_of(private_ids, account.project_id, key)
-        begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
-    failpoint("withdraw.after")
-    _note(settings, factory, account_id)
-    done = [_try(settings, factory, dataset_id) for dataset_id in begun.dataset_ids]
+    with calling("storage"):
+        with transaction(factory) as session:
+            require_project(session)
+            account = find(session, AccountRow, account_id)
+            _require_found(session, account)
+            numbers = recognition.numbers_of(private_ids, account.project_id, key)
+            begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
+        failpoint("withdraw.after")
+        _note(settings, factory, account_id)
+        done = [_try(settings, factory, dataset_id) for dataset_id in begun.dataset_ids]
     return replace(begun, waiting=not all(done))
 
 

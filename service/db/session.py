@@ -25,6 +25,7 @@ SessionFactory = sessionmaker[Session]
 SQLITE_BUSY_MILLISECONDS = 30_000
 # A writer that waits longer than this for the account's row gives up; the caller may retry.
 POSTGRES_LOCK_TIMEOUT = "30s"
+POSTGRES_CONNECT_SECONDS = 5  # a server that accepts connections and does not answer must not hold threads
 READ_ONLY = "obscura_read_only"
 WRITERS = "obscura_writers"
 READER = "obscura_reader"
@@ -81,7 +82,10 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         max_overflow=pool_size,
         hide_parameters=True,  # errors are logged, and what is written is nobody's business
         isolation_level="READ COMMITTED",
-        connect_args={"options": f"-c timezone=UTC -c lock_timeout={POSTGRES_LOCK_TIMEOUT}"},
+        connect_args={
+            "options": f"-c timezone=UTC -c lock_timeout={POSTGRES_LOCK_TIMEOUT}",
+            "connect_timeout": POSTGRES_CONNECT_SECONDS,
+        },
     )
     event.listen(engine, "checkout", _replace_closed)
     return engine

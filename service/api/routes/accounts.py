@@ -42,6 +42,7 @@ from service.api.pages import answer_newest, decode_cursor, each, encode_cursor,
 from service.datasets import withdrawal
 from service.db.access_tables import Decision
 from service.db.session import transaction
+from service.dependencies import calling
 from service.storage.journals import write_count
 from service.views import accounts as views
 
@@ -120,12 +121,13 @@ def pay_for_count(
     The count is made where the records are: draw the noise after this has answered, once, and declare no less. 409 with
     all numbers when the account cannot pay; 422 where it protects subjects.
     """
-    with transaction(service.factory) as session:
-        paid = jobs.pay_for_count(
-            session, principal=uploader.id, idempotency_key=key, account_id=account_id, now=service.clock()
-        )
-        record = views.count(paid)
-    write_count(service.storage, account_id, sequence=paid.sequence, price_nano=paid.amount_nano)
+    with calling("storage"):  # who finds no place pays nothing
+        with transaction(service.factory) as session:
+            paid = jobs.pay_for_count(
+                session, principal=uploader.id, idempotency_key=key, account_id=account_id, now=service.clock()
+            )
+            record = views.count(paid)
+        write_count(service.storage, account_id, sequence=paid.sequence, price_nano=paid.amount_nano)
     return answer(request, record, status_code=201)
 
 
@@ -222,7 +224,8 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
 
 
 def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
-    with transaction(service.factory) as session:
+    # A place is taken first: whoever waits for one must not keep other writers waiting.
+    with calling("storage"), transaction(service.factory) as session:
         record = views.account(restrictions.set_closed(session, service.storage, account_id, closed=closed))
     return answer(request, record)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Literal
 
 import anyio
 from anyio.to_thread import run_sync
@@ -30,7 +31,9 @@ async def ready(service: Running) -> HealthRecord:
     """The database answers within two seconds, and so does the audit log where it is required. 503 otherwise, and while
     the service shuts down.
 
-    Tells whether trainings may start. The state of the disks is left out: it follows from the sizes of uploads.
+    Reports whether trainings may start, and which external services do not answer: `storage`, `sign-in provider`. The
+    process stays ready without these, because all other requests are served. The state of the disks is left out: it
+    follows from the sizes of uploads.
     """
     if service.stopping.is_set():
         raise Busy("The service is shutting down.")
@@ -45,7 +48,9 @@ async def ready(service: Running) -> HealthRecord:
         raise Busy("The database does not answer.") from None
     if trouble:
         raise Busy(trouble)
-    return HealthRecord(status="ok", version=VERSION, trainings="stopped" if stopped else "open")
+    trainings: Literal["stopped", "open"] = "stopped" if stopped else "open"
+    away = service.dependencies.away()
+    return HealthRecord(status="ok", version=VERSION, trainings=trainings, unavailable=away or None)
 
 
 def _look(service: Service) -> tuple[bool, str]:
