@@ -86,9 +86,8 @@ def declare(
     kind = Visibility(visibility)
     if (kind is Visibility.PRIVATE) != (account_id is not None):
         raise InvalidInput("A private dataset names the account of its people; a public dataset names none.")
-    require_name(name, "A dataset's name")
-    for each in classes:
-        require_name(each, "The name of a class")
+    name = require_name(name, "A dataset's name")
+    classes = [require_name(each, "The name of a class") for each in classes]
     if same_names(classes):
         raise InvalidInput("The class names must be distinct, however their accents are stored.")
     if len(classes) > settings.classes_max:
