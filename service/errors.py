@@ -55,6 +55,12 @@ class ClockRefused(ObscuraError):
     code = "clock_refused"
 
 
+class DatabaseUnsuitable(ObscuraError):
+    """A setting of the PostgreSQL database or session would change what is written or read. Nothing was written."""
+
+    code = "database_unsuitable"
+
+
 class Unauthorized(ObscuraError):
     """No valid key was given."""
 
