@@ -56,6 +56,7 @@ class Act(enum.StrEnum):
     ASKED = "decision asked for"
     APPROVED = "decision approved"
     DECLINED = "decision declined"
+    CLOCK_ACCEPTED = "clock accepted"
 
 
 class AuditLogUnavailable(ObscuraError):

@@ -51,6 +51,7 @@ from service.ledger.rows import (
     lock_account,
     require_clock,
 )
+from service.ledger.statements import newest_at
 
 __all__ = [
     "EVERYWHERE",
@@ -85,6 +86,7 @@ __all__ = [
     "lock_account",
     "lock_to_hold",
     "lower_limit",
+    "newest_at",
     "open_account",
     "order_of",
     "record_fact",

@@ -99,7 +99,7 @@ def hold(
         raise insufficient(account, amount_nano)
     if hold_of_job(session, job_id, account.id) is not None:
         raise Conflict("This job has a hold on this account already.", job_id=job_id)
-    opened_at = dated(account, EntryKind.HOLD, now)
+    opened_at = dated(session, account, EntryKind.HOLD, now)
     reserved = Hold(
         id=new_id("hold"),
         account_id=account.id,
