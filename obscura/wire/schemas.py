@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST, Unit
 from obscura.wire.names import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text, is_readable, normalize_text
+from obscura.wire.subjects import KEY_CHECK_CHARACTERS
 
 DEPTH_MAX = 8
 
@@ -67,6 +68,7 @@ Reason = Annotated[
     Field(min_length=1, max_length=REASON_CHARACTERS_MAX),
     AfterValidator(partial(clean_text, characters_max=REASON_CHARACTERS_MAX)),
 ]
+KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
 Scope = Literal["admin", "data", "train", "read", "releases", "audit"]
 Role = Literal["owner", "steward", "analyst", "auditor", "viewer"]
 Visibility = Literal["private", "public"]
@@ -286,6 +288,11 @@ class WithdrawalRequest(ApiRequest):
 
     subjects: list[Annotated[int, Field(ge=0, lt=2**63)] | Annotated[str, Field(min_length=1, max_length=64)]] = Field(
         min_length=1, max_length=10_000, description="Their ids, as uploads say them."
+    )
+    subjects_key_check: KeyCheck | None = Field(
+        default=None,
+        description="The check value of the key under which the ids were keyed, as the first upload sent it; another "
+        "one is refused. Left out: the ids are sent as they are, and so did the first upload.",
     )
     cancel_jobs: bool = Field(
         default=False,

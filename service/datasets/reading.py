@@ -106,6 +106,7 @@ class Upload(Declaration):
     account_id: str | None = None
     attempt: int = 0
     project_id: str = ""
+    subjects_key_check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Sent:
     blocks: Iterator[bytes]
     format: str
     announced_bytes: int | None = None
+    subjects_key_check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

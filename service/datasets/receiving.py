@@ -60,7 +60,13 @@ def receive(
     """
     require_room(settings)
     with transaction(factory) as session:
-        upload = states.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
+        upload = states.begin_upload(
+            session,
+            dataset_id,
+            now=clock(),
+            lease_seconds=settings.lease_seconds,
+            subjects_key_check=sent.subjects_key_check,
+        )
     try:
         with _kept(settings, factory, upload, clock) as lost:
             ours = replace(sent, blocks=_while_ours(sent.blocks, lost))

@@ -182,7 +182,9 @@ def move(
     return cast(CursorResult[Any], session.execute(statement)).rowcount == 1
 
 
-def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seconds: float) -> Upload:
+def begin_upload(
+    session: Session, dataset_id: str, *, now: datetime, lease_seconds: float, subjects_key_check: str | None = None
+) -> Upload:
     """Claim the right to receive content; one uploader at a time.
 
     Whoever claims it holds a lease, to be renewed, and the number of this upload: once the lease has run out somebody
@@ -193,9 +195,11 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         dataset_id: of a declared dataset.
         now: aware.
         lease_seconds: until somebody else may take over.
+        subjects_key_check: of the key under which subject ids were keyed; None for ids as they are.
 
     Raises:
         NotFound: There is no such dataset.
+        InvalidInput: The account's subjects are recognised under another key.
         Conflict: It has content already, is receiving it, or was deleted.
         AccountClosed: Its account was closed to new data since it was declared.
     """
@@ -212,7 +216,12 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         raise Conflict(f"Dataset {dataset_id} {reason}.", state=dataset.state.value)
     session.refresh(dataset)
     if dataset.account_id is not None:
-        ledger.require_open(session.get_one(AccountRow, dataset.account_id))
+        account = session.get_one(AccountRow, dataset.account_id)
+        ledger.require_open(account)
+        if dataset.subjects_recognised and account.subjects_key_check is not None:
+            recognition.require_same_key(session, account.id, subjects_key_check)
+    if subjects_key_check is not None and not dataset.subjects_recognised:
+        raise InvalidInput("subjects_key_check is of datasets that recognise subjects (subjects_recognised).")
     return Upload(
         dataset.id,
         tuple(dataset.classes),
@@ -225,6 +234,7 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         dataset.account_id,
         dataset.upload_attempt,
         dataset.project_id,
+        subjects_key_check,
     )
 
 
@@ -279,6 +289,13 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         payer = ledger.lock_account(session, payer_id)
         if payer.closed:  # looked at once it is locked: whoever closes it waits, or was first
             raise AccountClosed(payer.name) if payer_id == own_id else fingerprints.OverlapRefused
+        if dataset.subjects_recognised:
+            try:
+                recognition.require_same_key(session, payer_id, upload.subjects_key_check)
+            except InvalidInput:
+                if payer_id != own_id:
+                    raise fingerprints.OverlapRefused from None
+                raise
         if recognition.has_withdrawals(session, payer_id):
             if not dataset.subjects_recognised and payer_id != own_id:
                 raise fingerprints.OverlapRefused

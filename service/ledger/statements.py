@@ -98,9 +98,10 @@ _SAMPLE_OF_JOB = Prepared(
 )
 
 
-def _add(table: Table, prefix: str) -> Insert:
-    """Return an INSERT of one row whose parameters are the columns' names behind a prefix."""
-    return insert(table).values({c.name: bindparam(f"{prefix}_{c.name}", type_=c.type) for c in table.columns})
+def _add(table: Table, prefix: str, columns: Sequence[Any] = ()) -> Insert:
+    """Return an INSERT of one row whose parameters are the names of these columns, or of all, behind a prefix."""
+    written = columns or table.columns
+    return insert(table).values({c.name: bindparam(f"{prefix}_{c.name}", type_=c.type) for c in written})
 
 
 def _move(table: Table, prefix: str, guards: tuple[str, ...], columns: tuple[str, ...]) -> Update:
@@ -128,7 +129,7 @@ _RESERVE = _MOVE_ACCOUNT.where(
     <= ACCOUNTS.c.capacity_nano,
 )
 _MOVE_HOLD = _move(HOLDS, "hold", _HOLD_GUARDS, _HOLD_COLUMNS)
-_ADD_ACCOUNT, _ADD_HOLD, _ADD_ENTRY = _add(ACCOUNTS, "account"), _add(HOLDS, "hold"), _add(ENTRIES, "entry")
+_ADD_ACCOUNT, _ADD_HOLD, _ADD_ENTRY = _add(ACCOUNTS, "account", _ACCOUNT_C), _add(HOLDS, "hold"), _add(ENTRIES, "entry")
 
 
 @functools.cache

@@ -61,6 +61,7 @@ BELIEVED_BY_NOBODY = {
 UNSEEN = {
     ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
     ("accounts", "closed"): "whether new data may come; whoever comes is counted, and no amount depends on it",
+    ("accounts", "subjects_key_check"): "refuses requests whose ids would be found nowhere; no amount depends on it",
     ("datasets", "project_id"): "who may look, as above",
     ("jobs", "project_id"): "likewise, and whose turn and quota it takes",
     ("datasets", "content_name"): "which file and key are opened; there is one, and no training starts without",
