@@ -28,7 +28,7 @@ from service.api.traffic import Traffic
 from service.api.uploading import UploadLimits, upload_slots
 from service.api.wrong_keys import WrongKeys
 from service.audit.signing import SigningKeyUnusable, make_signing_key
-from service.datasets import deletion, fingerprints, receiving, vault, withdrawal
+from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
 from service.disk import DiskProbe
@@ -197,6 +197,8 @@ def _prepare(service: Service) -> str | None:
         restrictions.recall(settings, factory, now=service.clock())
     warning = inspect_at_start(settings, factory, now=service.clock())
     if ours:
+        with transaction(factory) as session:
+            states.check_keys(session, settings)
         with transaction(factory) as session:
             fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need
             admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())

@@ -347,7 +347,9 @@ class DatasetRecord(ApiRecord):
     format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")
-    failure_code: str | None = Field(description="What became of the last upload where that was refused; else null.")
+    failure_code: str | None = Field(
+        description="`upload_refused` after a refused upload, `key_missing` if no key opens the images; else null."
+    )
     created_at: Minute = Field(description="When it was made.")
     ready_at: Minute | None = Field(description="When its content had arrived, to the minute; null before.")
 

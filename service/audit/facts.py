@@ -57,7 +57,13 @@ _ENDS: Any = select(
 _FACTS = {"datasets": FindingCode.DATASET_MISMATCH, "evaluations": FindingCode.RELEASE_MISMATCH}
 _HOUR = len("2026-01-02T03")
 _OPEN, _ENDED = ("queued", "running"), ("succeeded", "failed", "cancelled")
-_STORED = ("ready", "withdrawing", "deleting", "deleted")  # of a dataset whose content has arrived: it takes no other
+_STORED = (
+    "ready",
+    "withdrawing",
+    "failed",
+    "deleting",
+    "deleted",
+)  # of a dataset whose content has arrived: it takes no other
 
 
 class _Said(NamedTuple):

@@ -22,11 +22,14 @@ from service.datasets import fingerprints, recognition, vault
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
 from service.db.base import new_id
-from service.db.dataset_tables import Dataset
+from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.ledger_tables import AccountRow
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
 from service.ledger.commitments import columns_of, dataset_facts
+from service.logs import get_logger
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import key_of
 
 REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone
 # What may follow what; whoever changes a state does it by `move`.
@@ -34,8 +37,11 @@ FOLLOWING = {
     DatasetState.DECLARED: {DatasetState.RECEIVING, DatasetState.DELETING},
     DatasetState.RECEIVING: {DatasetState.READY, DatasetState.DECLARED, DatasetState.RECEIVING},  # another upload's
     DatasetState.READY: {DatasetState.WITHDRAWING, DatasetState.DELETING, DatasetState.FAILED},
-    DatasetState.WITHDRAWING: {DatasetState.READY, DatasetState.WITHDRAWING, DatasetState.DELETING},
-    DatasetState.FAILED: {DatasetState.DELETING},
+    DatasetState.WITHDRAWING: {
+        *(DatasetState.READY, DatasetState.WITHDRAWING, DatasetState.DELETING),
+        DatasetState.FAILED,
+    },
+    DatasetState.FAILED: {DatasetState.READY, DatasetState.DELETING},
     DatasetState.DELETING: {DatasetState.DELETED},
     DatasetState.DELETED: set[DatasetState](),
 }
@@ -305,6 +311,31 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         fact = dataset_facts(columns_of(dataset), fingerprints.brought_by(session, dataset))
         ledger.record_fact(session, account_id=payer_id, fact=fact, now=now)
     return dataset
+
+
+def check_keys(session: Session, settings: Settings) -> None:
+    """Mark every stored dataset that no key opens as FAILED (KEY_MISSING), and make it READY once its key is back.
+
+    Call at start-up. Without the folder of the keys nothing is known, and nothing changes: its disk may not be mounted.
+    """
+    if not (settings.keys_path / "datasets").is_dir():
+        return
+    storage = storage_of(settings)
+
+    def opens(name: str) -> bool:
+        return vault.key_path(settings, name).exists() and storage.holds(key_of(name))
+
+    marked = and_(Dataset.state == DatasetState.FAILED, Dataset.failure_code == KEY_MISSING)
+    stored = or_(Dataset.state.in_((DatasetState.READY, DatasetState.WITHDRAWING)), marked)
+    for dataset in session.scalars(select(Dataset).where(stored)).all():
+        opened = opens(dataset.content)
+        if dataset.state is DatasetState.FAILED:
+            if opened:
+                move(session, dataset.id, DatasetState.READY, marked, failure_code=None)
+        # A withdrawal after the backup may have left newer content, which `withdrawal.recall` takes up.
+        elif not opened and not any(map(opens, vault.contents_of(settings, dataset.id))):
+            move(session, dataset.id, DatasetState.FAILED, failure_code=KEY_MISSING)
+            get_logger(__name__).error("dataset_key_missing", dataset_id=dataset.id)
 
 
 def refuse_upload(session: Session, settings: Settings, dataset_id: str, attempt: int) -> bool:

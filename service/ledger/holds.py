@@ -58,6 +58,7 @@ def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Accoun
         AccountFrozen: the account takes no new holds.
     """
     account = lock_account(session, account_id)
+    require_armable(session, account_id)  # else the job would wait, with its price held, and nothing would say why
     require_unfrozen(account)
     if (account.rate, account.base) != (priced_by.rate, priced_by.base):
         raise RateChanged(
@@ -91,6 +92,7 @@ def hold(
         RateChanged: the price is of a rate that the account no longer has.
         InsufficientBudget: too little is left; carries all numbers.
         AccountFrozen: the account takes no new holds.
+        ArmingStopped: a check of the ledger found a fault and nobody has mended it.
         Conflict: the job has a hold on the account already.
     """
     amount_nano = whole(amount_nano, "amount_nano")

@@ -145,7 +145,7 @@ def test_subjects_withdraw_and_the_answer_says_nothing_of_them(served):
 
 @pytest.fixture
 def client(served: Any) -> Iterator[Client]:
-    with Client(served.url, served.tokens["data"]) as made:
+    with Client(served.url, served.tokens["admin"]) as made:
         yield made
 
 
