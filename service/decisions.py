@@ -19,8 +19,7 @@ from sqlalchemy.orm import Session, aliased
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.access import PEOPLE_DECIDE, visible
-from service.auth import find_usable
-from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import Project
@@ -241,7 +240,8 @@ def _require_key_in_force(session: Session, key_id: str, asks: Admin, now: datet
         raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=key_id)
     if key.expires_at is not None and key.expires_at <= now:
         raise Conflict("The key that asked for this has expired since. Make a new request.", key_id=key_id)
-    if find_usable(session, key_id, now=now) is None:
+    person = None if key.person_id is None else session.get_one(Person, key.person_id, populate_existing=True)
+    if person is not None and (person.lapsed_at is not None or person.keys_until <= now):
         raise Conflict(
             f"The sign-in provider no longer vouches for *{asks.name}*, who asked for this. Ask *{asks.name}* to sign "
             "in again, or make a new request.",
