@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import exists, select, update
+from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import SubjectId
+from service import ledger
 from service.datasets.fingerprints import DIGEST_BYTES, Fingerprints
 from service.db.dataset_tables import WithdrawnSubject
-from service.db.ledger_tables import AccountRow
 from service.errors import InvalidInput
 from service.ingest.subjects import hashed_numbers
 
@@ -104,24 +104,22 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
         InvalidInput: it differs from the first one. Nothing was changed.
     """
     sent = check or ""
-    first = AccountRow.id == account_id, AccountRow.subjects_key_check.is_(None)
-    session.execute(update(AccountRow).where(*first).values(subjects_key_check=sent))
-    account = session.get_one(AccountRow, account_id, populate_existing=True)
-    if account.subjects_key_check == sent:
+    name, kept = ledger.keep_subjects_key_check(session, account_id, sent)
+    if kept == sent:
         return
-    if account.subjects_key_check == "":
+    if kept == "":
         wrong = "sends ids as they are, and this request has the check value of a key. Leave --subjects-key out"
     elif sent == "":
         wrong = (
-            f"recognises subjects under a key with the check value {account.subjects_key_check}, and this request has "
+            f"recognises subjects under a key with the check value {kept}, and this request has "
             "none. Key the ids with --subjects-key, or send subjects_key_check if they are keyed already"
         )
     else:
         wrong = (
-            f"recognises subjects under a key with the check value {account.subjects_key_check}, and this request's "
+            f"recognises subjects under a key with the check value {kept}, and this request's "
             f"is {sent}. Use the same --subjects-key, and --join-subjects if that was used, as in its first upload"
         )
-    raise InvalidInput(f"Account *{account.name}* {wrong}. No subject would be found, so nothing was changed.")
+    raise InvalidInput(f"Account *{name}* {wrong}. No subject would be found, so nothing was changed.")
 
 
 def has_withdrawals(session: Session, account_id: str) -> bool:

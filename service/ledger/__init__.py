@@ -51,7 +51,7 @@ from service.ledger.rows import (
     lock_account,
     require_clock,
 )
-from service.ledger.statements import newest_at
+from service.ledger.statements import keep_subjects_key_check, newest_at
 
 __all__ = [
     "EVERYWHERE",
@@ -83,6 +83,7 @@ __all__ = [
     "hold",
     "holds_of",
     "insufficient",
+    "keep_subjects_key_check",
     "lock_account",
     "lock_to_hold",
     "lower_limit",

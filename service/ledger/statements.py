@@ -283,6 +283,15 @@ def close_account(session: Session, account_id: str, closed: bool) -> None:
     session.execute(update(ACCOUNTS).where(ACCOUNTS.c.id == account_id).values(closed=closed))
 
 
+def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
+    """Keep the check value of an account's subjects key unless it has one; return the account's name and its value."""
+    first = ACCOUNTS.c.id == account_id, ACCOUNTS.c.subjects_key_check.is_(None)
+    session.execute(update(ACCOUNTS).where(*first).values(subjects_key_check=check))
+    kept = select(ACCOUNTS.c.name, ACCOUNTS.c.subjects_key_check).where(ACCOUNTS.c.id == account_id)
+    name, value = session.execute(kept).one()
+    return name, value
+
+
 def add_entry(session: Session, entry: Entry) -> None:
     """Insert an entry."""
     _execute(session, [(_ADD_ENTRY, _prefixed("entry", entry))])
