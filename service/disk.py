@@ -6,6 +6,7 @@ checkpoint, its release and its last row of the ledger.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import threading
@@ -72,12 +73,42 @@ def unwritable(settings: Settings) -> Iterator[str]:
     """Yield what the folders are for that take no small file, written through to the disk and removed."""
     for name, folder in folders_written_to(settings).items():
         try:
-            path = folder / f".probe.{secrets.token_hex(8)}"
-            with new_private_file(path) as file:
-                path.unlink()  # at once: nothing is left, however this process ends
-                write_through(file, _PROBE)
+            _probe(folder)
         except OSError:
             yield name
+
+
+def explain_failed_write(settings: Settings, error: Exception) -> str | None:
+    """Say which folder cannot be written to and how many bytes it needs; None where no disk explains an error.
+
+    A full disk shows itself in many ways: a write names no file, and SQLite reports an I/O error.
+    """
+    if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
+        place = os.fspath(error.filename) if error.filename else "a file of the service"
+        return f"Cannot use {place}: {error.strerror}. Correct that, or choose another folder (--data-dir)."
+    for folder in folders_written_to(settings).values():
+        why: int | None = None
+        try:
+            _probe(folder)
+        except OSError as failed:
+            why = failed.errno
+        disk = os.statvfs(folder)
+        free = disk.f_bavail * disk.f_frsize
+        if why not in (None, errno.ENOSPC, errno.EDQUOT):
+            return f"Cannot write to {folder}: {os.strerror(why)}. Correct that, or choose another folder (--data-dir)."
+        if why is not None or (disk.f_blocks and free < settings.disk_free_bytes_min):
+            return (
+                f"The disk of {folder} is full: {free:,} bytes are free, and the service needs "
+                f"{settings.disk_free_bytes_min:,}. Make room, or choose a folder on another disk (--data-dir)."
+            )
+    return None
+
+
+def _probe(folder: Path) -> None:
+    path = folder / f".probe.{secrets.token_hex(8)}"
+    with new_private_file(path) as file:
+        path.unlink()  # at once: nothing is left, however this process ends
+        write_through(file, _PROBE)
 
 
 class DiskProbe:

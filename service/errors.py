@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from obscura.wire.budgets import DELTA_USUAL_MOST
-from obscura.wire.names import RULE, is_name
+from obscura.wire.names import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text
 from obscura.wire.wording import show_bytes, show_epsilon
-
-REASON_CHARACTERS_MAX = 500
 
 
 class ObscuraError(Exception):
@@ -89,6 +87,12 @@ class ClockRefused(ObscuraError):
     """The clock of this machine is wrong, so nothing is dated by it. Whoever sets it may try again."""
 
     code = "clock_refused"
+
+
+class DatabaseUnsuitable(ObscuraError):
+    """A setting of the PostgreSQL database or session would change what is written or read. Nothing was written."""
+
+    code = "database_unsuitable"
 
 
 class Unauthorized(ObscuraError):
@@ -262,26 +266,29 @@ class SweepTooExpensive(InsufficientBudget):
 
 
 def short_reason(text: str) -> str:
-    """Return a reason that fits a request or an entry.
+    """Return a reason in its clean form (`clean_text`).
 
     Raises:
-        InvalidInput: it is empty or too long.
+        InvalidInput: it is empty, too long, or has characters that cannot be read.
     """
-    if not text.strip() or len(text) > REASON_CHARACTERS_MAX:
-        raise InvalidInput(f"A reason needs 1 to {REASON_CHARACTERS_MAX} characters.")
-    return text
+    return _clean(text, "A reason", REASON_CHARACTERS_MAX)
 
 
 def require_name(text: str, what: str) -> str:
-    """Return a name.
+    """Return a name in its clean form (`clean_text`).
 
     Args:
-        text: that is to be one.
-        what: it names, as in "A key's name".
+        text: the name as it was given.
+        what: has the name, as in "A key's name".
 
     Raises:
-        InvalidInput: it may not be one.
+        InvalidInput: it is empty, too long, or has characters that cannot be read.
     """
-    if not is_name(text):
-        raise InvalidInput(f"{what} is not a name: {RULE}.")
-    return text
+    return _clean(text, what, NAME_CHARACTERS_MAX)
+
+
+def _clean(text: str, what: str, characters_max: int) -> str:
+    try:
+        return clean_text(text, characters_max)
+    except ValueError as error:
+        raise InvalidInput(f"{what} cannot be read: {error}.") from None

@@ -27,7 +27,7 @@ def create(session: Session, *, name: str, now: datetime) -> Project:
         InvalidInput: a bad name.
         Conflict: the name is taken, or there are as many projects as are kept.
     """
-    require_name(name, "A project's name")
+    name = require_name(name, "A project's name")
     if (session.scalar(select(func.count()).select_from(Project)) or 0) >= PROJECTS_MAX:
         raise Conflict(f"There are {PROJECTS_MAX} projects, which is as many as are kept.")
     project = Project(id=new_id("prj"), name=name, created_at=now)
@@ -44,7 +44,7 @@ def rename(session: Session, project_id: str, *, name: str) -> Project:
         NotFound: no such project.
         Conflict: the name is taken.
     """
-    require_name(name, "A project's name")
+    name = require_name(name, "A project's name")
     project = find(session, Project, project_id, lock=True)
     project.name = name
     record(session, Act.PROJECT_RENAMED, project.id, project_id=project.id)

@@ -58,6 +58,7 @@ class Act(enum.StrEnum):
     ASKED = "decision asked for"
     APPROVED = "decision approved"
     DECLINED = "decision declined"
+    CLOCK_ACCEPTED = "clock accepted"
 
 
 class AuditLogUnavailable(ObscuraError):

@@ -16,7 +16,7 @@ from obscura.client.holdings import Account, Dataset
 from obscura.client.transport import RETRY_STATUSES, Record, Transport
 from obscura.errors import ApiError, ConnectionFailed, UnexpectedAnswer
 from obscura.preparing.choices import read_secret
-from obscura.preparing.subjects import keyed_numbers, require_plain_ids, subject_key
+from obscura.preparing.subjects import key_check, keyed_numbers, require_plain_ids, subject_key
 from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
 from obscura.wire.subjects import SubjectId
@@ -397,13 +397,15 @@ class AccountClient:
 
         Raises:
             PackingError: An id stands for nobody or is suspicious, such as 12.0, or there is no such secret.
-            RequestError: Trainings need the datasets, or nobody is recognised there.
+            RequestError: Trainings need the datasets, nobody is recognised there, or the secret or `join_subjects`
+                differs from that of the first upload.
         """
         require_plain_ids(dict.fromkeys(private_ids, ""), join=join_subjects, withdrawal=True)
         names = [subject_key(private_id, join=join_subjects) for private_id in private_ids]
         secret = read_secret(subjects_key)
         sent = names if secret is None else [*keyed_numbers(names, secret).values()]
-        body = {"subjects": sent, "cancel_jobs": cancel_jobs}
+        check = {} if secret is None else {"subjects_key_check": key_check(secret, join=join_subjects)}
+        body = {"subjects": sent, "cancel_jobs": cancel_jobs, **check}
         return self._repeat(schemas.WithdrawalRecord, f"/v1/accounts/{account_id}/withdrawals", body)
 
     # --- datasets ---

@@ -35,14 +35,19 @@ class Dataset(Live, schemas.DatasetRecord):
         """Declare one; the facts are those of `obscura.wire.schemas.DatasetRequest`."""
         return cls.bound(transport, transport.request("POST", cls.PATH, json=facts))
 
-    def push(self, body: Iterable[bytes], *, format: UploadFormat) -> Dataset:
+    def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Dataset:
         """Stream the content to the service; it is validated before this returns.
+
+        Args:
+            subjects_key_check: Of the key under which subject ids were keyed (`obscura.preparing.subjects.key_check`);
+                None for ids as they are.
 
         Raises:
             RequestError: The content breaks a rule; the message says which.
         """
+        params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
         answer = self._transport.upload(
-            f"{self.path}/content", body=body, params={"format": format}, timeout_seconds=UPLOAD_SECONDS_MAX
+            f"{self.path}/content", body=body, params=params, timeout_seconds=UPLOAD_SECONDS_MAX
         )
         return self.bound(self._transport, answer)
 

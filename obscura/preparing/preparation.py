@@ -31,7 +31,7 @@ from obscura.preparing.package import Member, Package, can_be_folder, npy_header
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.questions import ask_about_classes, ask_about_lists, ask_about_people
 from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.subjects import keyed_numbers, number_subjects, refuse_owned, subject_key
+from obscura.preparing.subjects import key_check, keyed_numbers, number_subjects, refuse_owned, subject_key
 from obscura.preparing.summary import counted, notes, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
 from obscura.preparing.tables import Table
@@ -86,7 +86,7 @@ def prepare(
         len(found.subjects) if subjects else None,
         lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
         summarise(found, chosen, tally, source.title),
-        recognised=bool(subjects) and chosen.subjects_key is not None,
+        subjects_key_check=_check_of(chosen) if subjects else None,
     )
     told = tuple(notes(found, source, subjects=subjects))
     return replace(package, classes=classes, private_counts=dict(counts), private_notes=told)
@@ -104,6 +104,11 @@ def _as_it_is(source: Source, choices: Choices) -> Package | None:
     if not fits(package.width, package.height):
         return None
     return replace(package, summary=f"{source.title}: {counted(package.private_records, 'picture')}, as they are.")
+
+
+def _check_of(chosen: Choices) -> str | None:
+    secret = chosen.subjects_key
+    return None if secret is None else key_check(secret, join=chosen.join_subjects)
 
 
 def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:

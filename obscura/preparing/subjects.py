@@ -16,8 +16,9 @@ from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
 from obscura.preparing.tables import read_column
 from obscura.wire.faults import Refused
-from obscura.wire.subjects import SubjectId, canonical, is_nobody
+from obscura.wire.subjects import KEY_CHECK_CHARACTERS, SubjectId, canonical, is_nobody
 
+_CHECK_LABEL = b"obscura check of a subjects key 1\0"
 _LABEL, _NUMBER_BYTES = b"obscura subject of an owner 1\0", 8
 _INVISIBLE = frozenset(("Cc", "Cf", "Zl", "Zp"))  # categories of Unicode
 _SEPARATORS = re.compile(r"[,;|\t\r\n]")
@@ -188,6 +189,15 @@ def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, 
     """Number subjects as in every other upload under this secret: 63 bits that tell nobody else an id."""
     numbers = {name: hmac.new(secret, _LABEL + str(name).encode(), hashlib.sha256).digest() for name in names}
     return {name: int.from_bytes(digest[:_NUMBER_BYTES], "big") >> 1 for name, digest in numbers.items()}
+
+
+def key_check(secret: bytes, *, join: bool) -> str:
+    """Return a check value of a subjects key, and of whether ids are joined: 64 bits that reveal nothing else of it.
+
+    The service compares it with that of the first upload, since under another key no subject would be found.
+    """
+    label = _CHECK_LABEL + (b"joined" if join else b"")
+    return hmac.new(secret, label, hashlib.sha256).hexdigest()[:KEY_CHECK_CHARACTERS]
 
 
 def _stands_for_nobody(private_id: SubjectId) -> PackingError:

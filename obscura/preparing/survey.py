@@ -135,7 +135,7 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
 
 def _check_label(label: str) -> None:
     if not is_name(label):
-        raise PackingError(f"{label!r} cannot be the name of a class: {RULE}.")
+        raise PackingError(f"{label!r} cannot be the name of a class: {RULE}; no space begins or ends it.")
 
 
 def _require(found: Survey, choices: Choices) -> None:

@@ -59,6 +59,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),
+    "database_unsuitable": (503, "The database needs an operator"),
     "audit_log_unavailable": (503, "The audit log needs an operator"),
     "quota_exceeded": (409, "The project's quota is used up"),
     "provider_unavailable": (503, "The sign-in provider does not answer"),

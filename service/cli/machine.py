@@ -76,6 +76,7 @@ def _database(settings: Settings) -> Finding:
 
     from service.db.schema import newest_revision
     from service.db.session import make_engine
+    from service.errors import DatabaseUnsuitable
 
     url = make_url(settings.database_url)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
@@ -84,6 +85,8 @@ def _database(settings: Settings) -> Finding:
     try:
         with engine.connect() as connection:
             revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except DatabaseUnsuitable as error:
+        return Finding("database", "bad", error.message)
     except SQLAlchemyError as error:
         return Finding("database", "bad", f"cannot be read ({type(error).__name__}): obscura ledger verify")
     finally:

@@ -18,7 +18,9 @@ import socket
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast
 
@@ -30,10 +32,11 @@ from obscura.cli.console import CliError, Exit, Output
 from obscura.occupant import address_of, announced, occupied
 from obscura.private_files import keep_new_files_private, make_private_folder
 from service.api.deps import Service
+from service.cli.ledger import explained
 from service.dashboard.sessions import LINK_SECONDS
 from service.errors import InvalidInput
 from service.logs import configure_logging, get_logger
-from service.main import create_app
+from service.main import create_app, prepare
 from service.settings import Settings
 from service.storage import storage_of
 
@@ -207,8 +210,7 @@ def serve(settings: Settings, output: Output) -> None:
         raise CliError(error.message, Exit.USAGE) from None
     configure_logging(settings.log_level, for_people=sys.stderr.isatty())
     keep_new_files_private()
-    make_private_folder(settings.local_path)
-    with occupied(settings.local_path) as first:
+    with explained(settings, Exit.OTHER), _held(settings.local_path) as first:
         if not first and settings.mode == "embedded":
             where = address_of(settings.local_path)
             raise CliError(
@@ -220,11 +222,21 @@ def serve(settings: Settings, output: Output) -> None:
         _serve(settings, output, first=first)
 
 
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    make_private_folder(folder)
+    with occupied(folder) as first:
+        yield first
+
+
 def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     listener = listen(settings.host, settings.port)
     shown_host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
     app = create_app(settings)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
+        signal.signal(number, _leave)
+    prepare(app)  # not by the server, which would log what went wrong and end as if nothing had
     config = server_config(app, connections_max=raise_open_files())
     output.record({"url": url, "data_dir": str(settings.local_path), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
@@ -233,11 +245,12 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
         output.notice(
             f"Whoever can connect to {url} reads the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is set."
         )
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
-        signal.signal(number, _leave)
+    # A person reads a terminal; a log must not contain what signs in.
+    server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)
     with announced(settings.local_path, url) if first else nullcontext():
-        # A person reads a terminal; a log must not contain what signs in.
-        Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None).run(sockets=[listener])
+        server.run(sockets=[listener])
+    if not server.started:
+        raise CliError("The service did not start. The lines of the log above say why.", Exit.OTHER)
 
 
 def server_config(

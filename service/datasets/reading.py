@@ -107,6 +107,7 @@ class Upload(Declaration):
     account_id: str | None = None
     attempt: int = 0
     project_id: str = ""
+    subjects_key_check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Sent:
     blocks: Iterator[bytes]
     format: str
     announced_bytes: int | None = None
+    subjects_key_check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,13 @@ def receive(
     """
     require_room(settings)
     with transaction(factory) as session:
-        upload = states.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
+        upload = states.begin_upload(
+            session,
+            dataset_id,
+            now=clock(),
+            lease_seconds=settings.lease_seconds,
+            subjects_key_check=sent.subjects_key_check,
+        )
         if by is not None:
             quotas.require_known_uploads(session, upload.project_id, by, settings.known_uploads_per_day, now=clock())
     try:

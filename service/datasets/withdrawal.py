@@ -81,6 +81,7 @@ def withdraw(
     *,
     cancel_jobs: bool,
     now: datetime,
+    subjects_key_check: str | None = None,
 ) -> Withdrawal:
     """Destroy the images of subjects, in a few transactions, and leave them out of later uploads. Twice is as once.
 
@@ -91,11 +92,13 @@ def withdraw(
         cancel_jobs: stop the jobs that need the account's datasets, as `deletion.delete`; the images are destroyed once
             their processes have stopped.
         now: aware.
+        subjects_key_check: of the key under which the ids were keyed; None for ids as they are.
 
     Raises:
         NotFound: there is no such account.
         Forbidden: as `require_project`.
-        InvalidInput: it protects records, or none of its datasets recognises subjects; or an id stands for nobody.
+        InvalidInput: it protects records, or none of its datasets recognises subjects; an id stands for nobody; or the
+            ids are keyed otherwise than those of its first upload.
         Conflict: trainings need its datasets and are not to be cancelled.
         UploadsStopped: the service lacks the key by which it knows subjects.
     """
@@ -105,6 +108,7 @@ def withdraw(
             require_project(session)
             account = find(session, AccountRow, account_id)
             _require_found(session, account)
+            recognition.require_same_key(session, account_id, subjects_key_check)
             numbers = recognition.numbers_of(private_ids, account.project_id, key)
             begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
         failpoint("withdraw.after")

@@ -12,6 +12,8 @@ from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT
 
+KEY_MISSING = "key_missing"  # the failure of a dataset that no key opens, as after a restore
+
 
 class Dataset(Base):
     """An uploaded set of labelled images. All columns but the hash and the byte count are declared by its owner.

@@ -70,8 +70,7 @@ def open_account(
         Conflict: the name is taken.
         ClockRefused: the clock is wrong.
     """
-    for field, text in (("name", name), ("owner", owner)):
-        require_name(text, f"An account's {field}")
+    name, owner = require_name(name, "An account's name"), require_name(owner, "An account's owner")
     try:
         chosen = Unit(unit), Adjacency(adjacency)
     except ValueError as error:

@@ -240,7 +240,7 @@ class Provider:
         return Claims(
             subject=subject,
             names=[name for name in names if isinstance(name, str)],
-            email=email if isinstance(email, str) and len(email) <= 320 else None,
+            email=email if isinstance(email, str) else None,
             groups=frozenset(str(group) for group in groups[:GROUPS_MAX]) if isinstance(groups, list) else frozenset(),
         )
 

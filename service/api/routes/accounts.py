@@ -219,6 +219,7 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
         body.subjects,
         cancel_jobs=body.cancel_jobs,
         now=service.clock(),
+        subjects_key_check=body.subjects_key_check,
     )
     return answer(request, record_of(WithdrawalRecord, done))
 

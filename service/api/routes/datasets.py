@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from obscura.wire.formats import UploadFormat
-from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, Page
+from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
 from service.access import find
 from service.api.conditional import answer
@@ -57,6 +57,13 @@ def put_content(
     caller: Uploader,
     dataset_id: DatasetId,
     format: Annotated[UploadFormat, Query(description=f"{titles()}.")],
+    subjects_key_check: Annotated[
+        KeyCheck | None,
+        Query(
+            description="The check value of the key under which subject ids were keyed. All uploads and withdrawals of "
+            "an account need the same one, or none."
+        ),
+    ] = None,
 ) -> Response:
     """Stream the content as the raw body. It is validated in a confined process before this answers.
 
@@ -65,7 +72,7 @@ def put_content(
     body = Body(request, service.uploads.limits)
     with service.uploads.taken(caller.id, caller.project_id):
         try:
-            sent = Sent(body.blocks(), format, content_length(request.headers))
+            sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check)
             dataset = receiving.receive(
                 service.settings, service.factory, dataset_id, sent, clock=service.clock, by=caller.id
             )

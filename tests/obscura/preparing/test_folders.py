@@ -336,7 +336,7 @@ def test_names_of_systems_stay_out_of_arrays(tmp_path):
 
 @pytest.mark.parametrize("name", ["cat\u202e", "c\u200bat", "c\x85at", " cat", "cat\u00a0", "cat\u200d"])
 def test_a_folder_whose_name_no_class_can_have_is_refused_before_anything_is_sent(fill, name):
-    with pytest.raises(PackingError, match="cannot be the name of a class: a name has 1 to 100 characters"):
+    with pytest.raises(PackingError, match=r"cannot be the name of a class: .* 1 to 100 characters"):
         prepare(fill(f"{name}/1.png", "b/2.png"))
 
 
