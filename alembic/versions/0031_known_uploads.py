@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from service.db.revisions import ID, INTEGER, create, needed
 
-revision = "0029"
-down_revision = "0028"
+revision = "0031"
+down_revision = "0030"
 branch_labels = None
 depends_on = None
 
