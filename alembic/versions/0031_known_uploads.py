@@ -1,6 +1,6 @@
 """Uploads that reveal that their images are known are counted by key, project and day.
 
-Revision: 0029, after 0028.
+Revision: 0031, after 0030.
 """
 
 from __future__ import annotations
