@@ -294,9 +294,9 @@ def test_no_command_returns_what_was_spent(served, watched, tmp_path):
         assert watch.balance() == before, arguments
         return code
 
-    for arguments in (["verify"], ["verify", "--clear"], ["status"], ["checkpoint"], ["public-key"]):
+    for arguments in (["verify"], ["verify", "--clear"], ["status"], ["checkpoint"], ["public-key"], ["accept-clock"]):
         run("ledger", *arguments)
-    commands = {"verify", "status", "checkpoint", "public-key"}
+    commands = {"verify", "status", "checkpoint", "public-key", "accept-clock"}
     assert {command.name for command in ledger_commands.ledger.registered_commands} == commands
     assert run("audit", "verify") == 0
     assert run("audit", "export", "--out", str(tmp_path / "audit.jsonl")) == 0

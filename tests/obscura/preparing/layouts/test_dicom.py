@@ -198,7 +198,7 @@ def test_without_the_extra_its_command_is_named(tmp_path, monkeypatch):
     for module in [name for name in sys.modules if name.split(".")[0] == "pydicom"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'obscura\[dicom\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'obscura-images\[dicom\]'"):
         prepare(root, subjects=True)
 
 
