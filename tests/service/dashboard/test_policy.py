@@ -83,7 +83,7 @@ def test_admins_see_who_made_a_key_when_it_was_used_and_when_it_ends(site):
 @pytest.fixture
 def sweep(site, stock) -> str:
     """Three trials on the usual account."""
-    trials = [jobs.Trial(0.2, {**OPTIONS, "vote_share": share}) for share in (0.2, 0.1, 0.3)]
+    trials = [jobs.Trial(0.2, {**OPTIONS, "beta": share}) for share in (0.2, 0.1, 0.3)]
     asked = {"name": "vote shares", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
     with transaction(site.factory) as session:
         by = {"principal": "key_test", "idempotency_key": None, "now": site.now}
