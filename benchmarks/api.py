@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -122,13 +122,17 @@ class Service:
 
 
 @contextmanager
-def service(url: str, data_dir: Path, token: str) -> Iterator[Service]:
-    """Run `obscura up` on a database, without workers, until the end."""
+def service(url: str, data_dir: Path, token: str, further: Mapping[str, str] = {}) -> Iterator[Service]:
+    """Run `obscura up` on a database, without workers, until the end.
+
+    Args:
+        further: environment variables of the process, in addition to this one's.
+    """
     changes = {"OBSCURA_DATABASE_URL": url, "OBSCURA_MODE": "celery", "OBSCURA_REDIS_URL": "redis://127.0.0.1:1/0"}
     command = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
     with (data_dir / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=kept | changes, stdout=subprocess.DEVNULL, stderr=log)
+        process = subprocess.Popen(command, env=kept | changes | further, stdout=subprocess.DEVNULL, stderr=log)
     try:
         running = Service(process, _address(process, data_dir), {"Authorization": f"Bearer {token}"})
         running.headers["Cookie"] = _signed_in(running, token)

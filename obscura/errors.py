@@ -8,6 +8,9 @@ import httpx
 from pydantic import ValidationError
 
 from obscura.wire.schemas import FieldError, Problem
+from obscura.wire.wording import visible
+
+ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer, in an error's message
 
 
 class ObscuraClientError(Exception):
@@ -19,15 +22,28 @@ class ConnectionFailed(ObscuraClientError):
 
     Attributes:
         url: Of the service.
+        refused: Whether nothing listens at the address. Otherwise the service may be slow.
     """
 
-    def __init__(self, url: str, message: str) -> None:
+    def __init__(self, url: str, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
         self.url = url
+        self.refused = refused
+
+
+class ConnectionSettingsError(ObscuraClientError):
+    """The address, the key, or a variable of the environment for proxies or certificates cannot be used."""
 
 
 class DownloadCorrupt(ObscuraClientError):
-    """The downloaded bytes do not have the SHA-256 that the service recorded."""
+    """A download is not what the service announced: its SHA-256, size, entries or names differ from what they may be.
+
+    Nothing of it was kept.
+    """
+
+
+class NoRoom(ObscuraClientError):
+    """The disk has less room than a download needs; nothing was downloaded."""
 
 
 class NoSuchName(ObscuraClientError):
@@ -74,6 +90,28 @@ class ApiError(ObscuraClientError):
         self.errors = errors
 
 
+class UnexpectedAnswer(ApiError):
+    """Something other than an Obscura service answered, or the service broke its contract.
+
+    Args:
+        route: The address that was asked, and the proxy on the way to it.
+        response: The answer.
+        because: What is wrong with it, after its status and content type.
+    """
+
+    def __init__(self, route: str, response: httpx.Response, because: str = "") -> None:
+        kind = response.headers.get("Content-Type", "").partition(";")[0] or "no content type"
+        told = [f"{response.status_code} with {kind} {because}".rstrip()]
+        told += [
+            f"{name} {response.headers[name]}" for name in ("Server", "Via", "Location") if name in response.headers
+        ]
+        described = visible("; ".join(told))[:ANSWER_CHARACTERS_MAX]
+        detail = (
+            f"{route} did not answer as an Obscura service does, but: {described}. Check the address and the proxy."
+        )
+        super().__init__("unexpected_answer", response.status_code, detail, {}, [])
+
+
 class BudgetError(ApiError):
     """The account cannot pay; `numbers` holds what was requested, what is left and what is affordable."""
 
@@ -93,13 +131,12 @@ class RequestError(ApiError):
 BUDGET_CODES = frozenset({"insufficient_budget", "account_frozen", "hold_exhausted"})
 
 
-def error_of(response: httpx.Response) -> ApiError:
+def error_of(response: httpx.Response, route: str) -> ApiError:
     """Build the typed error of a response with status 400 or above. The body must have been read."""
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:
-        detail = f"The server answered {response.status_code} without a problem document. Is this an Obscura service?"
-        return ApiError("unexpected_answer", response.status_code, detail, {}, [])
+        return UnexpectedAnswer(route, response)
     kind: type[ApiError] = ApiError
     if problem.code in BUDGET_CODES:
         kind = BudgetError

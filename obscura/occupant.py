@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from obscura.errors import ObscuraClientError
 from obscura.private_files import replace_file
 
 _LOCK, _ADDRESS, _ADMIN_KEY = "service.lock", "service.url", "admin.key"
+_CHARACTERS_MAX = 4096
 _TRY_SECONDS = 2.0  # somebody may just look whether it is held
 _LOOK_SECONDS = 0.05
+
+
+class NotOwned(ObscuraClientError):
+    """A data folder, or a file in it, belongs to another user, who could redirect requests and read their content."""
+
+
+def is_own(path: Path) -> bool:
+    """Return whether a path belongs to the caller or to root, and so does the link that it may be."""
+    return all(status.st_uid in (os.geteuid(), 0) for status in (path.lstat(), path.stat()))
 
 
 @contextmanager
@@ -48,24 +60,72 @@ def announced(folder: Path, url: str) -> Iterator[None]:
 
 
 def is_occupied(folder: Path) -> bool:
-    """Whether a service holds the data folder."""
-    with suppress(OSError), open(folder / _LOCK, "rb") as lock:
+    """Whether a service holds the data folder.
+
+    Raises:
+        NotOwned: The folder or its lock belongs to another user.
+    """
+    with suppress(OSError), _open_own(folder / _LOCK) as lock:
         return not _try(lock, fcntl.LOCK_SH)
     return False
 
 
 def address_of(folder: Path) -> str | None:
-    """Return the address of the service that runs on a data folder; None where none does, or it has just begun."""
+    """Return the address of the service that runs on a data folder; None where none does, or it has just begun.
+
+    Raises:
+        NotOwned: The folder, its lock or its address belongs to another user.
+    """
     if not is_occupied(folder):
         return None
     with suppress(OSError):
-        return (folder / _ADDRESS).read_text("ascii").strip() or None
+        return _read_own(folder / _ADDRESS) or None
     return None
 
 
 def admin_key_path(folder: Path) -> Path:
     """Where the first admin key is written, readable by its owner alone."""
     return folder / _ADMIN_KEY
+
+
+def read_admin_key(folder: Path) -> str:
+    """Read the first admin key.
+
+    Raises:
+        OSError: There is none that the caller may read.
+        NotOwned: The folder or the key belongs to another user.
+    """
+    return _read_own(folder / _ADMIN_KEY)
+
+
+def _open_own(path: Path) -> IO[bytes]:
+    """Open a file of a data folder for reading.
+
+    Raises:
+        OSError: It cannot be opened, or is a link.
+        NotOwned: The folder or the file belongs to another user, or everyone may write to the file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file, owner = os.fdopen(descriptor, "rb"), path.parent.stat().st_uid
+    try:
+        status = os.fstat(descriptor)
+        trusted = {os.geteuid(), 0} | ({owner} if os.geteuid() == 0 else set())  # root may look after a user's service
+        if owner not in trusted or path.parent.lstat().st_uid not in trusted:
+            raise NotOwned(f"{path.parent} belongs to another user (uid {owner}), so its service is not used.")
+        if status.st_uid not in trusted or status.st_mode & stat.S_IWOTH or not stat.S_ISREG(status.st_mode):
+            raise NotOwned(
+                f"{path} is not a file that you alone can write (uid {status.st_uid}, mode {status.st_mode:o}), so it "
+                "is not used. Remove it, or choose another --data-dir."
+            )
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _read_own(path: Path) -> str:
+    with _open_own(path) as file:
+        return file.read(_CHARACTERS_MAX).decode("ascii", "replace").strip()
 
 
 def _try(lock: IO[bytes], kind: int) -> bool:

@@ -106,7 +106,7 @@ def ask_admission(
     """
     asking = acting_key(session, asked_with)
     key_id, key_hash = _read(introduction)
-    require_name(name, "An admin's name")
+    name = require_name(name, "An admin's name")
     reason = short_reason(reason)
     project_id = project_id or asking.project_id
     if project_id is not None:
@@ -285,7 +285,7 @@ def _require_removable(session: Session, admin: Admin) -> None:
 def _add(
     session: Session, name: str, admission: Admission, now: datetime, project_id: str | None = None, **people: str
 ) -> Admin:
-    require_name(name, "An admin's name")
+    name = require_name(name, "An admin's name")
     _require_new_name(session, name)
     if (session.scalar(select(func.count()).select_from(Admin)) or 0) >= ADMINS_MAX:
         raise Conflict(f"There have been {ADMINS_MAX} admins, which is as many as are kept.")

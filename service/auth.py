@@ -66,7 +66,7 @@ def create_key(
         Forbidden: it could do more than the key that asks.
         Unauthorized: the key that asks was revoked meanwhile.
     """
-    require_name(name, "A key's name")
+    name = require_name(name, "A key's name")
     try:
         named = {Scope(scope) for scope in scopes}
         chosen = sorted(named if role is None else ROLES[Role(role)])

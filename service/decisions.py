@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, aliased
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.access import PEOPLE_DECIDE, visible
-from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import Project
@@ -134,8 +134,8 @@ def decide(
     Raises:
         NotFound: no such request.
         Forbidden: the key is no admin's; to approve, it is the asker's or somebody's who was admitted after that.
-        Conflict: the request was decided otherwise; to approve, it has expired, whoever asked was removed or their key
-            was revoked, or it can no longer be done.
+        Conflict: the request was decided otherwise; to approve, it has expired, whoever asked was removed, their key
+            was revoked or has expired, their sign-in has lapsed, or it can no longer be done.
     """
     decision = get_decision(session, request_id, effects, lock=True)
     deciding = acting_key(session, decided_with)
@@ -229,5 +229,21 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
         raise Conflict(
             "The sign-in provider does not know who asked for this. Decline it, and ask anew, signed in there."
         )
-    if decision.asked_with is not None and session.get_one(ApiKey, decision.asked_with).revoked_at is not None:
-        raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=decision.asked_with)
+    if decision.asked_with is not None:
+        _require_key_in_force(session, decision.asked_with, asks, now)
+
+
+def _require_key_in_force(session: Session, key_id: str, asks: Admin, now: datetime) -> None:
+    """Raise Conflict unless the key that asked would still be accepted: nobody may act later than they may ask."""
+    key = session.get_one(ApiKey, key_id, populate_existing=True)
+    if key.revoked_at is not None:
+        raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=key_id)
+    if key.expires_at is not None and key.expires_at <= now:
+        raise Conflict("The key that asked for this has expired since. Make a new request.", key_id=key_id)
+    person = None if key.person_id is None else session.get_one(Person, key.person_id, populate_existing=True)
+    if person is not None and (person.lapsed_at is not None or person.keys_until <= now):
+        raise Conflict(
+            f"The sign-in provider no longer vouches for *{asks.name}*, who asked for this. Ask *{asks.name}* to sign "
+            "in again, or make a new request.",
+            key_id=key_id,
+        )

@@ -1,11 +1,12 @@
 """Whether the disks that the service writes to can be written to, and have room.
 
-A disk that is full lets everything be read and nothing begin, so what begins is refused while a little is left: what
-runs already can then still write its checkpoint, its release and its last row of the ledger.
+While too little space is left, uploads are rejected and queued jobs wait. So a running job can still write its
+checkpoint, its release and its last row of the ledger.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import threading
@@ -25,9 +26,19 @@ _PROBE = bytes(4096)  # a block: a full disk may still have an inode
 
 
 class OutOfDisk(ObscuraError):
-    """There is too little room on a disk of the service for anything to begin."""
+    """A disk of the service has too little space to store images.
 
-    code: ClassVar[str] = "out_of_disk"
+    Free space follows from the true number of records of every project. So the message names no disk, and the code is
+    that of other reasons to accept no uploads.
+    """
+
+    code: ClassVar[str] = "uploads_stopped"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The service cannot store images now. Nothing was changed. Try again later, or ask an admin of the "
+            "installation."
+        )
 
 
 def folders_written_to(settings: Settings) -> dict[str, Path]:
@@ -49,34 +60,61 @@ def short_of_room(settings: Settings) -> str | None:
 
 
 def require_room(settings: Settings) -> None:
-    """Let pass where something may begin that will be written to disk.
+    """Raise unless every disk has the space that must stay free. The supervisor logs which folder has not.
 
     Raises:
-        OutOfDisk: there is less room than is left free.
+        OutOfDisk: a disk has less.
     """
-    name = short_of_room(settings)
-    if name is not None:
-        raise OutOfDisk(
-            f"The disk of the {name} folder has less than {settings.disk_free_bytes_min / 2**20:,.0f} MiB left, so "
-            "nothing new begins and nothing was changed. Whoever runs the service can make room.",
-            folder=name,
-        )
+    if short_of_room(settings) is not None:
+        raise OutOfDisk
 
 
 def unwritable(settings: Settings) -> Iterator[str]:
     """Yield what the folders are for that take no small file, written through to the disk and removed."""
     for name, folder in folders_written_to(settings).items():
         try:
-            path = folder / f".probe.{secrets.token_hex(8)}"
-            with new_private_file(path) as file:
-                path.unlink()  # at once: nothing is left, however this process ends
-                write_through(file, _PROBE)
+            _probe(folder)
         except OSError:
             yield name
 
 
+def explain_failed_write(settings: Settings, error: Exception) -> str | None:
+    """Say which folder cannot be written to and how many bytes it needs; None where no disk explains an error.
+
+    A full disk shows itself in many ways: a write names no file, and SQLite reports an I/O error.
+    """
+    if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
+        place = os.fspath(error.filename) if error.filename else "a file of the service"
+        return f"Cannot use {place}: {error.strerror}. Correct that, or choose another folder (--data-dir)."
+    for folder in folders_written_to(settings).values():
+        why: int | None = None
+        try:
+            _probe(folder)
+        except OSError as failed:
+            why = failed.errno
+        disk = os.statvfs(folder)
+        free = disk.f_bavail * disk.f_frsize
+        if why not in (None, errno.ENOSPC, errno.EDQUOT):
+            return f"Cannot write to {folder}: {os.strerror(why)}. Correct that, or choose another folder (--data-dir)."
+        if why is not None or (disk.f_blocks and free < settings.disk_free_bytes_min):
+            return (
+                f"The disk of {folder} is full: {free:,} bytes are free, and the service needs "
+                f"{settings.disk_free_bytes_min:,}. Make room, or choose a folder on another disk (--data-dir)."
+            )
+    return None
+
+
+def _probe(folder: Path) -> None:
+    path = folder / f".probe.{secrets.token_hex(8)}"
+    with new_private_file(path) as file:
+        path.unlink()  # at once: nothing is left, however this process ends
+        write_through(file, _PROBE)
+
+
 class DiskProbe:
-    """Asks the disks, but not more often than every few seconds.
+    """Probes the disks at most once every few seconds.
+
+    Only admins of the installation may see the result: see `OutOfDisk`.
 
     Args:
         clock: seconds, monotonic.
@@ -85,26 +123,21 @@ class DiskProbe:
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
         self._lock = threading.Lock()
-        self._probed, self._found = float("-inf"), ""
+        self._probed, self._short = float("-inf"), False
 
-    def trouble(self) -> str:
-        """Say in a sentence what is wrong with a disk, by what its folder is for; empty where nothing is."""
+    def is_short(self) -> bool:
+        """Return whether a disk is full, read-only, or has less space than must stay free."""
         with self._lock:
             if self._clock() - self._probed >= PROBED_SECONDS:
-                self._found = self._look()
+                self._short = self._look()
                 self._probed = self._clock()
-            return self._found
+            return self._short
 
-    def _look(self) -> str:
-        for name in unwritable(self._settings):
-            return f"The disk of the {name} folder cannot be written to: it is full, or read-only."
+    def _look(self) -> bool:
         try:
-            require_room(self._settings)
-        except OutOfDisk as error:
-            return error.message
+            return any(unwritable(self._settings)) or short_of_room(self._settings) is not None
         except OSError:
-            return "A disk of the service does not answer."
-        return ""
+            return True
 
 
 def _standing(folder: Path) -> Path:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from obscura.wire.names import RULE, is_name
-from obscura.wire.wording import show_epsilon
-
-REASON_CHARACTERS_MAX = 500
+from obscura.wire.budgets import DELTA_USUAL_MOST
+from obscura.wire.names import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text
+from obscura.wire.wording import show_bytes, show_epsilon
 
 
 class ObscuraError(Exception):
@@ -45,6 +44,39 @@ class InvalidInput(ObscuraError):
     code = "invalid_input"
 
 
+class SeveralDatasets(InvalidInput):
+    """A training, preview or sweep names more than one dataset; nothing was written.
+
+    The union of datasets has no bounded sensitivity: where they disagree about the label of an image, one more record
+    removes every copy of it.
+    """
+
+    code = "several_datasets"
+
+    def __init__(self, datasets: int) -> None:
+        super().__init__(
+            f"A training reads one dataset of one account; {datasets} were named. Upload the grown folder again as a "
+            "new dataset of the account, or train on each dataset and combine the synthetic images.",
+            datasets=datasets,
+            parameter="further_dataset_ids",
+        )
+
+
+class LargeDelta(InvalidInput):
+    """An account's delta is above the usual bound, and the request does not confirm it."""
+
+    code = "large_delta"
+
+    def __init__(self, delta: float) -> None:
+        super().__init__(
+            f"Delta {delta:g} is large: the guarantee may fail with this probability, 1 in {1 / delta:,.0f}, and the "
+            "account keeps it forever. Choose at most 1 / (10 x number of images), such as 1e-05 for 10,000 images, "
+            "or confirm it with accept_large_delta.",
+            delta=delta,
+            delta_usual_most=DELTA_USUAL_MOST,
+        )
+
+
 class IdempotencyMismatch(InvalidInput):
     """An idempotency key was used again with another body."""
 
@@ -55,6 +87,12 @@ class ClockRefused(ObscuraError):
     """The clock of this machine is wrong, so nothing is dated by it. Whoever sets it may try again."""
 
     code = "clock_refused"
+
+
+class DatabaseUnsuitable(ObscuraError):
+    """A setting of the PostgreSQL database or session would change what is written or read. Nothing was written."""
+
+    code = "database_unsuitable"
 
 
 class Unauthorized(ObscuraError):
@@ -70,9 +108,24 @@ class Forbidden(ObscuraError):
 
 
 class TooLarge(ObscuraError):
-    """A limit of the settings was met."""
+    """Something has more bytes than its limit."""
 
     code = "too_large"
+
+    def __init__(self, subject: str, limit_bytes: int, size_bytes: int | None = None, **numbers: object) -> None:
+        """Say how large it is, and the limit.
+
+        Args:
+            subject: Begins the sentence, such as "This file".
+            limit_bytes: The most that it may have.
+            size_bytes: None where nobody has counted to the end.
+            numbers: Further facts.
+        """
+        size, limit = (show_bytes(size_bytes) if size_bytes else ""), show_bytes(limit_bytes)
+        if size == limit:
+            size, limit = f"{size_bytes:,} bytes", f"{limit_bytes:,} bytes"
+        says = f"is {size}. The limit is {limit}." if size else f"is larger than the limit, {limit}."
+        super().__init__(f"{subject} {says}", limit_bytes=limit_bytes, **numbers)
 
 
 class StaleAttempt(ObscuraError):
@@ -101,7 +154,7 @@ class AccountClosed(ObscuraError):
     def __init__(self, name: str) -> None:
         super().__init__(
             f"Account *{name}* is closed to new data; trainings on what it has go on. Open an account for the new "
-            "people, who bring their own budget, and train on both together; or ask its owner to reopen this one."
+            "people, who bring their own budget, and train on each; or ask its owner to reopen this one."
         )
 
 
@@ -213,26 +266,29 @@ class SweepTooExpensive(InsufficientBudget):
 
 
 def short_reason(text: str) -> str:
-    """Return a reason that fits a request or an entry.
+    """Return a reason in its clean form (`clean_text`).
 
     Raises:
-        InvalidInput: it is empty or too long.
+        InvalidInput: it is empty, too long, or has characters that cannot be read.
     """
-    if not text.strip() or len(text) > REASON_CHARACTERS_MAX:
-        raise InvalidInput(f"A reason needs 1 to {REASON_CHARACTERS_MAX} characters.")
-    return text
+    return _clean(text, "A reason", REASON_CHARACTERS_MAX)
 
 
 def require_name(text: str, what: str) -> str:
-    """Return a name.
+    """Return a name in its clean form (`clean_text`).
 
     Args:
-        text: that is to be one.
-        what: it names, as in "A key's name".
+        text: the name as it was given.
+        what: has the name, as in "A key's name".
 
     Raises:
-        InvalidInput: it may not be one.
+        InvalidInput: it is empty, too long, or has characters that cannot be read.
     """
-    if not is_name(text):
-        raise InvalidInput(f"{what} is not a name: {RULE}.")
-    return text
+    return _clean(text, what, NAME_CHARACTERS_MAX)
+
+
+def _clean(text: str, what: str, characters_max: int) -> str:
+    try:
+        return clean_text(text, characters_max)
+    except ValueError as error:
+        raise InvalidInput(f"{what} cannot be read: {error}.") from None

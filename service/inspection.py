@@ -316,7 +316,7 @@ def _not_verifiable(error: Exception) -> Report:
 
 
 def _full_is_due(last: datetime | None, now: datetime) -> bool:
-    return last is None or now - last >= FULL_AGAIN
+    return last is None or not timedelta(0) <= now - last < FULL_AGAIN  # or the clock was ahead then
 
 
 def _keep(settings: Settings, factory: SessionFactory) -> None:

@@ -11,19 +11,24 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 
-from sqlalchemy import select, text
+from sqlalchemy import delete, select, text, update
 from sqlalchemy.orm import Session
 
+from service import ledger
 from service.audit.data_folder import DataFolder, read_data_folder, unknown_to
 from service.audit.findings import Finding, FindingCode
-from service.db.access_tables import Admin, Installation
+from service.db.access_tables import Admin, Installation, Person, SignIn
 from service.db.base import is_id, new_id
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
 from service.db.session import SessionFactory, among, transaction
-from service.errors import NotFound
+from service.db.webhook_tables import Delivery
+from service.errors import ClockRefused, NotFound
+from service.recording import Act, record
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage
+from service.times import CLOCK_BEHIND_MAX, wrong_clock
 
 FILE = "installation"
 _PENDING = "installation.new"  # what the first start writes before its row; it gets its name after that is committed
@@ -61,6 +66,44 @@ def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
         with suppress(NotFound):  # another process has just done it
             storage.move(_PENDING, FILE)
     return own_id is not None and own_id == _read(storage, FILE)
+
+
+def accept_clock(session: Session, *, now: datetime) -> datetime | None:
+    """Accept that the clock is right, and was ahead when the newest entries of the ledger were written.
+
+    Those entries keep their times, and later ones bear no earlier time. The clock may go back only this once: from now
+    on it is compared with `now`. Leases and confirmations that were dated by the wrong clock end.
+
+    Args:
+        session: in a writing transaction.
+        now: what the clock shows, aware.
+
+    Returns:
+        The time of the newest entry; None if the clock is not behind it, and nothing was changed.
+
+    Raises:
+        ClockRefused: the clock is wrong for another reason.
+        NotFound: the database belongs to no installation yet.
+    """
+    newest = ledger.newest_at(session)
+    with suppress(ClockRefused):
+        ledger.require_clock(session, now)
+        return None
+    why = wrong_clock(now, None)
+    if why is not None:
+        raise ClockRefused(f"The clock of this machine is wrong: {why}. Nothing was changed.", now=str(now))
+    row = session.scalar(select(Installation).with_for_update())
+    if row is None or newest is None:
+        raise NotFound("The database belongs to no installation yet.")
+    row.clock_accepted_at, row.clock_ahead_until = now, newest
+    for column in (Job.lease_until, Dataset.upload_lease_until, Delivery.next_at):
+        later = column > now + CLOCK_BEHIND_MAX
+        session.execute(update(column.class_).where(later).values({column.key: now}))
+    ahead = Person.confirmed_at > now
+    session.execute(update(Person).where(ahead).values(confirmed_at=now, keys_until=now, asked_until=None))
+    session.execute(delete(SignIn).where(SignIn.created_at > now))
+    record(session, Act.CLOCK_ACCEPTED, row.id, project_id=None)
+    return newest
 
 
 def belongs(session: Session, settings: Settings) -> bool:

@@ -6,6 +6,7 @@ its type and where it arose. What it says may quote a value: a database's error 
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -14,10 +15,13 @@ from typing import Any, TextIO
 
 import structlog
 
+from obscura.wire.wording import visible
+
 REDACTED = "[redacted]"
 TEXT_CHARACTERS_MAX = 2000
 DEPTH_MAX = 6
 FRAMES_MAX = 30
+TALKATIVE = ("alembic", "uvicorn")  # at the start of a service
 
 # `private_*` and `released_*` are the project's naming rule; the rest are credentials and what uploads carry.
 _FORBIDDEN_NAME = re.compile(
@@ -33,12 +37,13 @@ def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mu
     return {name: REDACTED if _forbidden(name) else _clean(value, 0) for name, value in event.items()}
 
 
-def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None:
+def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_people: bool = False) -> None:
     """Set up logging for this process: our own events and those of libraries.
 
     Args:
         level: the lowest level that is written.
         stream: where to; None is stderr.
+        for_people: write short lines for a terminal in place of JSON, and of libraries only warnings and errors.
     """
     target = stream or sys.stderr
     shared: list[Any] = [
@@ -68,7 +73,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 redact,
-                structlog.processors.JSONRenderer(sort_keys=True),
+                _short_line if for_people else structlog.processors.JSONRenderer(sort_keys=True),
             ],
         )
     )
@@ -78,6 +83,16 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None
             root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
+    for library in TALKATIVE:
+        logging.getLogger(library).setLevel(logging.WARNING if for_people else logging.NOTSET)
+
+
+def _short_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+    """Render an event as `12:03:04 warning what_happened name=value`, in visible characters."""
+    facts = {name: value for name, value in sorted(event.items()) if name not in ("timestamp", "level", "logger")}
+    words = [str(event.get("timestamp", ""))[11:19], str(event.get("level", "")), str(facts.pop("event", ""))]
+    words += [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in facts.items()]
+    return visible(" ".join(words))
 
 
 def _types_and_places(exc_info: Any) -> list[dict[str, Any]]:

@@ -28,11 +28,12 @@ from service.api.traffic import Traffic
 from service.api.uploading import UploadLimits, upload_slots
 from service.api.wrong_keys import WrongKeys
 from service.audit.signing import SigningKeyUnusable, make_signing_key
-from service.datasets import deletion, fingerprints, receiving, vault, withdrawal
+from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
+from service.dependencies import Dependencies, WebRequests
 from service.disk import DiskProbe
-from service.errors import InvalidInput
+from service.errors import DatabaseUnsuitable, InvalidInput
 from service.inspection import inspect_at_start, require_clock
 from service.key_uses import KeyUses
 from service.logs import get_logger
@@ -100,6 +101,7 @@ def create_app(
         workers = _embedded(settings, factory, clock)
     else:
         workers = _elsewhere(settings, factory, clock, send or _broker(settings))
+    dependencies = Dependencies.of_one_process()
     key_uses, counts = KeyUses(factory), counts_of(settings)
     app.state.settings = settings
     app.state.factory = factory
@@ -113,6 +115,7 @@ def create_app(
         ring=workers.doorbell.ring,
         key_uses=key_uses,
         disks=DiskProbe(settings),
+        dependencies=dependencies,
         audit_trouble=events.trouble if events else lambda: "",
         wrong_keys=WrongKeys(counts),
         rates=Rates(settings.requests_per_minute, counts),
@@ -122,15 +125,16 @@ def create_app(
     webhooks = Deliveries(factory, Sender(settings.webhooks_private), clock)
     beside = [part[1] for part in (metrics, people) if part]
     app.state.parts = (*([events] if events else []), key_uses, webhooks, *workers.parts, *beside)
+    app.state.prepared = False
     app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
     for router in routers():
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
     dashboard.mount(app)
-    app.add_middleware(middleware.BodyLimit, bytes_max=settings.body_bytes_max)
+    app.add_middleware(WebRequests, dependencies=dependencies)
     if events is not None:
         app.add_middleware(Audit, writer=events)
-    app.add_middleware(middleware.Gate)
+    app.add_middleware(middleware.Gate, body_bytes_max=settings.body_bytes_max)
     app.add_middleware(middleware.CloseUnread)
     app.add_middleware(middleware.SecurityHeaders)
     if metrics or settings.access_log:
@@ -143,11 +147,8 @@ def create_app(
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     parts: tuple[_Part, ...] = app.state.parts
-    try:
-        app.state.warning = await run_sync(_prepare, service)
-    except StorageUnavailable as error:
-        get_logger(__name__).error("operator_needed", code=error.code, message=error.message)
-        raise
+    await run_sync(prepare, app)
+    app.state.prepared = False  # the next start of this application, if there is one, prepares anew
     for part in parts:
         part.start()
     try:
@@ -157,6 +158,24 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         for part in reversed(parts):
             await run_sync(part.stop)
         service.engine.dispose()
+
+
+def prepare(app: FastAPI) -> None:
+    """Prepare the data folder and the database for this process, once; the lifespan does it unless its caller has.
+
+    A caller that does it first gets the error itself, where a server would log that its application did not start.
+
+    Raises:
+        ObscuraError, OSError, SQLAlchemyError: the service cannot start.
+    """
+    if app.state.prepared:
+        return
+    try:
+        app.state.warning = _prepare(app.state.service)
+    except (StorageUnavailable, DatabaseUnsuitable) as error:
+        get_logger(__name__).error("operator_needed", code=error.code, message=error.message)
+        raise
+    app.state.prepared = True
 
 
 def _prepare(service: Service) -> str | None:
@@ -181,6 +200,8 @@ def _prepare(service: Service) -> str | None:
         restrictions.recall(settings, factory, now=service.clock())
     warning = inspect_at_start(settings, factory, now=service.clock())
     if ours:
+        with transaction(factory) as session:
+            states.check_keys(session, settings)
         with transaction(factory) as session:
             fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need
             admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())

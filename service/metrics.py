@@ -7,30 +7,34 @@ minute elsewhere, too. Nothing is told of the process (memory, processor time), 
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import h11
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import minutes_between
 from obscura.wire.words import JobState
 from service.audit import arming
 from service.audit.checkpoints import newest_checkpoint
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.disk import folders_written_to, short_of_room
 from service.ledger.stops import arming_stops
 from service.logs import get_logger
 from service.settings import Settings
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 PATH = "/metrics"
+CONNECTIONS_MAX = 50
+CONNECTION_SECONDS = 10.0  # from its opening to the last byte that the client has read
+_BLOCK_BYTES = 2**14
 
 
 class Metrics:
@@ -65,7 +69,7 @@ class Metrics:
         )
         self._database = gauge("database_up", "1 where the database answered at the last look.")
         self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", "kind", "recipe", "state")
-        self._waiting = gauge("queue_oldest_seconds", "Since the job that has waited longest was asked for.")
+        self._waiting = gauge("queue_oldest_seconds", "Age of the job that has waited longest, in whole minutes.")
         self._workers = gauge("workers_busy", "Workers that hold the lease of a running job.")
         self._overdue = gauge("jobs_lease_over", "Running jobs whose worker has not renewed its lease in time.")
         self._entries = gauge("ledger_entries_signed", "Entries of the ledger that the newest checkpoint covers.")
@@ -73,7 +77,6 @@ class Metrics:
         self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", "kind")
         self._findings = gauge("ledger_findings", "What the last verification found.", "kind")
         self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
-        self._short = gauge("disk_short", "1 where less room is left than OBSCURA_DISK_FREE_BYTES_MIN.", "folder")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answer. A status is told by its class, and seconds of routes alone that list or describe."""
@@ -99,9 +102,6 @@ class Metrics:
         except SQLAlchemyError as error:
             self._database.set(0)
             get_logger(__name__).warning("metrics_without_database", error=type(error).__name__)
-        short = short_of_room(self._settings)
-        for folder in folders_written_to(self._settings):
-            self._short.labels(folder).set(folder == short)
 
     def _look_at_jobs(self, session: Session) -> None:
         now = self._clock()
@@ -110,7 +110,7 @@ class Metrics:
         for row in session.execute(counted.group_by(Job.kind, Job.recipe, Job.state)):
             self._jobs.labels(row.kind, row.recipe, row.state.value).set(row.number)
         oldest = session.scalar(select(func.min(Job.created_at)).where(Job.state == JobState.QUEUED))
-        self._waiting.set(0 if oldest is None else max((now - oldest).total_seconds() // 60 * 60, 0))
+        self._waiting.set(0 if oldest is None else minutes_between(oldest, now).total_seconds())
         running = Job.state == JobState.RUNNING
         owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
         self._workers.set(session.scalar(owners) or 0)
@@ -133,7 +133,10 @@ def is_timed(method: str, route: str) -> bool:
 
 
 class MetricsServer:
-    """Tells them on an address of its own, where there is nothing else, in a thread.
+    """Serves the metrics, and nothing else, on an address of their own, from an event loop in a thread.
+
+    A slow client delays no other: a connection has one deadline for everything. When there are too many, the oldest of
+    those that wait for their client is closed.
 
     Args:
         address: `host:port`; port 0 takes a free one.
@@ -142,7 +145,10 @@ class MetricsServer:
     def __init__(self, metrics: Metrics, address: str) -> None:
         self._metrics, self._address = metrics, address
         self.url = ""
-        self._server: WSGIServer | None = None
+        self._listener: socket.socket | None = None
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for their client; the oldest first
 
     def start(self) -> None:
         """Listen.
@@ -151,26 +157,56 @@ class MetricsServer:
             OSError: the address cannot be listened on.
         """
         host, _, port = self._address.rpartition(":")
-        self._server = make_server(host, int(port), self._answer, handler_class=_Silent)
-        self.url = f"http://{host}:{self._server.server_port}{PATH}"
-        threading.Thread(target=self._server.serve_forever, name="obscura-metrics", daemon=True).start()
+        self._listener = socket.create_server((host, int(port)), backlog=128)
+        self.url = f"http://{host}:{self._listener.getsockname()[1]}{PATH}"
+        self._thread = threading.Thread(target=self._run, name="obscura-metrics", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """End, and give the address back."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+        if self._listener is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
 
-    def _answer(self, environment: dict[str, Any], start_response: Any) -> list[bytes]:
-        if environment["REQUEST_METHOD"] != "GET" or environment["PATH_INFO"] != PATH:
-            start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [f"There is nothing here but GET {PATH}.\n".encode()]
-        start_response("200 OK", [("Content-Type", CONTENT_TYPE_LATEST), ("Cache-Control", "no-store")])
-        return [self._metrics.tell()]
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
 
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._connected, sock=self._listener)
+        await self._stopping.wait()
+        server.close()
 
-class _Silent(WSGIRequestHandler):
-    timeout = 10  # of a connection that says nothing: there is one thread
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._waiting) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+        self._waiting[writer] = None
+        try:
+            async with asyncio.timeout(CONNECTION_SECONDS):
+                await self._answer(reader, writer)
+        except (OSError, TimeoutError, h11.ProtocolError):
+            writer.transport.abort()
+        finally:
+            self._waiting.pop(writer, None)
+            writer.close()
 
-    def log_message(self, *_: Any) -> None:
-        """Say nothing: who asks every quarter of a minute would fill the log."""
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = h11.Connection(h11.SERVER)
+        while (request := connection.next_event()) is h11.NEED_DATA:
+            connection.receive_data(await reader.read(_BLOCK_BYTES))
+        if not isinstance(request, h11.Request):
+            return
+        status, kind, body = 404, "text/plain", f"There is nothing here but GET {PATH}.\n".encode()
+        if request.method == b"GET" and request.target.partition(b"?")[0] == PATH.encode():
+            del self._waiting[writer]  # now it waits for us
+            status, kind, body = 200, CONTENT_TYPE_LATEST, await asyncio.to_thread(self._metrics.tell)
+            self._waiting[writer] = None
+        headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
+        answer = h11.Response(status_code=status, headers=list((headers | {"Cache-Control": "no-store"}).items()))
+        writer.write(connection.send(answer) or b"")
+        writer.write((connection.send(h11.Data(data=body)) or b"") if request.method != b"HEAD" else b"")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()  # the client has read it

@@ -27,7 +27,7 @@ def create(session: Session, *, name: str, now: datetime) -> Project:
         InvalidInput: a bad name.
         Conflict: the name is taken, or there are as many projects as are kept.
     """
-    require_name(name, "A project's name")
+    name = require_name(name, "A project's name")
     if (session.scalar(select(func.count()).select_from(Project)) or 0) >= PROJECTS_MAX:
         raise Conflict(f"There are {PROJECTS_MAX} projects, which is as many as are kept.")
     project = Project(id=new_id("prj"), name=name, created_at=now)
@@ -44,7 +44,7 @@ def rename(session: Session, project_id: str, *, name: str) -> Project:
         NotFound: no such project.
         Conflict: the name is taken.
     """
-    require_name(name, "A project's name")
+    name = require_name(name, "A project's name")
     project = find(session, Project, project_id, lock=True)
     project.name = name
     record(session, Act.PROJECT_RENAMED, project.id, project_id=project.id)
@@ -66,6 +66,12 @@ def choose(session: Session, wished: str | None = None) -> str:
     if len(seen) != 1:
         raise InvalidInput("There are several projects here: name the one that this belongs to, or use a key of it.")
     return seen[0]
+
+
+def count_hidden(session: Session) -> int:
+    """Return the number of projects whose content is hidden from admins of the installation: none if there is one."""
+    count = session.scalar(select(func.count()).select_from(Project)) or 0
+    return count if count > 1 else 0
 
 
 def _named(session: Session, project: Project) -> Project:

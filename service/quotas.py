@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, extract, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, delete, extract, func, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import UNFINISHED, DatasetState, JobState
 from service.access import find
-from service.db.dataset_tables import Dataset
+from service.db.dataset_tables import Dataset, KnownUploads
 from service.db.job_tables import Job, Release, Sample
 from service.db.project_tables import Project
 from service.errors import InvalidInput, ObscuraError
@@ -29,6 +29,7 @@ SHOWN_BYTES = 100_000_000  # bytes are told as a multiple of these, rounded up
 Jobs = TypeVar("Jobs", bound=Select[*tuple[Any, ...]])
 _LIMITS = {"disk_bytes_max": "disk", "jobs_max": "jobs", "worker_hours_max": "worker hours"}
 _KEPT = tuple(state for state in DatasetState if state not in (DatasetState.FAILED, DatasetState.DELETED))
+_KNOWN_OF_PROJECT = 5  # times as many uploads of known images as a key
 _DRAWN = (*UNFINISHED, JobState.SUCCEEDED)
 
 
@@ -221,3 +222,44 @@ def _minutes_on_sqlite(begin: ColumnElement[Any], end: ColumnElement[Any]) -> Co
 def _minutes_on_postgresql(begin: ColumnElement[Any], end: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return the minutes between the minutes of two times."""
     return extract("epoch", func.date_trunc("minute", end) - func.date_trunc("minute", begin)) / 60
+
+
+def require_known_uploads(session: Session, project_id: str, key_id: str, most: int, *, now: datetime) -> None:
+    """Raise if a key, or all keys in a project, have learned too often today whether images are known.
+
+    Whoever uploads a guess learns from the answer whether its image is in another account. Call it before anything is
+    looked up, so that the error depends on earlier answers alone.
+
+    Args:
+        most: such answers to a key per day; its project gets more, and whoever makes new keys does not.
+
+    Raises:
+        QuotaExceeded: names the limit.
+    """
+    total = select(func.coalesce(func.sum(KnownUploads.count), 0)).where(KnownUploads.day == _day(now))
+    for whose, most_each, counted in (
+        ("This key", most, KnownUploads.key_id == key_id),
+        ("This project", most * _KNOWN_OF_PROJECT, KnownUploads.project_id == project_id),
+    ):
+        if session.scalars(total.where(counted)).one() >= most_each:
+            raise QuotaExceeded(
+                f"{whose} has sent {most_each} uploads today that hold images or subjects of other accounts, the most "
+                "per day. Upload again after midnight UTC, or ask the operator to raise known_uploads_per_day.",
+                quota="known_uploads",
+                uploads_max=most_each,
+            )
+
+
+def count_known_upload(session: Session, project_id: str, key_id: str, *, now: datetime) -> None:
+    """Count an upload whose answer reveals that its images or subjects are known."""
+    session.execute(delete(KnownUploads).where(KnownUploads.day < _day(now - timedelta(days=1))))
+    row = session.get(KnownUploads, (project_id, key_id, _day(now)), with_for_update=True)
+    if row is None:
+        session.add(KnownUploads(project_id=project_id, key_id=key_id, day=_day(now), count=1))
+    else:
+        row.count += 1
+    session.flush()
+
+
+def _day(moment: datetime) -> str:
+    return moment.astimezone(UTC).date().isoformat()

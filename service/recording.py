@@ -53,9 +53,12 @@ class Act(enum.StrEnum):
     QUOTA_SET = "quota set"
     RELEASE_SHARED = "release shared"
     RELEASE_UNSHARED = "release unshared"
+    UPLOAD_JOINED = "upload joined"
+    UPLOAD_KNOWN = "upload of known images refused"
     ASKED = "decision asked for"
     APPROVED = "decision approved"
     DECLINED = "decision declined"
+    CLOCK_ACCEPTED = "clock accepted"
 
 
 class AuditLogUnavailable(ObscuraError):
@@ -147,7 +150,7 @@ def record(session: Session, act: Act, object_id: str, *, project_id: str | None
     """Have an act written at the end of its transaction, where there is an audit log.
 
     Args:
-        object_id: of the key, admin, person, project, release or request.
+        object_id: of the key, admin, person, project, release, dataset or request.
         project_id: that the act concerns; None for the installation.
     """
     if LAST in session.info:

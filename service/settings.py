@@ -96,6 +96,11 @@ class Settings(BaseSettings):
     requests_per_minute: int = Field(
         default=6000, ge=0, description="of a key, and of an address without one, from other machines; 0: no limit"
     )
+    known_uploads_per_day: int = Field(
+        default=20,
+        ge=1,
+        description="of a key whose answer reveals known images or subjects; of a project, 5 times as many",
+    )
     upload_bytes_max: int = Field(default=2 * 1024**3, ge=1)
     decoded_bytes_max: int = Field(default=8 * 1024**3, ge=1)
     images_max: int = Field(default=2_000_000, ge=1)

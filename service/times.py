@@ -25,7 +25,21 @@ CLOCK_EARLIEST = datetime(2025, 1, 1, tzinfo=UTC)
 CLOCK_LATEST = datetime(2050, 1, 1, tzinfo=UTC)
 CLOCK_BEHIND_MAX = timedelta(days=1)  # clocks of several machines differ, and summer time is not asked for
 CLOCK_DRIFT_MAX = timedelta(minutes=1)
+ACCEPT_CLOCK = "obscura ledger accept-clock"
 SETTLED = timedelta(days=1)  # for which a clock has gone on as it should, where what is old is removed by it
+
+
+def _uptime_seconds() -> float:
+    """Return seconds on a clock that nobody can set; where the system has one, it goes on while a machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+_STARTED = time.time(), _uptime_seconds()  # of this process; processes that are forked off it share it
+
+
+def clock_moved() -> timedelta:
+    """Return by how much this machine's clock was set, ahead or back, while this process ran."""
+    return timedelta(seconds=(time.time() - _STARTED[0]) - (_uptime_seconds() - _STARTED[1]))
 
 
 def to_the_hour(moment: datetime) -> datetime:
@@ -45,8 +59,16 @@ def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
     """
     if not CLOCK_EARLIEST <= now < CLOCK_LATEST:
         return f"it shows a time before {CLOCK_EARLIEST.year} or after {CLOCK_LATEST.year - 1}"
+    moved = clock_moved()
+    if abs(moved) > CLOCK_BEHIND_MAX:
+        days, way = abs(moved) / timedelta(days=1), "ahead" if moved > timedelta(0) else "back"
+        return f"it was set {days:.1f} days {way} while this process ran; if that is right, restart the process"
     if newest is not None and now < newest - CLOCK_BEHIND_MAX:
-        return "it is more than a day behind the newest entry of the ledger"
+        return (
+            f"it shows {now:%Y-%m-%d %H:%M} UTC, and is more than a day behind the newest entry of the ledger, of "
+            f"{newest:%Y-%m-%d %H:%M}. If it is right, and was ahead when that entry was written, run "
+            f"`{ACCEPT_CLOCK}`"
+        )
     return None
 
 

@@ -44,6 +44,14 @@ APPEND_ONLY = ("entries", "checkpoints", "audit_events", "audit_removals")
 compile_once()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the record of uploads out of the home folder of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect without looking for garbage, and never look through what was collected: every full look would cost half

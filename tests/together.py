@@ -24,6 +24,22 @@ def at_once(*acts: Callable[[], Any]) -> list[Any]:
         return list(pool.map(run, acts, timeout=2 * PATIENCE_SECONDS))
 
 
+def ready(client: Any) -> dict[str, Any]:
+    """Wait until a service can serve, and return what its readiness says; a busy machine makes it say 503 first.
+
+    Args:
+        client: Of httpx, or FastAPI's.
+    """
+    answers: list[Any] = []
+
+    def is_ready() -> bool:
+        answers.append(client.get("/v1/health/ready"))
+        return bool(answers[-1].status_code == 200)
+
+    wait_until(is_ready, "the service did not become ready", seconds=4 * PATIENCE_SECONDS)
+    return dict(answers[-1].json())
+
+
 def wait_until(
     condition: Callable[[], Any], why: str = "it did not happen", *, seconds: float = PATIENCE_SECONDS
 ) -> None:

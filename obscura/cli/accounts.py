@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from obscura.cli.connection import Json, Project, add_decision, add_list, connected, resolve_account, resolve_project
+from obscura.cli.jobs import confirm
 from obscura.client import Client
-from obscura.wire.budgets import Unit
+from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
 
 accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy budget each.")
 limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher one, which a second admin approves.")
@@ -32,16 +33,34 @@ def create_account(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Of the population, for people.")],
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget.")],
-    delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1/n for every dataset of the account.")],
+    delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1 / (10 x number of images).")],
     unit: Annotated[Unit, typer.Option(help="Whose presence is hidden: one record, or all records of a subject.")],
     owner: Annotated[str, typer.Option(help="Who is asked for more.")] = "admin",
     project: Project = None,
+    accept_large_delta: Annotated[
+        bool, typer.Option("--accept-large-delta", help=f"Accept a delta above {DELTA_USUAL_MOST:g}.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Open an account. The budget never refreshes by itself."""
     with connected(context, as_json) as (client, output):
-        of = resolve_project(client, project)
-        made = client.create_account(name=name, owner=owner, epsilon=epsilon, delta=delta, unit=unit, project_id=of)
+        if DELTA_USUAL_MOST < delta <= DELTA_MOST and not accept_large_delta:
+            confirm(
+                f"Delta {delta:g} is large: the guarantee may fail with this probability, 1 in {1 / delta:,.0f}, and "
+                "the account keeps it forever. Choose at most 1 / (10 x number of images). Accept it?",
+                "No account was opened.",
+                flag="--accept-large-delta",
+            )
+            accept_large_delta = True
+        made = client.create_account(
+            name=name,
+            owner=owner,
+            epsilon=epsilon,
+            delta=delta,
+            unit=unit,
+            project_id=resolve_project(client, project),
+            accept_large_delta=accept_large_delta,
+        )
         output.record(made, "account")
 
 

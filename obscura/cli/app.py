@@ -29,7 +29,7 @@ from obscura.cli import (
 )
 from obscura.cli.connection import Target
 from obscura.cli.console import reporting
-from obscura.cli.server_side import Commands, server_side
+from obscura.cli.server_side import COMMANDS, Commands, server_side
 from obscura.extras import extras
 
 app = typer.Typer(
@@ -91,7 +91,15 @@ def choose_target(
     ] = False,
 ) -> None:
     """Find the service."""
-    context.obj = Target(url, token, data_dir, profile)
+    # By name, because newer versions of typer contain a click of their own.
+    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in ("url", "profile", "data_dir")}
+    ignored = [name for name in ("profile", "url") if sources[name] == "COMMANDLINE"]
+    if context.invoked_subcommand in COMMANDS and ignored:
+        raise typer.BadParameter(
+            f"`obscura {context.invoked_subcommand}` works on a service of this machine: give --data-dir in place of "
+            f"--{ignored[0]}."
+        )
+    context.obj = Target(url, token, data_dir, profile, names_folder=sources["data_dir"] != "DEFAULT")
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,63 +15,98 @@ import typer
 from pydantic import BaseModel
 
 from obscura.cli.console import CliError, Exit, Output, reporting
-from obscura.cli.hints import is_here
-from obscura.cli.profiles import DEFAULT, read_profiles
+from obscura.cli.profiles import DEFAULT, Profile, read_profiles
 from obscura.client import Client
-from obscura.occupant import address_of, admin_key_path
+from obscura.client.local_service import START_SECONDS_MAX
+from obscura.client.transport import is_here
+from obscura.occupant import address_of, admin_key_path, is_occupied, is_own, read_admin_key
+
+Say = Callable[[str], None]
 
 
-def _address_here(folder: Path) -> str:
-    """The address that a service on this machine has written down; else the default."""
-    host, port = os.environ.get("OBSCURA_HOST", "127.0.0.1"), os.environ.get("OBSCURA_PORT", "8420")
-    return address_of(folder) or f"http://{host}:{port}"
+def _address_here(folder: Path, say: Say) -> str:
+    """Return the address of the service on a data folder, and wait for it while it starts.
+
+    Raises:
+        CliError: No service runs there, and the environment names no address.
+    """
+    deadline = None
+    while (url := address_of(folder)) is None and is_occupied(folder):
+        if deadline is None:
+            say(f"The service on {folder} is starting. Waiting for it.")
+            deadline = time.monotonic() + START_SECONDS_MAX
+        if time.monotonic() > deadline:
+            raise CliError(f"The service on {folder} is still starting after {START_SECONDS_MAX / 60:.0f} minutes.")
+        time.sleep(0.2)
+    if url is not None:
+        return url
+    host, port = os.environ.get("OBSCURA_HOST"), os.environ.get("OBSCURA_PORT")
+    if host is None and port is None and admin_key_path(folder).exists():  # the key must not go to another service
+        raise CliError(f"No service runs on {folder}. To start it: obscura --data-dir {folder} up")
+    return f"http://{host or '127.0.0.1'}:{port or '8420'}"
 
 
-def _first_key(path: Path) -> str:
-    """The first admin key of a service on this machine.
+def _first_key(folder: Path) -> str:
+    """Return the first admin key of a service on this machine.
 
     Raises:
         CliError: No such key can be read.
     """
     try:
-        return path.read_text("ascii").strip()
+        return read_admin_key(folder)
     except OSError:
         raise CliError(
-            f"No API key: OBSCURA_TOKEN is not set, and {path} cannot be read. To start a service here: obscura "
-            "up. To use one elsewhere: obscura login URL",
+            f"No API key: OBSCURA_TOKEN is not set, and {admin_key_path(folder)} cannot be read. To start a service "
+            "here: obscura up. To use one elsewhere: obscura login URL",
             Exit.AUTH,
         ) from None
 
 
-def address(target: Target) -> tuple[str, str]:
-    """The address and the key that a command uses.
+def address(target: Target, say: Say) -> tuple[str, str]:
+    """Return the address and the key that a command uses, and say which service that is unless it is obvious.
 
-    What is given on the command line or in the environment comes first, then the profile that is named, then a service
-    on this machine, then the default profile. A key goes only where it belongs: that of a profile to its address, and
-    that of a service on this machine nowhere else.
+    The command line and the environment come first, then the named profile, then a service on this machine whose data
+    folder belongs to the caller, then the default profile. A key goes only to its own service.
 
     Raises:
         CliError: There is no such profile, or no key for the address.
+        NotOwned: The named data folder belongs to another user.
     """
-    kept = read_profiles()
+    profiles = read_profiles()
     chosen = None
     if target.profile is not None:
-        chosen = kept.get(target.profile)
+        chosen = profiles.get(target.profile)
         if chosen is None:
             make = f"obscura login URL --profile {target.profile}"
             raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
     elif target.url is not None:
-        chosen = next((profile for profile in kept.values() if profile.url == target.url.rstrip("/")), None)
-    elif not admin_key_path(target.folder).exists():
-        chosen = kept.get(DEFAULT)
-    url = target.url or (chosen.url if chosen else _address_here(target.folder))
+        chosen = next((profile for profile in profiles.values() if profile.url == target.url.rstrip("/")), None)
+    else:
+        chosen = _implied(target, profiles.get(DEFAULT), say)
+    url = target.url or (chosen.url if chosen else _address_here(target.folder, say))
     if target.token:
         return url, target.token
     if chosen is not None and chosen.url == url.rstrip("/"):
         return url, chosen.token
     if not is_here(url):
         raise CliError(f"There is no key for {url}. To give one: obscura login {url}", Exit.AUTH)
-    return url, _first_key(admin_key_path(target.folder))
+    return url, _first_key(target.folder)
+
+
+def _implied(target: Target, default: Profile | None, say: Say) -> Profile | None:
+    """Return the default profile, or None for the service on the data folder, where neither is named."""
+    folder = target.data_dir
+    if target.is_foreign:
+        if default is not None:
+            say(f"Using profile {DEFAULT!r} ({default.url}): {folder} belongs to another user.")
+        return default
+    if admin_key_path(folder).exists():
+        if default is not None and not target.names_folder:
+            say(f"Using the service on {folder}. For {default.url}, add --profile {DEFAULT}.")
+        return None
+    if default is not None and target.names_folder:
+        say(f"Using profile {DEFAULT!r} ({default.url}): {folder} contains no admin key.")
+    return default
 
 
 def resolve_account(client: Client, name_or_id: str) -> str:
@@ -92,7 +128,7 @@ Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to 
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 Datasets = Annotated[
     list[str],
-    typer.Argument(metavar="DATASET...", help="Names or ids; several are read together, and each account pays."),
+    typer.Argument(metavar="DATASET...", help="Name or id of one dataset; several are rejected."),
 ]
 Project = Annotated[
     str | None, typer.Option("--project", help="Name or id of the department. Left out where there is one project.")
@@ -125,15 +161,45 @@ class Target:
 
     url: str | None
     token: str | None
-    folder: Path
+    data_dir: Path
     profile: str | None = None
+    names_folder: bool = True  # False for the default, which another user may have created in the current folder
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the data folder was not named and belongs to another user."""
+        return not self.names_folder and self.data_dir.exists() and not is_own(self.data_dir)
+
+    @property
+    def folder(self) -> Path:
+        """The data folder of a service on this machine.
+
+        Raises:
+            CliError: It was not named and belongs to another user.
+        """
+        if self.is_foreign:
+            raise CliError(
+                f"{self.data_dir} belongs to another user, so its service is not used. To use one elsewhere: obscura "
+                "login URL. To start your own: obscura --data-dir FOLDER up",
+                Exit.AUTH,
+            )
+        return self.data_dir
+
+
+@contextmanager
+def connection(target: Target, output: Output) -> Iterator[Client]:
+    """Open the connection to a service, and say if it goes through a proxy."""
+    with Client(*address(target, output.notice)) as client:
+        if client.transport.proxy is not None:
+            output.notice(f"Connecting to {client.transport.route}.")
+        yield client
 
 
 @contextmanager
 def connected(context: typer.Context, as_json: bool) -> Iterator[tuple[Client, Output]]:
     """Open the connection for one command and turn its errors into exit codes."""
     target: Target = context.obj
-    with reporting(as_json) as output, Client(*address(target)) as client:
+    with reporting(as_json) as output, connection(target, output) as client:
         yield client, output
 
 

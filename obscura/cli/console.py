@@ -11,9 +11,8 @@ from typing import Any
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from obscura.cli.hints import next_command
 from obscura.client import (
@@ -28,7 +27,8 @@ from obscura.client import (
     PackingError,
     RequestError,
 )
-from obscura.wire.wording import show_number
+from obscura.client.progress import TerminalConsole
+from obscura.wire.wording import show_number, visible
 
 UNBOUNDED = 10_000  # characters: a table that does not go to a terminal is as wide as it is
 
@@ -63,12 +63,12 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         terminal = sys.stdout.isatty()
-        self._out = Console(soft_wrap=True, width=None if terminal else UNBOUNDED)
-        self.err = Console(stderr=True, soft_wrap=True)
+        self._out = TerminalConsole(soft_wrap=True, width=None if terminal else UNBOUNDED)
+        self.err = TerminalConsole(stderr=True, soft_wrap=True)
 
     def notice(self, text: str) -> None:
         """Tell a person something; never on stdout."""
-        self.err.print(escape(text), highlight=False)
+        self.err.print(visible(text, lines=True))
 
     def record(self, record: BaseModel | dict[str, Any], title: str) -> None:
         """Show one result."""
@@ -76,9 +76,9 @@ class Output:
         if self.as_json:
             self._json(values)
             return
-        table = Table(title=escape(title), show_header=False, title_justify="left")
+        table = Table(title=Text(visible(title)), show_header=False, title_justify="left")
         for name, value in values.items():
-            table.add_row(escape(name), escape(_cell(value)))
+            table.add_row(visible(name), visible(_cell(value)))
         self._out.print(table)
 
     def rows(self, records: Sequence[BaseModel | dict[str, Any]], columns: Sequence[str], title: str) -> None:
@@ -106,10 +106,12 @@ class Output:
     def text(self, text: str) -> None:
         """Show a line of result; not in JSON mode."""
         if not self.as_json:
-            self._out.print(escape(text), highlight=False)
+            self._out.print(visible(text, lines=True))
 
     def _json(self, value: Any) -> None:
-        self._out.print_json(json.dumps(value)) if self._out.is_terminal else typer.echo(json.dumps(value, indent=2))
+        self._out.print_json(json.dumps(value), ensure_ascii=True) if self._out.is_terminal else typer.echo(
+            json.dumps(value, indent=2)
+        )
 
     def failure(self, error: Exception) -> Exit:
         """Report an error and return the exit code of its class."""
@@ -125,7 +127,8 @@ class Output:
             self._json({"error": document})
         said, following = str(error), next_command(error)
         said = f"{said.rstrip('.')}. {following}" if following else said
-        self.err.print(f"[bold red]error:[/] {escape(said)}", highlight=False)
+        line = visible(said, lines=not isinstance(error, ApiError | JobFailed))  # a server cannot add lines of its own
+        self.err.print(Text.assemble(("error:", "bold red"), " ", line))
         return code
 
 
@@ -160,11 +163,11 @@ def reporting(as_json: bool) -> Iterator[Output]:
 
 
 def _table(title: str, columns: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=Text(visible(title)), title_justify="left")
     for heading, _ in columns:
-        table.add_column(heading, no_wrap=True)
+        table.add_column(visible(heading), no_wrap=True)
     for value in values:
-        table.add_row(*(escape(_cell(_at(value, path))) for _, path in columns))
+        table.add_row(*(visible(_cell(_at(value, path))) for _, path in columns))
     return table
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import typer
 
-from obscura.cli.connection import Json, Target, address
-from obscura.cli.console import CliError, reporting
+from obscura.cli.connection import Json, Target, connection
+from obscura.cli.console import CliError, Output, reporting
 from obscura.cli.server_side import Finding, server_side
-from obscura.client import ApiError, AuthError, Client, ObscuraClientError
+from obscura.client import ApiError, AuthError, ConnectionFailed, ObscuraClientError
 from obscura.extras import SERVER, WORKER, packages_of_parts
 
 DISK_BYTES_MIN = 2 * 2**30
+SLOW_SECONDS_MAX = 30.0
 
 
 def doctor(context: typer.Context, as_json: Json = False) -> None:
@@ -25,8 +26,8 @@ def doctor(context: typer.Context, as_json: Json = False) -> None:
     target: Target = context.obj
     with reporting(as_json) as output:
         beside = server_side()
-        kept = [] if beside is None else beside.look_around(target.folder)
-        found = [_python(), *_packages(), _service(target), *kept, _disk(target.folder)]
+        kept = [] if beside is None else beside.look_around(target.data_dir)
+        found = [_python(), *_packages(), _service(target, output), *kept, _disk(target.data_dir)]
         if as_json:
             output.rows([asdict(finding) for finding in found], (), "doctor")
         for finding in found:
@@ -59,14 +60,16 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _service(target: Target) -> Finding:
+def _service(target: Target, output: Output) -> Finding:
     """Whether the service that commands would talk to answers, takes the key, and may train."""
     try:
-        url, token = address(target)
-        with Client(url, token) as client:
-            health = client.health()
-            if health is None:
-                return Finding("service", "bad", f"none answers at {url}: obscura up")
+        with connection(target, output) as client:
+            url = client.transport.route
+            try:
+                health = client.wait_ready(SLOW_SECONDS_MAX)
+            except ConnectionFailed as error:
+                absent = f"none answers at {url}: obscura up"
+                return Finding("service", "bad", absent if error.refused else f"{url} is too slow: {error}")
             try:
                 next(iter(client.accounts()), None)
             except AuthError as error:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from obscura.client import ApiError, AuthError, BudgetError, ConnectionFailed, NotFoundError
+from obscura.client.transport import is_here
 
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 LISTED = ("account", "dataset", "job", "release", "sweep")
 
 
@@ -26,8 +24,3 @@ def next_command(error: Exception) -> str:
     if isinstance(error, ApiError) and "parameter" in error.numbers:
         return "To see what can be chosen: obscura recipes"
     return ""
-
-
-def is_here(url: str) -> bool:
-    """Whether an address is one of this machine alone."""
-    return urlsplit(url).hostname in LOOPBACK_HOSTS

@@ -29,7 +29,7 @@ from obscura.cli.console import CliError, Exit, Output
 from obscura.client import Client, Job
 from obscura.client.progress import job_progress, show_cost
 from obscura.wire.job_schemas import PlanRecord
-from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
+from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent, visible
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 COLUMNS = (
@@ -88,7 +88,7 @@ def train(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Train a generator under differential privacy. Its price is held at once, on the account of every dataset.
+    """Train a generator under differential privacy. Its price is held at once, on the account of its dataset.
 
     The release can be downloaded as soon as the training ends; --evaluate measures it afterwards, in a job of its own.
     """
@@ -162,15 +162,15 @@ def price_of_nothing(job: Job, *, discard: bool) -> str | None:
     return f"This job has cost {cost}, for good, and has nothing yet that could be published. Cancel it all the same?"
 
 
-def confirm(question: str, otherwise: str = "Nothing was cancelled.") -> None:
+def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str = "--yes") -> None:
     """Go on if the person at the terminal says yes.
 
     Raises:
         CliError: They do not, or there is nobody to ask.
     """
     if not somebody_there():
-        raise CliError(f"{question} Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
-    if not typer.confirm(question, err=True):
+        raise CliError(f"{question} Nobody is here to answer: repeat the command with {flag}.", Exit.USAGE)
+    if not typer.confirm(visible(question, lines=True), err=True):
         raise CliError(otherwise)
 
 

@@ -16,9 +16,8 @@ from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import PICTURE, TRY_FIRST, follow, try_first
 from obscura.cli.server_side import needed_to_count
 from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
-from obscura.client.client import RECIPE
 from obscura.client.datasets import default_name
-from obscura.client.one_step import account_for, open_account
+from obscura.client.one_step import RECIPE, account_for, open_account
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Package
 from obscura.wire.budgets import UNIT_WORDS
@@ -165,7 +164,7 @@ class Onboarding:
     def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
         """Show what the training would make of public images; where that fails, go on without."""
         command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} {TRY_FIRST}"
-        self.say("Trying it on public images, which costs nothing", command)
+        self.say("Trying it on public images, which costs no budget and takes minutes", command)
         wish = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
         try:
             try_first(self.output, self.client, PICTURE, dataset.id, **wish)

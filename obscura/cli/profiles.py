@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from obscura.cli.console import CliError, Exit, reporting
 from obscura.client import AuthError, Client
+from obscura.occupant import is_own
 from obscura.private_files import make_private, replace_file
 
 DEFAULT = "default"
@@ -27,7 +28,9 @@ class Profile(BaseModel):
 
 
 _PROFILES = TypeAdapter(dict[str, Profile])
-Name = Annotated[str, typer.Option("--profile", help="Under which name; `obscura --profile NAME` uses it.")]
+Name = Annotated[
+    str | None, typer.Option("--profile", help="Name of the profile, also before the command; `default` by default.")
+]
 
 
 def profiles_path() -> Path:
@@ -39,10 +42,12 @@ def read_profiles() -> dict[str, Profile]:
     """What is kept, by name.
 
     Raises:
-        CliError: The file is damaged.
+        CliError: The file is damaged, or belongs to another user.
     """
     path = profiles_path()
     try:
+        if not is_own(path):
+            raise CliError(f"{path} belongs to another user, so it is not used. Remove it, or correct its owner.")
         make_private(path)
         return _PROFILES.validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -61,18 +66,22 @@ def write_profiles(profiles: dict[str, Profile]) -> Path:
 
 
 def login(
+    context: typer.Context,
     url: Annotated[str, typer.Argument(help="Address of the service, for example https://obscura.example.org.")],
-    profile: Name = DEFAULT,
+    profile: Name = None,
 ) -> None:
     """Keep the address of a service and a key of it, so that commands need neither.
 
     The key is asked for, or read from standard input: obscura login URL < key.txt
     """
+    profile = profile or context.obj.profile or DEFAULT
     with reporting(as_json=False) as output:
         token = typer.prompt("API key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
         if not url.startswith(("http://", "https://")):
             raise CliError(f"An address begins with https://: obscura login https://{url}", Exit.USAGE)
         with Client(url, token.strip()) as client:
+            if client.transport.proxy is not None:
+                output.notice(f"Connecting to {client.transport.route}.")
             try:
                 next(iter(client.accounts()), None)
             except AuthError as error:
@@ -82,8 +91,9 @@ def login(
         output.notice(f"Kept in {path}, which you alone can read. Commands use it{_when(profile)}.")
 
 
-def logout(profile: Name = DEFAULT) -> None:
+def logout(context: typer.Context, profile: Name = None) -> None:
     """Forget an address and its key. The key itself stays valid: an admin revokes it."""
+    profile = profile or context.obj.profile or DEFAULT
     with reporting(as_json=False) as output:
         kept = read_profiles()
         if profile not in kept:

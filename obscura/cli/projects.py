@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, add_list, connected
+from obscura.cli.connection import Json, Yes, add_list, connected
 from obscura.cli.console import CliError, Exit
+from obscura.cli.jobs import confirm
 from obscura.client import Client
 
 projects = typer.Typer(no_args_is_help=True, help="Departments that do not see each other (admins only).")
@@ -20,9 +22,20 @@ NONE = "none"
 
 
 @projects.command("create")
-def create_project(context: typer.Context, name: Name, as_json: Json = False) -> None:
-    """Create a project. Accounts and keys are made in it by naming it: --project NAME."""
+def create_project(context: typer.Context, name: Name, yes: Yes = False, as_json: Json = False) -> None:
+    """Create a project. Accounts and keys are made in it by naming it: --project NAME.
+
+    The second project hides the datasets, jobs and releases of every project from keys without a project.
+    """
     with connected(context, as_json) as (client, output):
+        existing = list(islice(client.projects(), 2))
+        if len(existing) == 1 and not yes:
+            confirm(
+                "With a second project, datasets, jobs and releases are visible only with a key of their project. Your "
+                f"key has none: to see those of today, create one with: obscura keys create NAME --role owner "
+                f"--project {existing[0].id}. Nothing is deleted. Create the project?",
+                "No project was created.",
+            )
         output.record(client.create_project(name=name), "project")
 
 

@@ -13,13 +13,13 @@ from typing import Annotated, Unpack
 
 import typer
 
-from obscura.cli.connection import ClassShares, Target, Yes, address
+from obscura.cli.connection import ClassShares, Target, Yes, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
-from obscura.cli.jobs import confirm, somebody_there
+from obscura.cli.jobs import TRY_FIRST, confirm, somebody_there
 from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, in_bounds, quoted
 from obscura.cli.server_side import needed_to_count
 from obscura.cli.wishes import in_flags, with_wishes
-from obscura.client import Account, Client
+from obscura.client import Account, Client, ConnectionFailed
 from obscura.client.contents import require_room
 from obscura.client.datasets import require_statements
 from obscura.client.local_service import LocalService
@@ -51,14 +51,17 @@ def quickstart(
         ),
     ] = None,
     class_shares: ClassShares = None,
+    preview: Annotated[
+        bool, typer.Option(TRY_FIRST, help="Try the training on public images first, which takes minutes.")
+    ] = False,
     yes: Yes = False,
     **wishes: Unpack[Wishes],
 ) -> None:
     """From a folder of pictures to private synthetic ones: prepare, open an account, plan, train and download.
 
-    Says what it does, each step with the command that does it by itself, and asks before anything is sent. What becomes
-    public is stated before the pictures are looked at. With --yes and no --at-most they are counted, with noise that
-    their account pays for. Where no service runs on this machine, one runs for as long as this command does.
+    Says what it does, each step with the command that does it by itself, and asks once before any image is uploaded.
+    What becomes public is stated before the pictures are looked at. With --yes and no --at-most they are counted, with
+    noise that their account pays for. Where no service runs on this machine, one runs for as long as this command does.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:
@@ -79,7 +82,7 @@ def quickstart(
         if at_most is not None:
             package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
-        client = stack.enter_context(_named(target) if elsewhere else _here(target, output))
+        client = stack.enter_context(_named(target, output) if elsewhere else _here(target, output))
         beside = "" if elsewhere else "obscura up, and beside it: "
         options = {} if class_shares is None else {"class_shares": class_shares}
         walk = Onboarding(client, output, folder, package, in_flags(wishes), beside=beside, options=options)
@@ -89,16 +92,18 @@ def quickstart(
             epsilon = _left_of(account, epsilon)
 
         def agree() -> None:
-            if not yes:
-                confirm("Declare this, for ever?", "Nothing was declared or sent.")
+            if elsewhere and not yes:  # what is declared leaves this machine
+                question = f"Declare this forever, upload the images and train? Training spends epsilon {epsilon:g}."
+                confirm(question, "Nothing was declared or uploaded.")
 
         dataset = walk.declare(account, at_most, subjects_at_most, agree)
         try:
             walk.plan(dataset, account, epsilon)
-            if not yes:
+            if preview:
                 walk.try_on_public(dataset, epsilon)
-                said_no = "Nothing was sent, and nothing spent."
-                confirm("Send the pictures and train? What is spent stays spent.", said_no)
+            if not yes and (preview or not elsewhere):
+                declined = "Nothing was uploaded or spent."
+                confirm("Upload the images and train? What is spent stays spent.", declined)
         except BaseException:
             dataset.delete()
             raise
@@ -131,12 +136,16 @@ def _left_of(account: Account, epsilon: float) -> float:
 
 
 @contextmanager
-def _named(target: Target) -> Iterator[Client]:
-    """The service that was named."""
-    url, token = address(target)
-    with Client(url, token) as client:
-        if not client.ready():
-            raise CliError(f"No service answers at {url}. To run one here, leave --url and --profile out.")
+def _named(target: Target, output: Output) -> Iterator[Client]:
+    """Connect to the service that was named, and wait for it if it is slow."""
+    with connection(target, output) as client:
+        try:
+            client.wait_ready(on_wait=lambda why: output.notice(f"The service is slow. Waiting for it. ({why})"))
+        except ConnectionFailed as error:
+            raise CliError(
+                f"No service answers at {client.transport.base_url} ({error}). To run one here, leave --url and "
+                "--profile out."
+            ) from error
         yield client
 
 
@@ -146,4 +155,6 @@ def _here(target: Target, output: Output) -> Iterator[Client]:
     with LocalService(target.folder) as service, Client(service.url, service.token) as client:
         if service.process is not None:
             output.notice(f"\nRunning a service on {target.folder} for the time of this command:\n  $ obscura up")
+        else:
+            output.notice(f"Using the service on {target.folder}, {service.url}.")
         yield client

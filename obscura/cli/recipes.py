@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, Target, address
+from obscura.cli.connection import Json, Target, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.server_side import server_side
-from obscura.client import Client, ConnectionFailed
+from obscura.client import ConnectionFailed
 from obscura.wire.recipe_schemas import RecipeRecord
 from obscura.wire.wording import values_in_words
 
@@ -42,7 +42,7 @@ def _ask(target: Target, output: Output) -> list[RecipeRecord]:
         ConnectionFailed: the service that was named does not answer.
     """
     try:
-        with Client(*address(target)) as client:
+        with connection(target, output) as client:
             return client.recipes()
     except (CliError, ConnectionFailed):
         if target.url is not None or target.profile is not None or (beside := server_side()) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -146,6 +147,10 @@ def evaluate(
     with connected(context, as_json) as (client, output):
         dataset_id = resolve_dataset(client, on)
         asked = client.release(release_id).evaluate(dataset_id, samples=samples, seed=seed, idempotency_key=key)
+        if asked.samples is not None:
+            output.notice(f"It generates {asked.samples:,} images and trains classifiers on them, which takes minutes.")
+        if not wait:
+            output.notice(f"To see the time left: obscura jobs watch {asked.job_id}")
         if wait:
             follow(output, asked.job())
             asked = asked.refresh()
@@ -207,7 +212,7 @@ def download(
             unpacked = drawn.to_parquet(out) if drawn.format == "parquet" else drawn.to_imagefolder(out)
             output.record({"path": str(unpacked), **drawn.model_dump(mode="json")}, "sample")
             return
-        target = out or Path(f"{drawn.id}.{PACKINGS[drawn.format].suffix}")
+        target = out or Path(f"{re.sub('[^a-z0-9_]', '', drawn.id)}.{PACKINGS[drawn.format].suffix}")
         with byte_progress(output.err, "downloading", drawn.bytes) as on_bytes:
             drawn.download(target, on_bytes)
         output.record({"path": str(target), **drawn.model_dump(mode="json")}, "sample")

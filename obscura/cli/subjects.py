@@ -9,6 +9,9 @@ import typer
 
 from obscura.cli.connection import Json, Yes, connected, resolve_account
 from obscura.cli.console import CliError, Exit
+from obscura.preparing.errors import some
+from obscura.preparing.subjects import read_ids, require_plain_ids
+from obscura.wire.subjects import SubjectId
 
 subjects = typer.Typer(no_args_is_help=True, help="People whose images are recognised in several datasets.")
 
@@ -28,7 +31,10 @@ def withdraw(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="Subject ids, as they were pushed.")
     ] = None,
-    ids_from: Annotated[Path | None, typer.Option("--ids-from", help="A file with one id a line, besides.")] = None,
+    ids_from: Annotated[
+        Path | None,
+        typer.Option("--ids-from", help="A file with one id on each line, or a table of subjects; - for stdin."),
+    ] = None,
     join_subjects: Annotated[bool, typer.Option("--join-subjects", help="If it was pushed with that.")] = False,
     cancel_jobs: Annotated[
         bool, typer.Option("--cancel-jobs", help="Cancel the jobs that need the data; what they charged stays spent.")
@@ -41,28 +47,24 @@ def withdraw(
     Ids stay on this machine. The answer is the same whether somebody was there or not, so check how an id is written.
     """
     with connected(context, as_json) as (client, output):
-        named = [*(ids or ()), *(_lines_of(ids_from) if ids_from is not None else ())]
+        heading, named = read_ids(ids_from) if ids_from is not None else ("", dict[SubjectId, str]())
+        for private_id in ids or ():
+            named.setdefault(private_id, "")
         if not named:
             raise CliError("Name the subjects who withdraw, or a file of their ids with --ids-from.", Exit.USAGE)
+        require_plain_ids(named, join=join_subjects, withdrawal=True)
+        if heading:
+            output.notice(f"The first line of {ids_from} is a heading, {heading!r}, and not an id.")
         found = resolve_account(client, account)
         if not yes:
-            output.notice(f"This destroys all images of {len(named)} subjects in account {account} for ever.")
+            shown = some([repr(each) for each in named], len(named))
+            output.notice(f"This destroys forever all images of {len(named)} subjects in account {account}: {shown}.")
             typer.confirm("Destroy them?", abort=True, err=True)
         done = client.withdraw_subjects(
-            found, named, subjects_key=subjects_key, join_subjects=join_subjects, cancel_jobs=cancel_jobs
+            found, list(named), subjects_key=subjects_key, join_subjects=join_subjects, cancel_jobs=cancel_jobs
         )
         output.record(done, "withdrawal")
         if done.waiting:
             output.notice("The datasets are written anew when trainings have stopped: obscura datasets list")
         for dataset_id in done.not_recognised:
             output.notice(f"Nobody is recognised in dataset {dataset_id}: delete it, and push it again without them.")
-
-
-def _lines_of(path: Path) -> list[str]:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise CliError(
-            f"The ids cannot be read from {path}: give a text file with one id a line.", Exit.USAGE
-        ) from None
-    return [line.strip() for line in lines if line.strip()]

@@ -70,10 +70,7 @@ def sweep(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Train once for every combination of options. --epsilon is the price of one trial; all are held at once.
-
-    Of several datasets, which every trial reads together, each account pays that.
-    """
+    """Train once for every combination of options. --epsilon is the price of one trial; all are held at once."""
     with connected(context, as_json) as (client, output):
         try:
             trials = trials_of(grid, recipe_options(option, preset))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import ValidationError
+
 from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Account, Dataset
-from obscura.client.transport import Record, Transport
-from obscura.errors import ApiError, ConnectionFailed
+from obscura.client.transport import RETRY_STATUSES, Record, Transport
+from obscura.errors import ApiError, ConnectionFailed, UnexpectedAnswer
 from obscura.preparing.choices import read_secret
-from obscura.preparing.subjects import keyed_numbers, subject_key
+from obscura.preparing.subjects import key_check, keyed_numbers, require_plain_ids, subject_key
 from obscura.wire import admin_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
+from obscura.wire.subjects import SubjectId
 
+READY_SECONDS_MAX = 300.0
+READY_POLL_SECONDS = 0.5
 AUDIT_LINES = 1000  # of one answer, at most
 
 
@@ -48,10 +54,40 @@ class AccountClient:
     def health(self) -> schemas.HealthRecord | None:
         """What the service says of itself; None where it does not answer, or says that it cannot serve."""
         try:
-            answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
-            return schemas.HealthRecord.model_validate_json(answer.content)
-        except (ApiError, ConnectionFailed, ValueError):
+            return self.wait_ready(0.0)
+        except (ApiError, ConnectionFailed):
             return None
+
+    def wait_ready(
+        self, seconds_max: float = READY_SECONDS_MAX, *, on_wait: Callable[[str], None] = lambda _why: None
+    ) -> schemas.HealthRecord:
+        """Wait until the service can serve, and return what it says of itself.
+
+        A slow service, which accepts connections and answers late or that it is busy, is waited for; an absent one, at
+        whose address nothing listens, is not.
+
+        Args:
+            seconds_max: After which a slow service counts as absent.
+            on_wait: Called once with the reason, before the first wait.
+
+        Raises:
+            ConnectionFailed: Nothing listens at the address, or the answer took too long.
+            ApiError: Something else answered, or the service was busy for too long.
+        """
+        deadline = time.monotonic() + seconds_max
+        waits = False
+        while True:
+            try:
+                answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
+                return self.transport.parse(schemas.HealthRecord, answer)
+            except (ApiError, ConnectionFailed) as error:
+                slow = error.status in RETRY_STATUSES if isinstance(error, ApiError) else not error.refused
+                if not slow or time.monotonic() >= deadline:
+                    raise
+                if not waits:
+                    on_wait(str(error))
+            waits = True
+            self.transport.sleep(READY_POLL_SECONDS)
 
     def admins(self) -> list[admin_schemas.AdminRecord]:
         """Everybody who is or was an admin."""
@@ -87,7 +123,10 @@ class AccountClient:
         return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
 
     def create_project(self, *, name: str) -> admin_schemas.ProjectRecord:
-        """Create a project for a department, whose keys see what belongs to it and nothing else."""
+        """Create a project for a department, whose keys see what belongs to it and nothing else.
+
+        The second project hides the datasets, jobs and releases of every project from keys without a project.
+        """
         return self._post(admin_schemas.ProjectRecord, "/v1/projects", {"name": name})
 
     def projects(self) -> Iterator[admin_schemas.ProjectRecord]:
@@ -182,12 +221,19 @@ class AccountClient:
         Args:
             after: Id of the last event that you have; None begins with the first.
         """
-        lines = [""] * AUDIT_LINES
-        while len(lines) == AUDIT_LINES:  # fewer are all; each reading leaves an event, so it would never be none
+        events: list[admin_schemas.AuditEventRecord] | None = None
+        while (
+            events is None or len(events) == AUDIT_LINES
+        ):  # fewer are all; each reading leaves an event, so it would never be none
             params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
-            lines = self.transport.request("GET", "/v1/audit-events", params=params).text.splitlines()
-            for line in lines:
-                event = admin_schemas.AuditEventRecord.model_validate_json(line)
+            answer = self.transport.request("GET", "/v1/audit-events", params=params)
+            try:
+                events = [
+                    admin_schemas.AuditEventRecord.model_validate_json(line) for line in answer.content.splitlines()
+                ]
+            except ValidationError as error:
+                raise UnexpectedAnswer(self.transport.route, answer) from error
+            for event in events:
                 after = event.id
                 yield event
 
@@ -219,7 +265,7 @@ class AccountClient:
     def remove_webhook(self, webhook_id: str) -> webhook_schemas.WebhookRecord:
         """Tell an address nothing more."""
         answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
-        return webhook_schemas.WebhookRecord.model_validate_json(answer.content)
+        return self.transport.parse(webhook_schemas.WebhookRecord, answer)
 
     def create_account(
         self,
@@ -231,10 +277,26 @@ class AccountClient:
         unit: Unit,
         adjacency: str = "add_remove",
         project_id: str | None = None,
+        accept_large_delta: bool = False,
     ) -> Account:
-        """Open an account with a lifetime budget, in a project where there are several."""
+        """Open an account with a lifetime budget, in a project where there are several.
+
+        Args:
+            name: Of the population, for people.
+            owner: Who is asked about the account.
+            epsilon: The lifetime budget.
+            delta: At most 1 / (10 x number of images); a value above 1e-4 must be confirmed.
+            unit: What the guarantee hides: one record, or all records of one subject.
+            adjacency: Which datasets count as neighbours.
+            project_id: The project that it belongs to.
+            accept_large_delta: Confirms a delta above 1e-4.
+
+        Raises:
+            RequestError: The service refused it.
+        """
         body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
         body |= {} if project_id is None else {"project_id": project_id}
+        body |= {"accept_large_delta": True} if accept_large_delta else {}
         return self._account(self._post(Account, "/v1/accounts", {**body, "adjacency": adjacency}))
 
     def find_account(self, name_or_id: str) -> Account:
@@ -268,7 +330,7 @@ class AccountClient:
             BudgetError: The account cannot pay.
         """
         path = f"/v1/accounts/{account_id}/counts"
-        return schemas.CountRecord.model_validate_json(self.transport.create(path, {}, idempotency_key))
+        return self.transport.parse(schemas.CountRecord, self.transport.create(path, {}, idempotency_key))
 
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
         """Lower the lifetime limit at once; below what is spent and held the account freezes."""
@@ -315,7 +377,7 @@ class AccountClient:
     def withdraw_subjects(
         self,
         account_id: str,
-        private_ids: Sequence[int | str],
+        private_ids: Sequence[SubjectId],
         *,
         subjects_key: str | Path | None,
         join_subjects: bool = False,
@@ -334,13 +396,16 @@ class AccountClient:
             cancel_jobs: Cancel the trainings that need the datasets; what they have charged stays spent.
 
         Raises:
-            PackingError: An id stands for nobody, or there is no such secret.
-            RequestError: Trainings need the datasets, or nobody is recognised there.
+            PackingError: An id stands for nobody or is suspicious, such as 12.0, or there is no such secret.
+            RequestError: Trainings need the datasets, nobody is recognised there, or the secret or `join_subjects`
+                differs from that of the first upload.
         """
+        require_plain_ids(dict.fromkeys(private_ids, ""), join=join_subjects, withdrawal=True)
         names = [subject_key(private_id, join=join_subjects) for private_id in private_ids]
         secret = read_secret(subjects_key)
         sent = names if secret is None else [*keyed_numbers(names, secret).values()]
-        body = {"subjects": sent, "cancel_jobs": cancel_jobs}
+        check = {} if secret is None else {"subjects_key_check": key_check(secret, join=join_subjects)}
+        body = {"subjects": sent, "cancel_jobs": cancel_jobs, **check}
         return self._repeat(schemas.WithdrawalRecord, f"/v1/accounts/{account_id}/withdrawals", body)
 
     # --- datasets ---
@@ -379,15 +444,15 @@ class AccountClient:
         return Dataset.read(self.transport, dataset_id)
 
     def _get(self, record: type[Record], path: str) -> Record:
-        return record.model_validate_json(self.transport.request("GET", path).content)
+        return self.transport.parse(record, self.transport.request("GET", path))
 
     def _post(self, record: type[Record], path: str, body: dict[str, Any]) -> Record:
-        return record.model_validate_json(self.transport.request("POST", path, json=body).content)
+        return self.transport.parse(record, self.transport.request("POST", path, json=body))
 
     def _repeat(self, record: type[Record], path: str, body: dict[str, Any] | None = None) -> Record:
         """POST what changes nothing the second time, and may therefore be tried again."""
         answer = self.transport.request("POST", path, json=body, repeatable=True)
-        return record.model_validate_json(answer.content)
+        return self.transport.parse(record, answer)
 
     def _account(self, account: Account) -> Account:
         account._transport = self.transport

@@ -62,9 +62,12 @@ class AsyncAccount(AsyncLive, schemas.AccountRecord):
 class AsyncDataset(AsyncLive, schemas.DatasetRecord):
     """A declared set of labelled images."""
 
-    async def push(self, body: Iterable[bytes], *, format: UploadFormat) -> AsyncDataset:
+    async def push(
+        self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None
+    ) -> AsyncDataset:
         """As `Dataset.push`."""
-        return self.of(await in_thread(self._sync.push, body, format=format))
+        options = {"format": format, "subjects_key_check": subjects_key_check}
+        return self.of(await in_thread(self._sync.push, body, **options))
 
     async def delete(self, *, cancel_jobs: bool = False) -> AsyncDataset:
         """As `Dataset.delete`."""

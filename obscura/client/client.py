@@ -10,10 +10,9 @@ async with obscura.connect_async("https://obscura.example.org", token) as servic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
-
-from rich.console import Console
 
 from obscura.client.async_resources import (
     AsyncAccount,
@@ -26,9 +25,9 @@ from obscura.client.async_resources import (
 )
 from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Dataset
-from obscura.client.one_step import Labels, Pictures, push_for
+from obscura.client.one_step import RECIPE, Labels, Pictures, push_for
 from obscura.client.plans import AsyncPlanClient, PlanClient
-from obscura.client.progress import job_progress
+from obscura.client.progress import TerminalConsole, job_progress
 from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
 from obscura.client.verbs import listed, verb
@@ -36,8 +35,6 @@ from obscura.stopping import in_thread
 from obscura.wire import schemas, share_schemas
 
 __all__ = ["AsyncClient", "AsyncDatasets", "Client"]
-
-RECIPE = "moments"  # where none is named
 
 
 class Client(PlanClient):
@@ -66,7 +63,9 @@ class Client(PlanClient):
         show: bool = True,
         **preparing: Any,
     ) -> Release:
-        """From pictures to a release: prepare, declare and send them, train, and wait.
+        """From pictures to a release: prepare, declare, plan, upload, train, and wait.
+
+        Repeating it with the same pictures and statements trains on the dataset that was uploaded before.
 
         Args:
             pictures: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a dataset that
@@ -83,14 +82,15 @@ class Client(PlanClient):
         Raises:
             ChoiceNeeded: The layout needs a choice that was not made; the message names it. Nothing was done.
             PackingError: The pictures cannot be pushed as they are. Nothing was done.
-            BudgetError: The account cannot pay. What was pushed stays, and can be trained on for less.
+            BudgetError: The account cannot pay. Nothing was uploaded.
             JobFailed: The training failed; the message says why.
         """
-        console = Console(stderr=True, quiet=not show)
+        console = TerminalConsole(stderr=True, quiet=not show)
         if isinstance(pictures, Dataset):
             dataset = pictures
         else:
-            dataset = push_for(self, console, pictures, labels, account=account, epsilon=epsilon, preparing=preparing)
+            payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
+            dataset = push_for(self, console, pictures, labels, **payment, preparing=preparing)
         job = self.start_training(dataset.id, recipe=recipe, epsilon=epsilon, options=options)
         with job_progress(console, "training") as on_event:
             return job.wait(on_event).release()
@@ -109,8 +109,7 @@ class Client(PlanClient):
         """Ask for a training and do not wait for it; its price is held on the account at once.
 
         Args:
-            further_dataset_ids: Datasets that are read together with it as one, of this account or of others. The
-                price is held on every account, or on none.
+            further_dataset_ids: Must be empty: a training reads one dataset.
 
         Raises:
             BudgetError: An account cannot pay. `numbers` says what it could pay.
@@ -149,7 +148,7 @@ class Client(PlanClient):
             trials: 2 to 64, each `{"options": {...}}` and, where it differs from the others, `"epsilon"`.
             epsilon: Of each trial that names none.
             evaluation_dataset_id: A public dataset to compare the releases on.
-            further_dataset_ids: Datasets that every trial reads together with it; every account pays.
+            further_dataset_ids: Must be empty: a training reads one dataset.
             idempotency_key: The same key and request give the same sweep.
 
         Raises:
@@ -260,6 +259,7 @@ class AsyncClient(AsyncPlanClient):
     close = verb(Client.close)
     ready = verb(Client.ready)
     health = verb(Client.health)
+    wait_ready = verb(Client.wait_ready)
 
     admins = verb(Client.admins)
     admin_requests = listed(Client.admin_requests)
@@ -340,13 +340,13 @@ class AsyncClient(AsyncPlanClient):
         Cancelling before the training is accepted takes back what was being sent. Cancelling later ends the waiting
         alone: the training goes on, and `job.cancel()` ends it.
         """
-        console = Console(stderr=True, quiet=not show)
+        console = TerminalConsole(stderr=True, quiet=not show)
         if isinstance(pictures, schemas.DatasetRecord):
             dataset_id = pictures.id
         else:
-            dataset = await in_thread(
-                push_for, self.sync, console, pictures, labels, account=account, epsilon=epsilon, preparing=preparing
-            )
+            payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
+            pushed = partial(push_for, self.sync, console, pictures, labels, **payment, preparing=preparing)
+            dataset = await in_thread(pushed)
             dataset_id = dataset.id
         job = await self.start_training(dataset_id, recipe=recipe, epsilon=epsilon, options=options)
         with job_progress(console, "training") as on_event:

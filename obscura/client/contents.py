@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import shutil
+import stat
 import tempfile
+import unicodedata
 import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from obscura.errors import ObscuraClientError
+from obscura.errors import DownloadCorrupt, NoRoom, ObscuraClientError
 from obscura.extras import extras
+from obscura.preparing.package import can_be_folder
 from obscura.wire.formats import SampleFormat
 
 if TYPE_CHECKING:
@@ -24,6 +32,12 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Images", "PlaceTaken"]
+
+OTHER_FILES_MAX = 1000  # of a sample, besides its images: descriptions, the privacy card, folders, Parquet files
+NAME_CHARACTERS_MAX = 1024
+RATIO_MAX = 20  # of the unpacked bytes to the downloaded ones; images are stored without compression
+PIXELS_MAX = 1024 * 1024  # of an image
+LABELS_MAX = 100_000
 
 READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a sample that `read_images` reads
 
@@ -74,23 +88,91 @@ class Images:
         return datasets.Dataset.from_dict({"image": pictures, "label": self.labels.tolist()}, features=columns)
 
 
-def read_images(path: Path, format: str) -> Images:
-    """Read a downloaded sample.
+def read_images(path: Path, format: str, count: int) -> Images:
+    """Read a downloaded sample into memory.
 
     Args:
-        path: of the file.
-        format: one of READABLE.
+        path: Of the file.
+        format: One of READABLE.
+        count: Number of images that it should hold.
+
+    Raises:
+        DownloadCorrupt: It is not such a sample.
     """
-    if format == "npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            return Images(arrays["images"], arrays["labels"], tuple(map(str, arrays["classes"])))
-    with zipfile.ZipFile(path) as archive:
-        lines = [json.loads(line) for line in archive.read("metadata.jsonl").splitlines()]
-        pictures = [np.asarray(Image.open(io.BytesIO(archive.read(line["file_name"])))) for line in lines]
+    with _opened(path, count) as archive:
+        if format == "npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                images = Images(arrays["images"], arrays["labels"], tuple(map(str, arrays["classes"])))
+        else:
+            images = _read_folder(archive)
+        if len(images.pixels) != count or images.labels.shape != (count,):
+            raise DownloadCorrupt(f"The sample holds {len(images.pixels):,} images instead of {count:,}.")
+    return images
+
+
+def _read_folder(archive: zipfile.ZipFile) -> Images:
+    lines = [json.loads(line) for line in archive.read("metadata.jsonl").splitlines()]
     labels = np.array([line["label"] for line in lines], dtype=np.int64)
-    named = {line["label"]: str(line["class"]) for line in lines}
+    if labels.size and not 0 <= labels.min() <= labels.max() < LABELS_MAX:
+        raise DownloadCorrupt(f"A label of the sample is not between 0 and {LABELS_MAX:,}.")
+    named = {int(line["label"]): str(line["class"]) for line in lines}
     classes = tuple(named.get(label, str(label)) for label in range(max(named) + 1))
-    return Images(np.stack(pictures), labels, classes)
+    return Images(np.stack([_read_picture(archive, line["file_name"]) for line in lines]), labels, classes)
+
+
+def _read_picture(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    with Image.open(io.BytesIO(archive.read(name)), formats=["PNG"]) as picture:
+        if picture.width * picture.height > PIXELS_MAX:
+            raise DownloadCorrupt(f"An image of the sample has more than {PIXELS_MAX:,} pixels.")
+        return np.asarray(picture)
+
+
+@contextmanager
+def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
+    """Open a downloaded zip of `count` images whose entries, names and sizes are within bounds.
+
+    zipfile reads no more of an entry than the size that it states, so the stated sizes bound what is read.
+
+    Raises:
+        DownloadCorrupt: They are not, or the block finds that the content is damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if len(entries) > count + OTHER_FILES_MAX:
+                raise DownloadCorrupt(
+                    f"The archive has {len(entries):,} entries; a sample of {count:,} images has at most "
+                    f"{count + OTHER_FILES_MAX:,}."
+                )
+            unpacked, packed = sum(entry.file_size for entry in entries), path.stat().st_size
+            if unpacked > RATIO_MAX * packed:
+                raise DownloadCorrupt(
+                    f"The archive of {packed:,} bytes unpacks to {unpacked:,}, more than {RATIO_MAX} times as many."
+                )
+            if len({entry.filename for entry in entries}) < len(entries):
+                raise DownloadCorrupt("The archive contains a name twice.")
+            for entry in entries:
+                _require_plain(entry)
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, MemoryError) as error:
+        raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
+    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
+        raise DownloadCorrupt("The archive is packed in a way that samples are not.") from error
+    except OSError as error:  # Pillow's for a broken image, and the system's for names that do not fit together
+        if error.errno in (None, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EINVAL):
+            raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
+        raise
+
+
+def _require_plain(entry: zipfile.ZipInfo) -> None:
+    """Raise unless an entry is a file or folder with a relative name that leads nowhere else."""
+    name = entry.orig_filename
+    parts = name.removesuffix("/").split("/")
+    well_named = len(name) <= NAME_CHARACTERS_MAX and all(part and can_be_folder(part) for part in parts)
+    if not well_named or any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+        raise DownloadCorrupt(f"The archive contains an entry with the name {name[:100]!a}, which no sample has.")
+    if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise DownloadCorrupt(f"The archive contains {name[:100]!a}, which is neither a file nor a folder.")
 
 
 def require_room(folder: Path) -> None:
@@ -103,18 +185,26 @@ def require_room(folder: Path) -> None:
         raise PlaceTaken(f"{folder} exists and is not an empty folder: choose another place, or remove it first.")
 
 
-def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a zip into a folder that appears as a whole, or not at all.
+def unpack(archive: Path, folder: Path, count: int) -> Path:
+    """Unpack the zip of a sample of `count` images into a folder that appears as a whole, or not at all.
 
     Raises:
+        DownloadCorrupt: It is not such an archive.
+        NoRoom: The disk has too little room.
         PlaceTaken: There is something already, and it is not an empty folder.
     """
     require_room(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         content = Path(scratch) / "content"
-        with zipfile.ZipFile(archive) as file:
-            file.extractall(content)  # names that lead out of the folder are brought back into it
+        with _opened(archive, count) as file:
+            unpacked, free = sum(entry.file_size for entry in file.infolist()), shutil.disk_usage(scratch).free
+            if unpacked > free:
+                raise NoRoom(
+                    f"The sample unpacks to {unpacked:,} bytes, and {folder.parent} has room for {free:,}. Free some "
+                    "space or choose another place."
+                )
+            file.extractall(content)
         if folder.exists():
             folder.rmdir()
         os.replace(content, folder)

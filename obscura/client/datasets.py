@@ -147,7 +147,8 @@ class Datasets:
             RequestError: The service refused the content.
         """
         try:
-            return dataset.push(_counted(package, on_bytes), format=package.format)
+            check = package.subjects_key_check
+            return dataset.push(_counted(package, on_bytes), format=package.format, subjects_key_check=check)
         except BaseException:
             self._take_back(dataset)
             raise

@@ -33,18 +33,23 @@ class Dataset(Live, schemas.DatasetRecord):
     @classmethod
     def declared(cls, transport: Transport, **facts: Any) -> Self:
         """Declare one; the facts are those of `obscura.wire.schemas.DatasetRequest`."""
-        return cls.bound(transport, transport.request("POST", cls.PATH, json=facts).content)
+        return cls.bound(transport, transport.request("POST", cls.PATH, json=facts))
 
-    def push(self, body: Iterable[bytes], *, format: UploadFormat) -> Dataset:
+    def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Dataset:
         """Stream the content to the service; it is validated before this returns.
+
+        Args:
+            subjects_key_check: Of the key under which subject ids were keyed (`obscura.preparing.subjects.key_check`);
+                None for ids as they are.
 
         Raises:
             RequestError: The content breaks a rule; the message says which.
         """
+        params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
         answer = self._transport.upload(
-            f"{self.path}/content", body=body, params={"format": format}, timeout_seconds=UPLOAD_SECONDS_MAX
+            f"{self.path}/content", body=body, params=params, timeout_seconds=UPLOAD_SECONDS_MAX
         )
-        return self.bound(self._transport, answer.content)
+        return self.bound(self._transport, answer)
 
     def delete(self, *, cancel_jobs: bool = False) -> Dataset:
         """Destroy the images for ever. What was spent stays spent; releases and the account's log stay.
@@ -57,4 +62,4 @@ class Dataset(Live, schemas.DatasetRecord):
             ApiError: Trainings that need the dataset are queued or running, and are not to be cancelled.
         """
         answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
-        return self.bound(self._transport, answer.content)
+        return self.bound(self._transport, answer)

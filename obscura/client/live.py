@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Self
 
+import httpx
 from pydantic import BaseModel, PrivateAttr
 
+from obscura.client.download import download
 from obscura.client.transport import Transport
 
 
@@ -19,9 +21,9 @@ class Live(BaseModel):
     _transport: Transport = PrivateAttr()
 
     @classmethod
-    def bound(cls, transport: Transport, content: bytes) -> Self:
+    def bound(cls, transport: Transport, response: httpx.Response) -> Self:
         """Parse an answer and remember the connection it came over."""
-        record = cls.model_validate_json(content)
+        record = transport.parse(cls, response)
         record._transport = transport
         return record
 
@@ -35,7 +37,7 @@ class Live(BaseModel):
     @classmethod
     def read(cls, transport: Transport, id: str) -> Self:
         """Read the resource with this id."""
-        return cls.bound(transport, transport.request("GET", f"{cls.PATH}/{id}").content)
+        return cls.bound(transport, transport.request("GET", f"{cls.PATH}/{id}"))
 
     @property
     def path(self) -> str:
@@ -47,8 +49,4 @@ class Live(BaseModel):
         return self.read(self._transport, self.id)
 
     def _save(self, name: str, path: Path | str) -> Path:
-        path = Path(path)
-        content = self._transport.request("GET", f"{self.path}/{name}", headers={"Accept": "*/*"}).content
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
+        return download(self._transport, f"{self.path}/{name}", Path(path), None, None)

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Self
 
 from obscura.client.client import Client
-from obscura.errors import ObscuraClientError
+from obscura.client.transport import RETRY_STATUSES
+from obscura.errors import ApiError, ConnectionFailed, ObscuraClientError
 from obscura.extras import SERVER, WORKER, MissingExtra
-from obscura.occupant import address_of, admin_key_path, is_occupied
+from obscura.occupant import NotOwned, address_of, is_occupied, is_own, read_admin_key
 from obscura.private_files import make_private_folder
 
 __all__ = ["LocalClient", "ServiceFailed"]
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 600.0  # of a process that lives: one that has ended is not waited for
 STOP_SECONDS_MAX = 60.0
 
 
@@ -48,12 +49,14 @@ class LocalService:
         self.token = ""
 
     def __enter__(self) -> Self:
+        if self.data_dir.exists() and not is_own(self.data_dir):
+            raise NotOwned(f"{self.data_dir} belongs to another user. Choose another data folder.")
         if not (url := running_at(self.data_dir)):
             if not _is_installed(SERVER) or find_spec("torch") is None:
                 raise MissingExtra("A service on this machine", "torch and the packages of a server", WORKER)
             make_private_folder(self.data_dir)
             url = self._wait() if is_occupied(self.data_dir) else self._start()
-        self.url, self.token = url, admin_key_path(self.data_dir).read_text("ascii").strip()
+        self.url, self.token = url, read_admin_key(self.data_dir)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -97,16 +100,19 @@ class LocalService:
             )
 
     def _wait(self) -> str:
-        """Wait until the service on the folder can serve: the one that was started here, or that somebody else did."""
+        """Wait until the service on the folder can serve, as long as a process lives that may: ours, or another one."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
-            ended = self.process is not None and self.process.poll() is not None
+            lives = self.process is not None and self.process.poll() is None
             if url := running_at(self.data_dir):
                 return url
-            if ended and not is_occupied(self.data_dir):
-                break
+            if not lives and not is_occupied(self.data_dir):
+                raise ServiceFailed(f"The service on {self.data_dir} did not start. The reason is in {self.log}.")
             time.sleep(0.1)
-        raise ServiceFailed(f"The service on {self.data_dir} did not start. Why stands in {self.log}.")
+        raise ServiceFailed(
+            f"The service on {self.data_dir} is still starting after {START_SECONDS_MAX / 60:.0f} minutes. Its log is "
+            f"{self.log}."
+        )
 
 
 class LocalClient(Client):
@@ -132,9 +138,22 @@ def _is_installed(name: str) -> bool:
 
 
 def running_at(data_dir: Path) -> str | None:
-    """The address of the service that runs on a data folder, if one does and can serve."""
+    """Return the address of the service that runs on a data folder; None where none does, or it cannot serve yet.
+
+    Raises:
+        NotOwned: The folder, or a file in it, belongs to another user.
+        ApiError: Something else answers at the address.
+    """
     url = address_of(data_dir)
     if url is None:
         return None
     with Client(url, None) as client:
-        return url if client.ready() else None
+        try:
+            client.wait_ready(0)
+        except ConnectionFailed:
+            return None
+        except ApiError as error:
+            if error.status not in RETRY_STATUSES:
+                raise
+            return None
+    return url

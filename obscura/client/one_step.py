@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from obscura.client.accounts import AccountClient
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.holdings import Account, Dataset
+from obscura.client.plans import PlanClient
 from obscura.client.progress import preparation_progress
-from obscura.preparing import Arrays, PackingError, Wishes, prepare, read_choices
+from obscura.errors import BudgetError
+from obscura.occupant import is_own
+from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
+from obscura.private_files import replace_file
+from obscura.stopping import go_on
+from obscura.wire.budgets import DELTA_USUAL_MOST
+from obscura.wire.wording import show_epsilon
 from obscura.wire.words import Unit
+
+RECIPE = "moments"  # where none is named
+RECORDED_MAX = 1000  # uploads
+_DIGESTS = TypeAdapter(dict[str, str])
 
 Pictures = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
 Labels = Sequence[int | str] | np.ndarray[Any, Any] | str | Path | None
 
 
 def push_for(
-    client: AccountClient,
+    client: PlanClient,
     console: Console,
     pictures: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
     labels: Labels,
@@ -31,15 +47,19 @@ def push_for(
     account: str | None,
     epsilon: float,
     preparing: dict[str, Any],
+    recipe: str = RECIPE,
+    options: dict[str, Any] | None = None,
 ) -> Dataset:
-    """Prepare pictures, find or open the account that pays, declare a dataset and send them.
+    """Prepare pictures, find or open the account that pays, declare a dataset, plan the training and upload.
 
-    Nothing is opened or declared before the pictures are known to be good, and what is declared was stated before.
+    Nothing is opened or declared before the pictures are known to be good, and nothing is uploaded unless the account
+    can pay. Pictures that this user has uploaded to the account before are not uploaded again.
 
     Raises:
         ChoiceNeeded, PackingError: As `datasets.push`; nothing was done.
         NoSuchName: There is no such account.
-        RequestError: The service refused the account, the declaration or the content.
+        BudgetError: The account cannot pay. Nothing was uploaded, and the declaration was deleted.
+        RequestError: The service refused the account, the declaration, the plan or the content.
     """
     facts = dict(preparing)
     choices = {name: facts.pop(name) for name in Wishes.__annotations__ if name in facts}
@@ -53,18 +73,120 @@ def push_for(
     payer = client.find_account(account) if account is not None else account_for(client, name or default_name(place))
     by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
-    free_name = client.datasets.free_name(payer.id if payer else None, name, place)
     with preparation_progress(console) as watch:
         package = prepare(place, read_choices(**choices), subjects=by_subject, on_picture=watch.on_picture)
         package.require_within(at_most, subjects_at_most)
+        wish: dict[str, Any] = {"recipe": recipe, "epsilon": epsilon, "options": options}
+        if payer is not None:
+            uploaded = _uploaded_before(client, payer, package, name, at_most, subjects_at_most)
+            if uploaded is not None:
+                _require_budget(client, uploaded, payer, wish)
+                return uploaded
+        free_name = client.datasets.free_name(payer.id if payer else None, name, place)
         if payer is None:
             terms: dict[str, Any] = {"epsilon": epsilon, "delta": usual_delta(at_most)}
             unit = Unit.SUBJECT if by_subject else Unit.RECORD
             payer = open_account(client, name or default_name(place), **terms, unit=unit)
         bounds = {"at_most": at_most, "subjects_at_most": subjects_at_most}
-        facts = {"say": partial(console.print, highlight=False, markup=False, soft_wrap=True)} | bounds | facts
+        facts = {"say": partial(console.print, soft_wrap=True)} | bounds | facts
         dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **facts)
-        return client.datasets.send(dataset, package, watch.on_bytes)
+        try:
+            _require_budget(client, dataset, payer, wish)
+        except BaseException:
+            dataset.delete()
+            raise
+        digests: list[str] = []
+        package = replace(package, open=partial(_digested, package, digests))
+        sent = client.datasets.send(dataset, package, watch.on_bytes)
+        if digests:
+            _remember(sent.id, digests[-1])
+        return sent
+
+
+def _require_budget(client: PlanClient, dataset: Dataset, payer: Account, wish: dict[str, Any]) -> None:
+    """Raise unless the account can pay for a training.
+
+    Raises:
+        BudgetError: It cannot.
+    """
+    plan = client.plan(dataset.id, **wish)
+    if plan.budget.affordable:
+        return
+    budget, affordable = plan.budget, payer.balance.affordable_epsilon
+    price, left = show_epsilon(plan.price_epsilon, up=True), show_epsilon(budget.left_epsilon, up=False)
+    lower = f"Lower epsilon to {show_epsilon(affordable, up=False)}, use" if affordable > 0 else "Use"
+    raise BudgetError(
+        "insufficient_budget",
+        409,
+        f"Not enough budget: this training needs epsilon {price}; account {payer.name} has {left} left of "
+        f"{show_epsilon(budget.limit_epsilon, up=False)}. Nothing was uploaded. {lower} a release that exists (free), "
+        "or request a higher limit.",
+        {
+            "requested_epsilon": plan.price_epsilon,
+            "requested_nano": plan.price_nano,
+            "left_epsilon": budget.left_epsilon,
+            "left_nano": budget.left_nano,
+            "limit_epsilon": budget.limit_epsilon,
+            "affordable_epsilon": affordable,
+        },
+        [],
+    )
+
+
+def _uploaded_before(
+    client: PlanClient, payer: Account, package: Package, name: str | None, at_most: int, subjects_at_most: int | None
+) -> Dataset | None:
+    """Return the dataset of the account that this user made from the same pictures and statements, if there is one.
+
+    Only this machine's record of its own uploads is compared. The service does not show digests of private content.
+    """
+    digests, stated = _read_record(), (package.classes, package.height, package.width, package.channels)
+    candidates = [
+        dataset
+        for dataset in client.datasets()
+        if dataset.id in digests
+        and (dataset.state, dataset.account_id, name or dataset.name) == ("ready", payer.id, dataset.name)
+        and (tuple(dataset.classes), dataset.height, dataset.width, dataset.channels) == stated
+        and (dataset.records_declared, dataset.subjects_declared) == (at_most, subjects_at_most)
+        and dataset.subjects_recognised == package.recognised
+    ]
+    if not candidates:
+        return None
+    found: list[str] = []
+    for _ in _digested(package, found):
+        go_on()
+    return next((dataset for dataset in candidates if digests[dataset.id] == found[-1]), None)
+
+
+def _digested(package: Package, digests: list[str]) -> Iterator[bytes]:
+    """Stream a package and append the SHA-256 of its content at the end."""
+    digest = hashlib.sha256()
+    for chunk in package.open():
+        digest.update(chunk)
+        yield chunk
+    digests.append(digest.hexdigest())
+
+
+def _record_path() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "obscura" / "uploads.json"
+
+
+def _read_record() -> dict[str, str]:
+    """Return the SHA-256 of each recorded upload by the id of its dataset; empty without a record of the user."""
+    path = _record_path()
+    try:
+        return _DIGESTS.validate_json(path.read_bytes()) if is_own(path) else {}
+    except (OSError, ValidationError, RuntimeError):
+        return {}
+
+
+def _remember(dataset_id: str, digest: str) -> None:
+    """Record an upload. The record only saves uploads, so a disk that cannot be written to is no error."""
+    digests = {**_read_record(), dataset_id: digest}
+    newest = dict(list(digests.items())[-RECORDED_MAX:])
+    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
+        replace_file(_record_path(), _DIGESTS.dump_json(newest))
 
 
 def account_for(client: AccountClient, name: str) -> Account | None:
@@ -83,5 +205,5 @@ def open_account(
 
 
 def usual_delta(at_most: int) -> float:
-    """The largest power of ten below a tenth of one in the stated number of records."""
-    return float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1))
+    """Return the largest power of ten below 1 / (10 x number of records), at most the largest usual delta."""
+    return min(DELTA_USUAL_MOST, float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1)))

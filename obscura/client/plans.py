@@ -55,7 +55,7 @@ class PlanClient(AccountClient):
         """What a training would do and cost. No data is touched.
 
         Args:
-            further_dataset_ids: Datasets that are read together with it; every account pays.
+            further_dataset_ids: Must be empty: a training reads one dataset.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
@@ -76,7 +76,7 @@ class PlanClient(AccountClient):
 
         Args:
             stand_in_dataset_id: Public images that it is tried on.
-            further_dataset_ids: Datasets that would be read together with it.
+            further_dataset_ids: Must be empty: a training reads one dataset.
             idempotency_key: The same key and request give the same preview.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}

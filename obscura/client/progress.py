@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.segment import Segment
 
 from obscura.wire.job_schemas import EventRecord, ProgressFacts
-from obscura.wire.wording import show_duration, show_epsilon, show_silence
+from obscura.wire.wording import show_duration, show_epsilon, show_silence, visible
 
 LINE_SECONDS = 15.0
+
+
+class TerminalConsole(Console):
+    """The console of everything that is printed. It prints text as it is, without markup, emoji codes or highlighting.
+
+    Control, bidirectional and zero-width characters are escaped, because text may come from a server or a file.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False} | options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render into segments, whose text is escaped."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text, lines=True))
 
 
 def show_cost(facts: ProgressFacts) -> str:
@@ -24,13 +40,45 @@ def show_cost(facts: ProgressFacts) -> str:
     return f"epsilon {charged} of {planned}"
 
 
-def describe(event: EventRecord) -> str:
-    """Charged budget and time left, for example `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`."""
+class Countdown:
+    """Counts an estimate down between two reports. The service reports coarse estimates, and repeats them.
+
+    Args:
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._reported: float | None = None
+        self._ends_at = 0.0
+
+    def report(self, seconds: float | None) -> None:
+        """Take a new estimate; one that is repeated goes on counting."""
+        if seconds is not None and seconds != self._reported:
+            self._ends_at = self._clock() + seconds
+        self._reported = seconds
+
+    def __str__(self) -> str:
+        if self._reported is None:
+            return ""
+        left = self._ends_at - self._clock()
+        return f"about {show_duration(timedelta(seconds=math.ceil(left)))} left" if left > 0 else "almost done"
+
+
+def describe(event: EventRecord, countdown: Countdown | None = None) -> str:
+    """Return the charged budget and the time left: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`.
+
+    Args:
+        countdown: Of the job's estimates; None for the event's own.
+    """
     facts, parts = event.progress, []
+    if countdown is None:
+        countdown = Countdown()
+        countdown.report(facts.eta_seconds)
     if facts.planned_nano:
         parts.append(f"{show_cost(facts)} charged")
-    if facts.eta_seconds and event.state == "running":
-        parts.append(f"about {show_duration(timedelta(seconds=round(facts.eta_seconds)))} left")
+    if event.state == "running" and str(countdown):
+        parts.append(str(countdown))
     if facts.silent_minutes:
         parts.append(show_silence(facts.silent_minutes))
     return ", ".join(parts)
@@ -43,24 +91,27 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
         yield _lines(console, label)
         return
     columns = (
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=30),
-        TextColumn("{task.fields[steps]}"),
-        TextColumn("{task.fields[facts]}"),
+        TextColumn("{task.fields[steps]}", markup=False),
+        TextColumn("{task.fields[facts]}", markup=False),
+        TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(label, total=None, steps="", facts="")
+        countdown = Countdown()
+        task = bar.add_task(visible(label), total=None, steps="", facts="")
 
         def on_event(event: EventRecord) -> None:
             facts = event.progress
             stage = _stage(event)
+            countdown.report(facts.eta_seconds)
             bar.update(
                 task,
-                description=f"{escape(label)} {escape(stage)}",
+                description=visible(f"{label} {stage}"),
                 completed=facts.step or 0,
                 total=facts.steps or None,
                 steps=_steps(event),
-                facts=describe(event),
+                facts=_Facts(event, countdown),
             )
 
         yield on_event
@@ -72,9 +123,14 @@ def byte_progress(console: Console, label: str, total_bytes: int | None = None) 
     if not console.is_terminal:
         yield lambda _done, _total: None
         return
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}", style="bold", markup=False),
+        BarColumn(bar_width=30),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(label, total=total_bytes)
+        task = bar.add_task(visible(label), total=total_bytes)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
@@ -107,18 +163,33 @@ def preparation_progress(console: Console) -> Iterator[Preparing]:
         yield Preparing(on_picture, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB"), quiet)
 
 
+class _Facts(NamedTuple):
+    """Facts of an event, formatted anew whenever the bar is drawn."""
+
+    event: EventRecord
+    countdown: Countdown
+
+    def __str__(self) -> str:
+        return describe(*self)
+
+    def __format__(self, _spec: str) -> str:
+        return str(self)
+
+
 def _lines(console: Console, label: str) -> Callable[[EventRecord], None]:
     said_at, said_stage = float("-inf"), ""
+    countdown = Countdown()
 
     def on_event(event: EventRecord) -> None:
         nonlocal said_at, said_stage
         stage = _stage(event)
+        countdown.report(event.progress.eta_seconds)
         if stage == said_stage and time.monotonic() - said_at < LINE_SECONDS:
             return
         said_at, said_stage = time.monotonic(), stage
-        steps, tail = _steps(event), describe(event)
+        steps, tail = _steps(event), describe(event, countdown)
         line = f"{label} {stage}" + (f" {steps}" if steps else "") + (f": {tail}" if tail else "")
-        console.print(escape(line), highlight=False)
+        console.print(visible(line))
 
     return on_event
 

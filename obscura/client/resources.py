@@ -42,7 +42,7 @@ class _Cancellable(Live):
         """
         body = {"discard": discard}
         answer = self._transport.request("POST", f"{self.path}/cancel", json=body, repeatable=True)
-        return self.bound(self._transport, answer.content)
+        return self.bound(self._transport, answer)
 
 
 class MadeByJob(Live):
@@ -76,8 +76,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
 
     def events(self, last_event_id: str | None = None) -> Iterator[job_schemas.EventRecord]:
         """Yield what changes, the final state last. Broken connections resume where they broke off."""
-        for event in self._transport.events(f"{self.path}/events", last_event_id):
-            record = job_schemas.EventRecord.model_validate_json(event.data)
+        for record in self._transport.events(job_schemas.EventRecord, f"{self.path}/events", last_event_id):
             yield record
             if record.state in job_schemas.FINAL_STATES:
                 return
@@ -171,8 +170,7 @@ class Release(Live, release_schemas.ReleaseRecord):
 
     def card(self) -> dict[str, Any]:
         """The privacy card: what is guaranteed, what was assumed public, and what is not covered."""
-        card: dict[str, Any] = self._transport.request("GET", f"{self.path}/card").json()
-        return card
+        return self._transport.document(f"{self.path}/card")
 
     def receipt(self, account_id: str | None = None) -> dict[str, Any]:
         """The signed receipt: the entry that paid for this release, the account's terms, and the signature.
@@ -180,8 +178,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         Args:
             account_id: Of several accounts that paid for it; None for the first.
         """
-        receipt: dict[str, Any] = self._transport.request("GET", f"{self.path}/{_receipt(account_id)}").json()
-        return receipt
+        return self._transport.document(f"{self.path}/{_receipt(account_id)}")
 
     def save_receipt(self, path: Path | str, account_id: str | None = None) -> Path:
         """Save the signed receipt as it is served; `account_id` as for `receipt`."""
@@ -219,7 +216,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         """
         body = {"project_id": project_id, "reason": reason}
         answer = self._transport.request("POST", f"{self.path}/shares", json=body)
-        return share_schemas.ShareRequestRecord.model_validate_json(answer.content)
+        return self._transport.parse(share_schemas.ShareRequestRecord, answer)
 
     def shares(self) -> Iterator[share_schemas.ShareRecord]:
         """With whom it is shared, and was, newest first."""
@@ -234,7 +231,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
                 answer = self._transport.request("DELETE", f"{self.path}/shares/{share.id}", repeatable=True)
-                return share_schemas.ShareRecord.model_validate_json(answer.content)
+                return self._transport.parse(share_schemas.ShareRecord, answer)
         raise NotFoundError("not_found", 404, f"Release {self.id} is not shared so.", {}, [])
 
     def _repr_html_(self) -> str:
@@ -253,8 +250,8 @@ class Release(Live, release_schemas.ReleaseRecord):
     ) -> Evaluation:
         """Ask for a measurement on a public dataset. It costs nothing, and adds its section to the report."""
         body = {"dataset_id": dataset_id, "samples": samples, "seed": seed}
-        content = self._transport.create(f"{self.path}/evaluations", body, idempotency_key)
-        return Evaluation.bound(self._transport, content)
+        answer = self._transport.create(f"{self.path}/evaluations", body, idempotency_key)
+        return Evaluation.bound(self._transport, answer)
 
     def evaluations(self) -> Iterator[Evaluation]:
         """What was measured, and is being measured, newest first."""
@@ -283,8 +280,8 @@ class Release(Live, release_schemas.ReleaseRecord):
         """
         body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
         body |= {} if proportions is None else {"proportions": proportions}
-        content = self._transport.create(f"{self.path}/samples", body, idempotency_key)
-        return Sample.bound(self._transport, content)
+        answer = self._transport.create(f"{self.path}/samples", body, idempotency_key)
+        return Sample.bound(self._transport, answer)
 
 
 class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
@@ -372,7 +369,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         """
         sample = self.packed(*READABLE)._finished()
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
-            return read_images(sample.download(Path(scratch) / sample.id), sample.format)
+            return read_images(sample.download(Path(scratch) / "sample"), sample.format, self.count)
 
     def packed(self, *formats: SampleFormat) -> Sample:
         """The same images in one of these formats: this sample, or one that is drawn again in the first, for free."""
@@ -385,7 +382,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         require_room(Path(folder))
         sample = self.packed(format)._finished()
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
-            return unpack(sample.download(Path(scratch) / sample.id), Path(folder))
+            return unpack(sample.download(Path(scratch) / "sample"), Path(folder), self.count)
 
     def _finished(self) -> Sample:
         return self if self.sha256 else self.wait()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
+import os
 import secrets
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
 from json import dumps
 from typing import Any, TypeVar
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from obscura.errors import ConnectionFailed, error_of
+from obscura.errors import ConnectionFailed, ConnectionSettingsError, UnexpectedAnswer, error_of
 from obscura.stopping import go_on
+from obscura.wire.schemas import Page
 
 RETRIES_MAX = 5
 BACKOFF_SECONDS_MAX = 8.0
@@ -24,14 +31,112 @@ RETRY_AFTER_SECONDS_MAX = 60.0
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
 EVENT_SILENCE_SECONDS = 60.0  # the service sends a heartbeat comment every 15 seconds
 ITEMS_A_PAGE = 100
+ANSWER_BYTES_MAX = 64 * 2**20  # of an answer that is read into memory
 
+JSON = TypeAdapter(dict[str, Any])
 Record = TypeVar("Record", bound=BaseModel)
+_logger = logging.getLogger("obscura")
 
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Return whose certificates are trusted: read once, for reading them takes longer than many a request."""
-    return httpx.create_ssl_context()
+    """Return the trusted certificates. They are read once, because that takes longer than most requests.
+
+    Raises:
+        ConnectionSettingsError: SSL_CERT_FILE or SSL_CERT_DIR names no certificates.
+    """
+    for variable, exists in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
+        path = os.environ.get(variable)
+        if path and not exists(path):
+            raise ConnectionSettingsError(f"{variable} is {path}, which does not exist. Correct or unset it.")
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:  # includes SSLError
+        raise ConnectionSettingsError(
+            f"SSL_CERT_FILE is {os.environ.get('SSL_CERT_FILE')}, which cannot be read as certificates "
+            f"({type(error).__name__}). Correct or unset it."
+        ) from error
+
+
+def is_here(url: str) -> bool:
+    """Return whether an address is one of this machine: localhost, or an IP address of one of its interfaces."""
+    try:
+        host = httpx.URL(url).host.rstrip(".").lower()
+        if host == "localhost" or host.endswith(".localhost"):
+            return True
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except (ValueError, httpx.InvalidURL):
+        return False
+    if address.version == 6 and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback or address.is_unspecified:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((str(address), 0))  # succeeds for an address of this machine alone, and sends nothing
+        return True
+    return False
+
+
+def service_address(url: str) -> httpx.URL:
+    """Parse the address of a service.
+
+    Raises:
+        ConnectionSettingsError: It is not an http or https address with a host.
+    """
+    with suppress(httpx.InvalidURL, ValueError):
+        parsed = httpx.URL(url)
+        if parsed.scheme in ("http", "https") and parsed.host:
+            return parsed
+    raise ConnectionSettingsError(
+        f"{url!r} is not the address of a service. Write it as https://obscura.example.org or http://127.0.0.1:8420."
+    )
+
+
+def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
+    """Return the proxy that the environment names for a remote address; None for a direct connection.
+
+    A service on this machine is always reached directly: a proxy would see its admin key and private images.
+
+    Raises:
+        ConnectionSettingsError: The variable does not hold the address of a proxy, or SOCKS support is not installed.
+    """
+    if is_here(str(url)):
+        return None
+    settings = getproxies_environment()
+    name = url.scheme if settings.get(url.scheme) else "all"
+    value = settings.get(name, "").strip()
+    if not value or _bypasses_proxy(url.host, settings.get("no", "")):
+        return None
+    variable = f"{name.upper()}_PROXY"
+    try:
+        proxy = httpx.Proxy(value if "://" in value else f"http://{value}")
+        valid = bool(proxy.url.host)
+    except (httpx.InvalidURL, ValueError):
+        valid = False
+    if not valid:  # the value is not repeated: it may hold a password
+        raise ConnectionSettingsError(
+            f"{variable} does not hold the address of a proxy. Write it as http://HOST:PORT, https://HOST:PORT or "
+            f"socks5://HOST:PORT, unset it, or name {url.host} in NO_PROXY."
+        )
+    if proxy.url.scheme.startswith("socks") and find_spec("socksio") is None:
+        raise ConnectionSettingsError(
+            f"{variable} names a SOCKS proxy, which needs another package: pip install 'httpx[socks]'. Or unset it."
+        )
+    return proxy
+
+
+def _bypasses_proxy(host: str, exceptions: str) -> bool:
+    """Match NO_PROXY: host names with their subdomains, IP addresses, networks such as 10.0.0.0/8, and `*`."""
+    if proxy_bypass_environment(host, {"no": exceptions}):
+        return True
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        for entry in exceptions.split(","):
+            with suppress(ValueError):
+                if address in ipaddress.ip_network(entry.strip().strip("[]"), strict=False):
+                    return True
+    return False
 
 
 class Transport:
@@ -39,6 +144,12 @@ class Transport:
 
     Requests that may be repeated safely (GET, and POST with an Idempotency-Key, which is the same key on each try)
     are retried on broken connections and on 429, 502, 503 and 504, honouring Retry-After up to a minute.
+
+    Attributes:
+        proxy: Address of the proxy of the environment that requests go through, without its password; None without.
+
+    Raises:
+        ConnectionSettingsError: The address, the key or the environment's proxy or certificates cannot be used.
     """
 
     def __init__(
@@ -52,15 +163,33 @@ class Transport:
     ) -> None:
         headers = {"Accept": "application/json", "User-Agent": "obscura-sdk"}
         if token:
+            if not token.isascii() or not token.isprintable() or " " in token:
+                raise ConnectionSettingsError("The API key contains characters that no key has. Copy it again.")
             headers["Authorization"] = f"Bearer {token}"
-        self._http = http or httpx.Client(
-            base_url=base_url,
-            headers=headers,
-            timeout=httpx.Timeout(timeout_seconds, connect=10.0),
-            verify=trusted(),
-        )
+        self.proxy: str | None = None
+        if http is None:
+            url = service_address(base_url)
+            proxy = environment_proxy(url)
+            if proxy is not None:
+                self.proxy = f"{proxy.url.scheme}://{proxy.url.netloc.decode('ascii')}"
+                _logger.info("Connecting to %s through the proxy %s", base_url, self.proxy)
+            encrypted = url.scheme == "https" or (proxy is not None and proxy.url.scheme == "https")
+            http = httpx.Client(
+                base_url=url,
+                headers=headers,
+                timeout=httpx.Timeout(timeout_seconds, connect=10.0),
+                proxy=proxy,
+                trust_env=False,
+                verify=trusted() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # which trusts nobody
+            )
+        self._http = http
         self.sleep = sleep
         self.base_url = base_url.rstrip("/")
+
+    @property
+    def route(self) -> str:
+        """The address of the service, and the proxy on the way to it, for messages."""
+        return self.base_url if self.proxy is None else f"{self.base_url} through the proxy {self.proxy}"
 
     def close(self) -> None:
         """Close the connections."""
@@ -80,6 +209,7 @@ class Transport:
 
         Raises:
             ApiError: The service answered with an error that retrying does not cure.
+            UnexpectedAnswer: Something else than the service answered, or more than an answer may hold.
             ConnectionFailed: No answer after the retries.
         """
         content = None if json is None else dumps(json).encode()  # NaN goes out too: the service says what is wrong
@@ -89,24 +219,74 @@ class Transport:
         for attempt in range(RETRIES_MAX):
             last = attempt == RETRIES_MAX - 1 or not may_repeat
             try:
-                response = self._http.request(method, path, content=content, params=params, headers=headers)
-            except httpx.TransportError as error:
+                with self._http.stream(method, path, content=content, params=params, headers=headers) as response:
+                    self._read(response)
+            except httpx.RequestError as error:
                 if last:
-                    raise ConnectionFailed(self.base_url, f"No answer from {self.base_url}: {error}") from error
+                    raise self._failure("No answer from", error) from error
                 self.sleep(backoff_seconds(attempt))
                 continue
             if is_worth_waiting(response) and not last:
                 self.sleep(retry_after_seconds(response, attempt))
                 continue
-            if response.status_code >= 400:
-                raise error_of(response)
-            return response
+            return self._expected(response)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def create(self, path: str, body: dict[str, Any], idempotency_key: str | None) -> bytes:
+    def _failure(self, what: str, error: Exception) -> ConnectionFailed:
+        refused = self.proxy is None and isinstance(error, httpx.ConnectError)
+        return ConnectionFailed(self.base_url, f"{what} {self.route}: {error or type(error).__name__}", refused=refused)
+
+    def _read(self, response: httpx.Response) -> None:
+        """Read the body into memory, if it is not too large for that."""
+        parts, size = [], 0
+        for part in response.iter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > ANSWER_BYTES_MAX:
+                raise UnexpectedAnswer(self.route, response, f"of more than {ANSWER_BYTES_MAX // 2**20} MiB")
+        response._content = b"".join(parts)
+
+    def _expected(self, response: httpx.Response, *statuses: int) -> httpx.Response:
+        """Return a response that has been read and has one of the expected statuses, by default any 2xx."""
+        if response.status_code >= 400:
+            raise error_of(response, self.route)
+        if not (response.status_code in statuses if statuses else response.is_success):
+            raise UnexpectedAnswer(self.route, response)
+        return response
+
+    def parse(self, record: type[Record], response: httpx.Response) -> Record:
+        """Parse the JSON of an answer.
+
+        Raises:
+            UnexpectedAnswer: It is not this record.
+        """
+        try:
+            return record.model_validate_json(response.content)
+        except ValidationError as error:
+            raise UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
+
+    def _event(self, record: type[Record], event: ServerSentEvent, response: httpx.Response) -> Record:
+        try:
+            return record.model_validate_json(event.data)
+        except ValidationError as error:
+            raise UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
+
+    def document(self, path: str) -> dict[str, Any]:
+        """Read a JSON object that has no fixed fields.
+
+        Raises:
+            UnexpectedAnswer: The answer is not a JSON object.
+        """
+        response = self.request("GET", path)
+        try:
+            return JSON.validate_json(response.content)
+        except ValidationError as error:
+            raise UnexpectedAnswer(self.route, response) from error
+
+    def create(self, path: str, body: dict[str, Any], idempotency_key: str | None) -> httpx.Response:
         """POST with an Idempotency-Key, so that a retry after a broken connection starts nothing twice."""
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-        return self.request("POST", path, json=body, headers=headers).content
+        return self.request("POST", path, json=body, headers=headers)
 
     def pages(self, record: type[Record], path: str, **wanted: str | None) -> Iterator[Record]:
         """Yield every item of a list, page by page; of those that are wanted, where that is said."""
@@ -114,11 +294,14 @@ class Transport:
         cursor: str | None = None
         while True:
             params = {"limit": ITEMS_A_PAGE} | chosen | ({"cursor": cursor} if cursor else {})
-            page = self.request("GET", path, params=params).json()
-            yield from (record.model_validate(item) for item in page["items"])
-            cursor = page["next_cursor"]
-            if cursor is None:
+            response = self.request("GET", path, params=params)
+            page = self.parse(Page[record], response)  # type: ignore[valid-type]
+            yield from page.items
+            if page.next_cursor is None:
                 return
+            if page.next_cursor == cursor:
+                raise UnexpectedAnswer(self.route, response, "and a list that does not end")
+            cursor = page.next_cursor
 
     def upload(
         self, path: str, *, body: Iterable[bytes], params: dict[str, Any], timeout_seconds: float
@@ -130,26 +313,25 @@ class Transport:
             response = self._http.put(
                 path, content=_while_awaited(body), params=params, headers=headers, timeout=timeout
             )
-        except httpx.TransportError as error:
-            raise ConnectionFailed(self.base_url, f"The upload to {self.base_url} broke: {error}") from error
-        if response.status_code >= 400:
-            raise error_of(response)
-        return response
+        except httpx.RequestError as error:
+            raise self._failure("The upload broke, to", error) from error
+        return self._expected(response)
 
     @contextmanager
     def stream(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
         """Open a streamed GET once; the body of the response is unread. The connection closes with the block."""
         with self._http.stream("GET", path, headers=headers) as response:
-            if response.status_code >= 400:
-                response.read()
-                raise error_of(response)
+            if response.status_code not in (200, 206):
+                self._read(response)
+                self._expected(response, 200, 206)
             yield response
 
-    def events(self, path: str, last_event_id: str | None = None) -> Iterator[ServerSentEvent]:
+    def events(self, record: type[Record], path: str, last_event_id: str | None = None) -> Iterator[Record]:
         """Yield server-sent events until the service says there are no more, reconnecting with Last-Event-ID.
 
         Raises:
             ApiError: The service refused the stream for good.
+            UnexpectedAnswer: Something else than the service answered.
             ConnectionFailed: The stream could not be opened again within the retries.
         """
         failures = 0
@@ -165,9 +347,10 @@ class Transport:
                     if is_worth_waiting(response) and failures < RETRIES_MAX:
                         delay = retry_after_seconds(response, failures)
                         failures += 1
-                    elif response.status_code >= 400:
-                        response.read()
-                        raise error_of(response)
+                    elif response.status_code != 200 or not _is_event_stream(response):
+                        self._read(response)
+                        self._expected(response)
+                        raise UnexpectedAnswer(self.route, response)
                     else:
                         delay = 1.0
                         for event in EventSource(response).iter_sse():
@@ -175,15 +358,17 @@ class Transport:
                                 continue  # a comment, which keeps the connection open
                             failures, delay = 0, 0.1
                             last_event_id = event.id or last_event_id
-                            yield event
-            except httpx.TransportError as error:
+                            yield self._event(record, event, response)
+            except httpx.RequestError as error:
                 failures += 1
                 if failures >= RETRIES_MAX:
-                    raise ConnectionFailed(
-                        self.base_url, f"The event stream from {self.base_url} broke: {error}"
-                    ) from error
+                    raise self._failure("The event stream broke, from", error) from error
                 delay = backoff_seconds(failures)
             self.sleep(delay)
+
+
+def _is_event_stream(response: httpx.Response) -> bool:
+    return bool(response.headers.get("Content-Type", "").partition(";")[0].strip() == "text/event-stream")
 
 
 def _while_awaited(body: Iterable[bytes]) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ _ARCHIVES = (
     b"\x28\xb5\x2f\xfd",
 )
 _TAR_MAGIC_OFFSET = 257
-TIFF_MAGICS = (b"II*\0", b"MM\0*")
+TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG_2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 # What people have beside others, as pictures, volumes or films: named where it is left out, never passed over.
 _OTHERS = (

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
-from obscura.preparing.trees import Tree, below, bounded, is_junk
+from obscura.preparing.trees import Tree, below, bounded
+from obscura.wire.class_folders import is_junk
 
 TAR = re.compile(r"\.(tar|tgz|tbz2|txz)$|\.tar\.(gz|bz2|xz)$", re.IGNORECASE)
 _OTHERS = {

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.classes import in_order, require_stated
+from obscura.preparing.classes import require_stated
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import UNLABELLED, call_classes, read_labels
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
+from obscura.wire.class_folders import in_order
 from obscura.wire.subjects import SubjectId
 
 

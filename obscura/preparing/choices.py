@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict, Unpack, cast, get_args
 
 from PIL import ImageColor
 
-from obscura.preparing.classes import lines_of, read_renames
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.errors import PackingError
+from obscura.preparing.tables import read_lines, read_renames
 
 SIDE_MIN, SIDE_MAX = 8, 256  # of the images that generators are made for
 # Where none is named, whatever the pictures are. Noise is added to every number that is learned: at 32 an epsilon of 1
@@ -38,7 +40,7 @@ class Wishes(TypedDict, total=False):
 
     classes: Annotated[
         str | Sequence[str] | None,
-        "Class names in label order: separated by commas, or a .txt file with one on each line.",
+        "Class names in label order: separated by commas, or a .txt or .csv file with one on each line.",
     ]
     split: Annotated[
         str | None, "Which part of what comes in parts, e.g. train, test or t10k; train where nothing is said."
@@ -70,7 +72,7 @@ class Wishes(TypedDict, total=False):
     combinations: Annotated[bool, "Where pictures have several labels: make a class of every combination."]
     skip_unlabelled: Annotated[bool, "Leave out pictures that have no label."]
     used_classes: Annotated[bool, "Where labels are numbers: those that no picture has are no classes."]
-    table_encoding: Annotated[str | None, "Of the table's letters, where they are not UTF-8: latin-1, cp1250, ..."]
+    table_encoding: Annotated[str | None, "Of tables and lists, where they are not in UTF-8: latin-1, cp1250, ..."]
     zip_encoding: Annotated[str | None, "Of the names in a zip that does not say: cp850, cp936, ..."]
     skip_broken: Annotated[bool, "Leave out pictures that cannot be read."]
     depth: Annotated[
@@ -196,7 +198,7 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
         background=_colour(background),
         background_name=background,
         grey=wishes.get("grey", False),
-        classes=_classes(wishes.get("classes")),
+        classes=_classes(wishes.get("classes"), wishes.get("table_encoding")),
         labels=None if labels is None else Path(labels),
         attributes=tuple(name.strip() for name in attribute.split(",")) if attribute else (),
         split=wishes.get("split"),
@@ -215,7 +217,7 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
         label_tag=wishes.get("label_tag"),
         slices=cast(Axis | None, slices),
         every=every,
-        renamed=None if renames is None else read_renames(Path(renames)),
+        renamed=None if renames is None else read_renames(Path(renames), wishes.get("table_encoding")),
         join_subjects=wishes.get("join_subjects", False),
         subjects_key=read_secret(wishes.get("subjects_key")),
     )
@@ -226,9 +228,17 @@ def read_secret(path: str | Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        secret = Path(path).read_bytes().strip()
+        data = Path(path).read_bytes()
     except OSError:
-        secret = b""
+        data = b""
+    for mark, encoding in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        with suppress(UnicodeError):  # an editor that saved the file anew must not change the secret
+            data = data.decode(encoding).encode("ascii") if data.startswith(mark) else data
+    secret = data.strip()
     if len(secret) < SECRET_BYTES_MIN:
         raise PackingError(
             f"--subjects-key is a file with a secret of at least {SECRET_BYTES_MIN} bytes. Make it once, such as with "
@@ -253,11 +263,11 @@ def _size(size: str | int | Size) -> Size:
     return width, height
 
 
-def _classes(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def _classes(names: str | Sequence[str] | None, encoding: str | None) -> tuple[str, ...] | None:
     if names is None:
         return None
     if isinstance(names, str):
-        names = lines_of(Path(names)) if names.endswith(".txt") else names.split(",")
+        names = read_lines(Path(names), encoding) if names.endswith((".txt", ".csv")) else names.split(",")
     stated = tuple(name.strip() for name in names)
     if not stated or len(set(stated)) < len(stated):
         raise PackingError("--classes names each class once, in label order, separated by commas.")

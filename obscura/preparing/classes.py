@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from obscura.preparing.errors import PackingError, some
 
@@ -25,12 +23,6 @@ def stated_classes(found: tuple[str, ...], stated: tuple[str, ...] | None) -> tu
     return stated
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort names of classes: as numbers where all are, 2 before 10, else as texts."""
-    found = sorted(set(names))
-    return tuple(sorted(found, key=int) if all(map(str.isdecimal, found)) else found)
-
-
 def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None:
     """Let classes pass that were stated, or of which nothing was.
 
@@ -43,41 +35,6 @@ def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None
             f"--classes does not name every class that there is: {some(more, len(more))}. Name it, or leave its "
             "pictures out."
         )
-
-
-def lines_of(path: Path) -> list[str]:
-    """Return the lines of a text file that are not empty.
-
-    Raises:
-        PackingError: It cannot be read.
-    """
-    try:
-        return [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise PackingError(f"The list of classes {path} cannot be read: {type(error).__name__}.") from error
-
-
-def read_renames(path: Path) -> dict[str, str]:
-    """Read a table with the columns old and new: what each class is called from now on. The new ones are all there are.
-
-    Raises:
-        PackingError: It is no such table, or says two things about one name.
-    """
-    renamed: dict[str, str] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file)
-            if not {"old", "new"} <= set(table.fieldnames or ()):
-                raise PackingError(f"{path.name} must begin with a line that names the columns old and new: old,new.")
-            for row in table:
-                old, new = (row["old"] or "").strip(), (row["new"] or "").strip()
-                if not old or not new or renamed.setdefault(old, new) != new:
-                    raise PackingError(f"Line {table.line_num} of {path.name} lacks a name, or contradicts another.")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PackingError(f"The table {path.name} cannot be read: {type(error).__name__}.") from error
-    if not renamed:
-        raise PackingError(f"{path.name} names no class.")
-    return renamed
 
 
 def require_renamed(found: Iterable[str], renamed: Mapping[str, str]) -> None:

@@ -15,9 +15,17 @@ _LABEL = (
     "category", "level",
 )  # fmt: skip
 _SUBJECT = re.compile(
-    r"(?:(?:subject|patient(?:en)?|person|participant|proband|donor|volunteer|individual)s?"
-    r"|(?:pat|case|fall)(?=id|no|nr|num|code))(?:ids?|no|nr|num|number|nummer|code|key|name|uid|identifier)?"
+    r"(?:(?:subject|patient(?:en)?|person|participant|proband|donor|volunteer|individual|pseudonym|animal)s?"
+    r"|(?:pat|case|fall|pseudo|anon|user)(?=id|no|nr|num|code))(?:ids?|no|nr|num|number|nummer|code|key|name|uid|identifier)?"
     r"|(?:id|name|nr)(?:subject|patient|person|participant)|pid|mrn|eid"
+    r"|medicalrecord(?:no|nr|number)|ssn|nhs(?:no|number)"
+)
+# Of what a person has one or several of, and which shows in several pictures: HAM10000's lesion_id, StudyInstanceUID.
+_SUFFIX = r"(?:ids?|no|nr|num|number|nummer|code|key|name|(?:instance)?uid|identifier)"
+_GROUP = re.compile(
+    r"(?:lesion|nodule|tumou?r|polyp|study|exam(?:ination)?|scan|series|session|visit|encounter|admission|accession"
+    rf"|acquisition|video|clip|slide|biopsy|specimen|case|family){_SUFFIX}?"
+    rf"|(?:eye|breast|knee|hip|hand|tooth|wound|mole|sample|volume|block|stack|group|hadm|stay|event|episode){_SUFFIX}"
 )
 
 
@@ -34,6 +42,16 @@ def known_labels(columns: Sequence[str]) -> list[str]:
 def known_subjects(columns: Sequence[str]) -> list[str]:
     """Which of these columns are called as those of subjects are."""
     return [column for column in columns if _SUBJECT.fullmatch(_plain(column))]
+
+
+def known_groups(columns: Sequence[str]) -> list[str]:
+    """Which of these columns are called as those that several pictures of one person share."""
+    return [column for column in columns if _GROUP.fullmatch(_plain(column))]
+
+
+def is_subject_heading(cell: str) -> bool:
+    """Whether the first line of a list of ids is its heading."""
+    return bool(known_subjects([cell])) or _plain(cell) in ("id", "ids")
 
 
 def _known(columns: Sequence[str], names: tuple[str, ...]) -> list[str]:

@@ -7,16 +7,18 @@ owner is asked, and told which columns there are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.column_names import known_files, known_labels, known_subjects
+from obscura.preparing.column_names import known_files, known_groups, known_labels, known_subjects
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
-from obscura.preparing.labels import is_missing, label_text
-from obscura.preparing.subjects import refuse_owned
+from obscura.preparing.labels import is_missing, label_text, list_separator
+from obscura.preparing.subjects import refuse_owned, require_plain_ids
 from obscura.preparing.tables import SEVERAL, Table
 from obscura.wire.meanings import owner_in
+from obscura.wire.subjects import SubjectId
 
 _YES, _NO = frozenset({"1", "1.0", "true", "yes", "t", "y"}), frozenset({"0", "0.0", "false", "no", "f", "n"})
 _LETTERS = frozenset("tfyn")  # of F and M, one may be all that there is
@@ -43,11 +45,15 @@ class Said:
         rows: Of each picture.
         classes: In label order, where the table tells or its owner does.
         owned: What of it says whose each picture is, at the beginning of a sentence.
+        grouped: A sentence about a column whose values several pictures share, such as lesion_id, or "".
+        file_column: The name of the column that names the pictures.
     """
 
     rows: list[Row]
     classes: tuple[str, ...] | None
     owned: str | None
+    grouped: str = ""
+    file_column: str = ""
 
 
 def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Said:
@@ -73,11 +79,28 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"
     if owned is not None and subjects is False:
         refuse_owned(owned)
+    if owners is not None and subjects:
+        places: dict[SubjectId, str] = {}
+        for row, cell in enumerate(table.cells(owners)):
+            places.setdefault(cell, f"{table.place(row)}, column {owners!r}")
+        require_plain_ids(places, join=choices.join_subjects)
+    grouped = shared_column(table, {files, owners})
     table = _joined(table, choices, files, owners)
     folders = [owner_in(cell) for cell in table.cells(files)]
     labels, classes = _labels(table, choices, {files, owners})
     whose = folders if owners is None else table.cells(owners)
-    return Said([Row(*said) for said in zip(table.cells(files), labels, whose, strict=True)], classes, owned)
+    return Said(
+        [Row(*said) for said in zip(table.cells(files), labels, whose, strict=True)], classes, owned, grouped, files
+    )
+
+
+def shared_column(table: Table, taken: Collection[str | None]) -> str:
+    """Return a sentence about a column whose values several pictures of one person share, such as lesion_id, or ""."""
+    for column in known_groups(table.columns):
+        values = [cell for cell in table.cells(column) if not is_missing(cell)]
+        if column not in taken and 1 < len(set(values)) < len(values):
+            return f"The column {column!r} of {table.name} has {len(set(values)):,} values in {len(values):,} rows."
+    return ""
 
 
 def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> Table:
@@ -112,13 +135,17 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
     known = known_files(table.columns)
     named = [column for column in known or table.columns if all(map(exists, list(table.cells(column))[:_CELLS_TRIED]))]
     known = (named if len(named) == 1 else []) or known
-    if len(known) == 1:
+    counts = {name: sum(map(exists, list(table.cells(name))[:_CELLS_TRIED])) for name in table.columns}
+    most = max(counts.values())
+    best = [name for name, count in counts.items() if most and count == most]
+    if len(known) == 1 and (counts[known[0]] or not best):
         return known[0]
-    labelled = [] if known_labels(table.columns) else ["--label-column NAME"]
-    if not known:
+    if not known or (best and not any(counts[name] for name in known)):
+        labelled = [] if known_labels(table.columns) else ["--label-column NAME"]
+        names = f" Cells of {best[0]!r} do name them." if len(best) == 1 else ""
         raise ChoiceNeeded(
-            f"Nothing says which column of {table.name} names the pictures. {_columns(table)}",
-            ["--file-column NAME", *labelled],
+            f"Nothing says which column of {table.name} names the pictures.{names} {_columns(table)}",
+            [f"--file-column {best[0] if len(best) == 1 else 'NAME'}", *labelled],
         )
     raise ChoiceNeeded(
         f"Several columns of {table.name} may name the pictures: {', '.join(known)}.",
@@ -154,18 +181,29 @@ def _labels(
     column = order[0] if order is not None else _label_column(table, choices.label_column, known)
     if column is None:
         return _of_binary(table, choices, taken), None
+    cells = list(map(label_text, table.cells(column)))
+    stated = {*(choices.classes or ()), *(choices.renamed or ())}
+    separator = None if set(cells) <= stated else _separator(cells)
     if attributes:
-        return _of_members(table, column, attributes), classes
-    if not any(SEVERAL in cell for cell in table.cells(column)):
-        return map(label_text, table.cells(column)), order[1] if order is not None else None
+        return _of_members(table, cells, attributes, separator), classes
+    if separator is None:
+        return cells, order[1] if order is not None else None
+    members = [_members(cell, separator) for cell in cells]
     if choices.combinations:
-        return _bounded(table, [SEVERAL.join(sorted(_members(cell))) for cell in table.cells(column)]), None
-    names = list(dict.fromkeys(name for cell in table.cells(column) for name in _members(cell)))
+        return _bounded(table, [SEVERAL.join(sorted(set(names))) for names in members]), None
+    every = list(dict.fromkeys(name for names in members for name in names))
+    example = next(cell for cell, names in zip(cells, members, strict=True) if len(names) > 1)
     raise _one_of_several(
-        f"Pictures of {table.name} have several labels in {column!r}, and a picture of a dataset has one class. There "
-        f"are {some(names, len(names))}.",
-        names[0],
+        f"Images of {table.name} have several labels in {column!r}, such as {example!r}, and an image of a dataset has "
+        f"one class. There are {some(list(map(repr, every)), len(every))}. If each text is the name of one class, "
+        "state the classes (--classes classes.txt, one on each line).",
+        every[0],
     )
+
+
+def _separator(cells: list[str]) -> re.Pattern[str] | None:
+    """What separates several labels in a cell; the bar always does."""
+    return list_separator([*cells, *(part for cell in cells if SEVERAL in cell for part in cell.split(SEVERAL))])
 
 
 def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterable[str | None]:
@@ -227,15 +265,17 @@ def _of_attributes(table: Table, names: tuple[str, ...]) -> Iterator[str | None]
             yield _chosen(names, [value in _YES for value in values])
 
 
-def _of_members(table: Table, column: str, names: tuple[str, ...]) -> Iterator[str | None]:
-    known = {name for cell in table.cells(column) for name in _members(cell)}
+def _of_members(
+    table: Table, cells: list[str], names: tuple[str, ...], separator: re.Pattern[str] | None
+) -> Iterator[str | None]:
+    known = {name for cell in cells for name in _members(cell, separator)}
     unknown = sorted(set(names) - known)
     if unknown:
         raise PackingError(
             f"No picture of {table.name} has the label {unknown[0]!r}. There are {some(sorted(known), len(known))}."
         )
-    for cell in table.cells(column):
-        members = _members(cell)
+    for cell in cells:
+        members = _members(cell, separator)
         yield _chosen(names, [name in members for name in names]) if members else ""
 
 
@@ -262,8 +302,9 @@ def _bounded(table: Table, labels: list[str]) -> list[str]:
     return labels
 
 
-def _members(cell: str) -> list[str]:
-    return [label_text(part) for part in cell.split(SEVERAL) if not is_missing(label_text(part))]
+def _members(cell: str, separator: re.Pattern[str] | None) -> list[str]:
+    parts = [cell] if separator is None else separator.split(cell)
+    return [label_text(part) for part in parts if not is_missing(label_text(part))]
 
 
 def _is_binary(table: Table, column: str) -> bool:

@@ -21,6 +21,12 @@ Window = tuple[float, float]  # what becomes black, and what becomes white
 _USED_MIN = 0.5  # of the numbers that a format can hold; below it a bit or more of them is never used
 _DARK = 0.25  # a picture whose numbers stay below this part of white, beside brighter ones
 _STATE_WINDOW = "--window LOW,HIGH"
+_BINS = 2**16
+_LEVELS_MIN = 64  # of 256, unless the pictures have hardly more themselves
+_MOST, _FEW_LEVELS = 0.9, 32  # of the pixels that are neither background nor cut off, and the levels they are left
+_PIXELS_COUNTED_MAX = 2**20  # of one picture
+_USUAL_WINDOWS: tuple[Window, ...] = ((0, 1), (-1, 1), (0, 255), (-1024, 3071))  # the last one is that of CT
+_CT_OFFSETS = (0, 1024, 2**15)  # added to Hounsfield units, -1024 to 3071, where files hold no negative numbers
 _FAR_BELOW = (
     "stay far below what their format calls white, as those of devices with 10, 12 or 14 bits do: the pictures would "
     "be almost black"
@@ -114,6 +120,53 @@ def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.ui
     return 255 - bright if numbers.inverted else bright
 
 
+def _brightness(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Return some pixels as shown without a stated scale, 0 for black to 65535 for white; none without limits."""
+    shown, limits = _shown(numbers, FORMAT_SCALE)
+    if limits is None:
+        return np.zeros(0, np.uint16)
+    low, high = limits
+    pixels = shown.ravel()[:: -(-shown.size // _PIXELS_COUNTED_MAX)].astype(np.float64)
+    return np.rint(np.clip((pixels - low) / (high - low), 0, 1) * (_BINS - 1)).astype(np.uint16)
+
+
+def _loses_contrast(counts: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
+    """Return whether eight bits would keep few of the grey levels that a histogram has. Drawings lose none."""
+    bright = np.rint(np.arange(_BINS) / (_BINS - 1) * 255).astype(np.int64)
+    levels = np.bincount(bright, counts, 256)
+    kept = int(np.count_nonzero(levels))
+    if kept < _LEVELS_MIN and np.count_nonzero(counts) > 2 * kept:
+        return True
+    tissue = _tissue(counts)
+    kept = _covering(np.bincount(bright, tissue, 256))
+    return bool(20 * tissue.sum() > counts.sum()) and kept < _FEW_LEVELS and _covering(tissue) > 2 * kept
+
+
+def _tissue(counts: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return a histogram without black, white and the most frequent value, which is the background."""
+    rest = counts.copy()
+    rest[[0, -1, int(counts.argmax())]] = 0
+    return rest
+
+
+def _covering(counts: np.ndarray[Any, Any]) -> int:
+    """Return how many bins hold most of the pixels."""
+    most = np.cumsum(np.sort(counts)[::-1])
+    return int(np.searchsorted(most, _MOST * most[-1])) + 1
+
+
+def _window_for(counts: np.ndarray[Any, np.dtype[np.int64]], limits: Window) -> str:
+    """Return a window that holds most values: that of CT files if it does, else one on a coarse grid."""
+    share = np.cumsum(_tissue(counts)) / max(_tissue(counts).sum(), 1)
+    unit = (limits[1] - limits[0]) / (_BINS - 1)
+    low, high = (limits[0] + unit * int(np.searchsorted(share, part)) for part in (0.01, 0.99))
+    for offset in _CT_OFFSETS:
+        if offset - 1024 <= low and high <= offset + 3071 and high - low >= 1024 and offset - 1024 >= limits[0]:
+            return f"{offset - 1024},{offset + 3071}"
+    step = 2.0 ** math.ceil(math.log2(max(high - low, unit) / 4))
+    return f"{max(limits[0], math.floor(low / step) * step):.9g},{min(limits[1], math.ceil(high / step) * step):.9g}"
+
+
 def _shown(numbers: Numbers, scale: Scale) -> tuple[np.ndarray[Any, Any], Window | None]:
     if isinstance(scale.window, tuple):
         return numbers.values, scale.window
@@ -140,6 +193,7 @@ class Depth:
         windowed: Whether its file states a window.
         integers: As of its `Numbers`.
         colour: Whether it is a colour picture, of which the upper eight bits are read.
+        brightness: (n,) some pixels, 0 for black to 65535 for white, where its format or file states these.
     """
 
     limits: Window | None
@@ -148,6 +202,7 @@ class Depth:
     windowed: bool = False
     integers: bool = True
     colour: bool = False
+    brightness: np.ndarray[Any, np.dtype[np.uint16]] | None = field(default=None, repr=False, compare=False)
 
 
 def depth_of(numbers: Numbers) -> Depth | None:
@@ -168,7 +223,12 @@ def depth_of(numbers: Numbers) -> Depth | None:
         float(numbers.values.max()),
         numbers.own is not None,
         numbers.integers,
+        brightness=_brightness(numbers),
     )
+
+
+def _no_pixels() -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.zeros(_BINS, np.int64)
 
 
 @dataclass
@@ -178,17 +238,24 @@ class Depths:
     private_used: dict[Window, Window] = field(default_factory=dict)  # the numbers in use, by those that can be
     private_colour: Window | None = None  # the same of colour pictures of 16 bits
     unlimited: int = 0
+    private_measured: Window | None = None  # the numbers in use in pictures whose format states no limits
     windowed: int = 0
     counted: bool = False  # whether a depth in bits says what white is
     dark: bool = False
     bright: bool = False
+    # Pixels by brightness, as their format states it, and as the windows in the files do.
+    private_histogram: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=_no_pixels)
+    private_windows: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=_no_pixels)
 
     def add(self, depth: Depth) -> None:
         """Count one picture of more than eight bits."""
+        if depth.brightness is not None:
+            np.add.at(self.private_windows if depth.windowed else self.private_histogram, depth.brightness, 1)
         if depth.windowed:
             self.windowed += 1
         elif depth.limits is None:
             self.unlimited += 1
+            self.private_measured = _wider(self.private_measured, depth)
         elif depth.colour:
             self.private_colour = _wider(self.private_colour, depth)
         else:
@@ -212,7 +279,7 @@ class Depths:
                 "Some pictures hold signed or measured values, and nothing in them says which number is black and "
                 "which is white. State it, the same for all pictures, such as -160,240 for soft tissue in a CT; it is "
                 "not read off the pictures, for then one of them would change all.",
-                [_STATE_WINDOW],
+                [_usual_window([self.private_measured, *self.private_used.values()])],
             )
         if len(self.private_used) > 1 or (self.private_used and others):
             self._ask("Some pictures have more bits than others, so that one number is not equally bright in all.")
@@ -224,12 +291,42 @@ class Depths:
                 "them with eight bits a channel first, or say that they are as dark as that.",
                 ["--depth 16"],
             )
+        if self.private_colour is not None and self.private_colour[1] - self.private_colour[0] < _LEVELS_MIN * 257:
+            raise ChoiceNeeded(
+                f"These colour pictures have 16 bits a channel, and would keep fewer than {_LEVELS_MIN} of 256 levels, "
+                "because the upper eight bits alone are read. Save them with eight bits a channel first, or say that "
+                "they are meant as they are.",
+                ["--depth 16"],
+            )
         if self.dark and self.bright:
             self._ask("Some pictures use all bits of their format, and others stay far below, as of another device.")
+        if _loses_contrast(self.private_windows):
+            raise ChoiceNeeded(
+                f"Through the windows in these files, most pixels would get fewer than {_LEVELS_MIN} of 256 grey "
+                "levels. State which number is black and which is white, or with --window auto that these windows are "
+                "meant.",
+                [_STATE_WINDOW],
+            )
+        if _loses_contrast(self.private_histogram):
+            self._ask_window()
+
+    def _ask_window(self) -> None:
+        """Propose a window for pictures of one format that use a small part of it."""
+        low, high = next(iter(self.private_used))
+        asis = f"--depth {round(math.log2(high + 1))}" if self.counted else f"--window {low:.9g},{high:.9g}"
+        window = _window_for(self.private_histogram, (low, high))
+        raise ChoiceNeeded(
+            f"Their format calls {low:,.9g} black and {high:,.9g} white, and most pixels lie so close together that "
+            f"they would get fewer than {_LEVELS_MIN} of 256 grey levels. State which number is black and which is "
+            f"white. A window of {window} holds most of them; take one that you know from your device instead, if you "
+            f"can. If the pictures are meant as they are, say {asis}.",
+            [f"--window {window}"],
+        )
 
     def _ask(self, why: str) -> None:
         if not self.counted:
-            raise ChoiceNeeded(f"{why} State which number is black and which is white.", [_STATE_WINDOW])
+            flag = _usual_window(list(self.private_used.values()))
+            raise ChoiceNeeded(f"{why} State which number is black and which is white.", [flag])
         raise ChoiceNeeded(
             f"{why} State how many bits your device stores, such as 12 (16 if they are as they should be), or with "
             f"{_STATE_WINDOW} which number is black and which is white.",
@@ -264,6 +361,14 @@ class Depths:
                 f"Some pictures hold numbers above those of {scale.depth} bits: state a larger --depth, or which "
                 f"number is white with {_STATE_WINDOW}."
             )
+
+
+def _usual_window(used: Sequence[Window | None]) -> str:
+    """Return the flag of the smallest usual window that holds all numbers in use, else one to fill in."""
+    for low, high in _USUAL_WINDOWS:
+        if all(ends is not None and low <= ends[0] and ends[1] <= high for ends in used):
+            return f"--window {low:g},{high:g}"
+    return _STATE_WINDOW
 
 
 def _wider(used: Window | None, depth: Depth) -> Window:

@@ -31,6 +31,13 @@ _WHAT = "Reading DICOM files"
 _NO_TEXT = ("O", "SQ", "UN")  # value representations of bytes and sequences
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # of the whole file after its meta group (PS3.5, A.5)
 _INFLATED_BYTES_MAX, _META_BYTES_MAX = 2**30, 2**16
+# What the names of the storage classes of images have in common; the others store what describes images, some of it as
+# pixels: segmentations, doses, reports, presentation states, waveforms, documents (PS3.4, B.5).
+_IMAGES = re.compile(r"Image|US Volume|Map Storage")
+_DESCRIBING_MODALITIES = frozenset([
+    "SEG", "SR", "PR", "KO", "RTSTRUCT", "RTPLAN", "RTDOSE", "RTRECORD", "REG", "FID", "RWV", "DOC", "ECG", "HD", "EPS",
+    "AU", "PLAN", "ANN", "M3D", "ASMT", "STAIN",
+])  # fmt: skip
 _PIXEL_WORDS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 _GREY, _COLOUR = ("MONOCHROME1", "MONOCHROME2"), ("RGB", "YBR_")
 # Which sequences of a functional group hold what stands at the top of a plain file.
@@ -130,6 +137,15 @@ def _bound_inflated(data: bytes) -> None:
 def has_picture(dataset: Dataset) -> bool:
     """Whether a file holds pixels at all: reports, plans and presentation states do not."""
     return any(word in dataset for word in _PIXEL_WORDS)
+
+
+def describes_images(dataset: Dataset) -> bool:
+    """Return whether a file is a segmentation, dose, report or the like, which may have pixels and is no image."""
+    from pydicom.uid import UID
+
+    stored = UID(tag_text(dataset, "SOPClassUID")).name
+    described = "Storage" in stored and not _IMAGES.search(stored)
+    return described or tag_text(dataset, "Modality").upper() in _DESCRIBING_MODALITIES
 
 
 def frames_of(dataset: Dataset) -> int:

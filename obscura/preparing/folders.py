@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from obscura.pictures.types import names_of
+from obscura.pictures.types import names_of, picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
-from obscura.preparing.questions import ask_about_owners
+from obscura.preparing.questions import ask_about_masks, ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
-from obscura.wire.meanings import is_kind, is_part, is_split
+from obscura.wire.class_folders import is_junk, is_wrapper
+from obscura.wire.meanings import is_kind, is_part, is_split, masks_among
 
 _ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"})
 
@@ -49,14 +50,23 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
             )
         if not any(True for name in found for _ in all_pictures(tree, below(base, name), Tally())):
             archives = [name for name in all_files(tree) if suffix_of(name) in _ARCHIVES]
+            arrays = [name for name in all_files(tree) if suffix_of(name) == ".npz"]
+            if arrays:
+                raise PackingError(
+                    f"{tree.name} holds no images, but arrays ({some(arrays, len(arrays))}). Push each .npz by itself: "
+                    f"obscura datasets push {tree.name}/{arrays[0]}"
+                )
             packed = f", but archives ({some(archives, len(archives))}): unpack each" if archives else ""
             raise PackingError(
                 f"{tree.name} holds no class folders with pictures{packed}. Pictures are files such as "
                 f"{names_of(taken=False, last='and')}."
             )
+    for name in found:
+        require_no_masks(tree, _inside(base, name, kind))
     if subjects:
         ask_about_owners({name: folders(tree, _inside(base, name, kind)) for name in found})
-    return Source(title, walk, folders=True)
+    owned = "The names of the folders inside the class folders" if subjects else None
+    return Source(title, walk, folders=True, owned=owned)
 
 
 def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) -> tuple[str, str]:
@@ -67,7 +77,8 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
     """
     inside = [folders(tree, below(base, name)) for name in found]
     kinds = sorted({kind for each in inside for kind in each})
-    if not kinds or not all(map(is_kind, kinds)) or not all(map(len, inside)):
+    masks = masks_among(kinds)
+    if not kinds or not all(is_kind(name) or name in masks for name in kinds) or not all(map(len, inside)):
         if wanted is not None and not base:
             raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
         return "", ""
@@ -76,10 +87,32 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
         raise ChoiceNeeded(
             f"The class folders of {tree.name} hold {', '.join(f'{name}/' for name in kinds)}: choose the one in which "
             "the pictures are.",
-            [f"--split {next((name for name in kinds if name.casefold().startswith('im')), kinds[0])}"],
+            [f"--split {min(kinds, key=lambda name: (name in masks, not name.casefold().startswith('im')))}"],
         )
     others = " and ".join(f"{name}/" for name in kinds if name != kind)
     return kind, f"{kind}/ of every class" + (f" (not {others}; --split chooses)" if others else "")
+
+
+def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None) -> None:
+    """Raise if masks lie beside pictures in a folder or below it.
+
+    Args:
+        tree: What is looked through.
+        at: The folder.
+        suffixes: Of the files that become pictures; None for those of picture files.
+
+    Raises:
+        ChoiceNeeded: Some do.
+    """
+    kept = [name for name in tree.files(at) if not is_junk(name)]
+    wanted = tuple(picture_suffixes() if suffixes is None else suffixes)
+    files = [name for name in kept if name.lower().endswith(wanted)]
+    stems = dict.fromkeys(name[: -len(max(filter(name.lower().endswith, wanted), key=len))] for name in files)
+    inner = folders(tree, at)
+    ask_about_masks(at or tree.name, stems)
+    ask_about_masks(at or tree.name, [*inner, *(["images"] if stems else [])])
+    for name in inner:
+        require_no_masks(tree, below(at, name), suffixes)
 
 
 def _inside(base: str, name: str, kind: str) -> str:
@@ -110,10 +143,13 @@ def base_of(
         ChoiceNeeded: There are parts, and none that is usually taken.
     """
     base, note, split = "", "", choices.split
+    classes = set(map(_class, choices.classes or ()))
     holds = holds or (lambda at: bool(pictures(tree, at)))
     while True:
         top = folders(tree, base)
-        if holds(base) or not top or set(map(_class, top)) <= set(choices.classes or ()):
+        if len(top) > 1:
+            top = [name for name in top if any(True for _ in all_files(tree, below(base, name)))] or top
+        if holds(base) or not top or (len(top) > 1 and set(map(_class, top)) <= classes):
             break
         inside = {name: folders(tree, below(base, name)) for name in top}
         wanted = next((name for name in top if split is not None and name.casefold() == split.casefold()), None)
@@ -122,7 +158,10 @@ def base_of(
         if wanted is not None:
             split = None
         elif len(top) == 1:
-            if not _is_wrapper(tree, below(base, top[0]), holds, subjects=subjects and not is_part(top[0])):
+            at = below(base, top[0])
+            by_subject = subjects and not is_part(top[0])
+            inner = {name: by_subject and holds(below(at, name)) for name in inside[top[0]]}
+            if holds(at) or not is_wrapper(top[0], inner, classes, subjects=by_subject):
                 break
             wanted = top[0]
         elif parts:
@@ -135,14 +174,6 @@ def base_of(
     if split is not None and not kinds:
         raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
     return base, f"{base}/{note}" if base else ""
-
-
-def _is_wrapper(tree: Tree, at: str, holds: Callable[[str], bool], *, subjects: bool) -> bool:
-    """Whether the only folder stands around the class folders, rather than being one."""
-    inner = folders(tree, at)
-    if holds(at) or not inner:
-        return False
-    return not subjects or not any(holds(below(at, deeper)) for deeper in inner)
 
 
 def _apart(names: list[str]) -> dict[str, str]:

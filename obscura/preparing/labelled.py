@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from os.path import splitext
+from posixpath import commonpath
 
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
@@ -20,6 +21,7 @@ from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
+from obscura.preparing.questions import folded
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
 from obscura.preparing.trees import SubTree, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
@@ -27,6 +29,7 @@ from obscura.wire.meanings import is_part, is_split
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
 _PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
+_CELLS_COMPARED = 200
 UNLISTED = "picture not named in the table"
 
 
@@ -35,13 +38,18 @@ class Finder:
 
     Args:
         paths: Of all pictures.
+
+    Attributes:
+        paths: The same.
     """
 
     def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
         self._suffixes = picture_suffixes()
         self._paths = {_plain(path): path for path in paths}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
+        self._by_form: dict[str, str] = {}
         for path in paths:
             name = _plain(path.rpartition("/")[2]).casefold()
             self._by_name[name].append(path)
@@ -53,6 +61,31 @@ class Finder:
             return self.find(cell) is not None
         except PackingError:
             return True
+
+    def guess(self, cell: str) -> str | None:
+        """Return the path of the picture that a cell means; None where there are none or several."""
+        try:
+            return self.find(cell)
+        except PackingError:
+            return None
+
+    def likely(self, cell: str) -> tuple[str, str] | None:
+        """Return (the path of a picture, why it is not found) of the one that a cell without a picture may mean."""
+        folder, _, name = cell.replace("\\", "/").rpartition("/")
+        stem, suffix = splitext(name) if re.fullmatch(r".*\.[A-Za-z]\w{1,4}", name) else (name, "")
+        alike = self._by_stem.get(_plain(stem).casefold(), [])
+        if alike and suffix and splitext(alike[0])[1].casefold() != suffix.casefold():
+            return alike[0], f"The endings differ: correct {suffix} in the table."
+        if alike:
+            return alike[0], f"The folders differ: correct {folder or '(none)'} in the table, or push the folder above."
+        if not self._by_form:
+            for path in self.paths:
+                self._by_form.setdefault(folded(splitext(path.rpartition("/")[2])[0]), path)
+        found = self._by_form.get(folded(stem)) if stem else None
+        if found is None:
+            return None
+        program = "as a spreadsheet rewrites them. Save the column as text"
+        return found, f"The names differ in zeros, decimals, spaces or marks alone, {program}, or correct it."
 
     def find(self, cell: str) -> str | None:
         """Return the path of the picture whose path ends like the cell, or of which the cell ends like the path.
@@ -108,48 +141,113 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
         ChoiceNeeded: Something about the table is its owner's to say.
         PackingError: It names no picture, or says two things about one.
     """
-    tree, table, part = _part(tree, table, choices, part)
-    finder = Finder([*all_pictures(tree, "", Tally())])
-    said = read_columns(table, choices, finder.knows, subjects=subjects)
+    paths = [*all_pictures(tree, "", Tally())]
+    at, table, part = _part(tree, table, choices, part, paths)
+    everywhere = Finder(paths)
+    said = read_columns(table, choices, everywhere.knows, subjects=subjects)
+    if not part:
+        at, part = _usual_part(tree, table, [path for row in said.rows if (path := everywhere.guess(row.file))])
+    finder, others = Finder(_inside(paths, at)), Finder(sorted({*paths} - {*_inside(paths, at)}))
     rows = [replace(row, label="") if _is_unlabelled(row.label, choices) else row for row in said.rows]
+    rows = [row for row in rows if finder.knows(row.file) or not others.knows(row.file)]  # of other parts: left out
+    _require_matches(tree, f"column {said.file_column!r} of {table.name}", rows, finder, choices)
     _require_labels(table, rows, choices)
     title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"
-    return Source(title, partial(_walk, tree, _resolved(table, rows, finder)), said.classes, owned=said.owned)
+    walk = partial(_walk, tree, at, _resolved(table, rows, finder))
+    return Source(title, walk, said.classes, owned=said.owned, grouped=said.grouped)
 
 
-def _part(tree: Tree, table: Table, choices: Choices, part: str) -> tuple[Tree, Table, str]:
-    """Return (the pictures, the rows, what of several parts was taken): those of the part that was asked for, in which
-    the table lies, or that it is called like, as train.csv beside the folders train/ and test/.
+def _inside(paths: list[str], at: str) -> list[str]:
+    return [path for path in paths if path.startswith(f"{at}/")] if at else paths
+
+
+def _tops(paths: list[str]) -> dict[str, str]:
+    """Return the paths of the folders right below the innermost one that holds all pictures, by their names."""
+    around = commonpath([path.rpartition("/")[0] for path in paths]) if paths else ""
+    inside = [path.removeprefix(f"{around}/" if around else "") for path in paths]
+    return {name: below(around, name) for path in inside if (name := path.partition("/")[0]) != path}
+
+
+def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str]) -> tuple[str, Table, str]:
+    """Return (the folder of the pictures, the rows, what of several parts was taken): those of the part that was asked
+    for, in which the table lies, or that it is called like, as train.csv beside the folders train/ and test/.
 
     Raises:
         PackingError: There is no such part.
     """
     split = choices.split
     if part:
-        return tree, table, part
+        return "", table, part
     beside = choices.labels.parent.as_posix() if choices.labels is not None and not choices.labels.is_file() else "."
     if beside != "." and split is None and pictures(tree, beside):
-        return SubTree(tree, beside), table, f"{beside}/"
-    tops = {name.casefold(): name for name in folders(tree, "")}
+        return beside, table, f"{beside}/"
+    tops = {name.casefold(): at for name, at in _tops(paths).items()} | {
+        name.casefold(): name for name in folders(tree, "")
+    }
     called = split or next(
         (name for name in PARTS if re.search(rf"(^|[^a-z]){name}([^a-z]|$)", table.name.casefold())), ""
     )
     if called.casefold() in tops:
-        folder = tops[called.casefold()]
-        return SubTree(tree, folder), table, f"{folder}/"
+        at = tops[called.casefold()]
+        return at, table, f"{at}/"
     column = next((name for name in table.columns if name.casefold() in _PART_COLUMNS), None)
     told = [] if column is None else list(table.cells(column))
     if split is None:
         several = len(set(told)) > 1 and all(map(is_split, filter(None, told)))
-        return tree, table, f"all of the column {column!r} (--split chooses)" if several else ""
-    rows = [row for row, value in zip(table.rows, told, strict=False) if value.casefold() == split.casefold()]
-    if not rows:
+        return "", table, f"all of the column {column!r} (--split chooses)" if several else ""
+    kept = [row for row, value in enumerate(told) if value.casefold() == split.casefold()]
+    if not kept:
         raise PackingError(
             f"{table.name} does not come in parts: leave --split out."
             if not told
             else f"{table.name} has the parts {', '.join(sorted(set(told)))}: choose one with --split."
         )
-    return tree, replace(table, rows=rows), split
+    lines = tuple(table.lines[row] for row in kept) if table.lines else ()
+    return "", replace(table, rows=[table.rows[row] for row in kept], lines=lines), split
+
+
+def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
+    """Return (the folder train, what is said of it) where a table names pictures in train and test; else ("", "").
+
+    Raises:
+        ChoiceNeeded: The table names pictures in several parts, and none of them is called like train.
+    """
+    tops = _tops(named)
+    if len(tops) < 2 or not all(map(is_split, tops)):
+        return "", ""
+    train = [name for name in tops if name.casefold().startswith("train")]
+    if len(train) != 1:
+        raise ChoiceNeeded(
+            f"{table.name} names images in several parts of {tree.name}: {', '.join(sorted(tops))}. Choose one.",
+            [f"--split {min(train or tops)}"],
+        )
+    others = " and ".join(f"{name}/" for name in sorted(tops) if name != train[0])
+    return tops[train[0]], f"{tops[train[0]]}/ (not {others}; --split chooses)"
+
+
+def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, choices: Choices) -> None:
+    """Raise where no row names an image, or where the likely cause is a program that rewrote the names.
+
+    Raises:
+        PackingError: The message shows a name of each side and the likely cause.
+    """
+    missing = [row.file for row in rows if row.file and not finder.knows(row.file)]
+    if not missing or not finder.paths:
+        return
+    name, cause = next(filter(None, map(finder.likely, missing[:_CELLS_COMPARED])), ("", ""))
+    cell = next((cell for cell in missing if cause and finder.likely(cell)), missing[0])
+    if len(missing) < len(rows) and (not cause or choices.skip_broken):
+        return
+    which = (
+        f"No name in {column} is"
+        if len(missing) == len(rows)
+        else f"{len(missing):,} of {len(rows):,} names in {column} are not"
+    )
+    raise PackingError(
+        f"{which} the name of an image in {tree.name}. The table says {cell!r}, and an image is called "
+        f"{name or finder.paths[0]!r}. "
+        + (cause or "Push the folder that the table describes, or name the column of the files (--file-column).")
+    )
 
 
 def find_table(tree: Tree, choices: Choices) -> Table:
@@ -253,8 +351,8 @@ def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
     return found
 
 
-def _walk(tree: Tree, rows: Mapping[str, Row], tally: Tally) -> Iterator[Record]:
-    tally.left_out[UNLISTED] += sum(path not in rows for path in all_pictures(tree, "", tally))
+def _walk(tree: Tree, at: str, rows: Mapping[str, Row], tally: Tally) -> Iterator[Record]:
+    tally.left_out[UNLISTED] += sum(path not in rows for path in all_pictures(tree, at, tally))
     for path, row in rows.items():
         if row.label is None:
             tally.left_out[NOT_ONE] += 1

@@ -6,7 +6,9 @@ names of the classes has answered. What names mean is asked in `questions`.
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,6 +21,9 @@ from obscura.wire.subjects import MISSING, without_marks
 # How missing values look once they were made into texts. "unknown" and "other" are classes of many collections.
 _MISSING = MISSING.union(("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"))
 UNLABELLED = "picture without a label"
+# Separators of several labels in one text. A text is a list if one of its parts is a label elsewhere (_LISTS: or a part
+# of another list). Names of classes contain _PHRASES, so there all parts must be labels.
+_LISTS, _WORDS, _PHRASES = (r"\|", ";", ",", r"\n"), (r"\s(?:and|und|et)\s", r"\+", "&"), ("/", r"\swith\s", r"\s")
 
 
 def label_text(value: object) -> str:
@@ -31,6 +36,29 @@ def is_missing(label: str) -> bool:
     """Whether a label looks like one that is missing."""
     plain = without_marks(label)
     return not plain or plain in _MISSING or label == "\\N"
+
+
+def list_separator(labels: Iterable[str]) -> re.Pattern[str] | None:
+    """Return what separates several labels in one text: "Effusion, Mass" beside "Mass" or "Mass, Nodule".
+
+    Returns:
+        The pattern, or None where every text is one label.
+    """
+    texts, separators = {label_text(label).casefold() for label in labels}, list[str]()
+    for pattern in (*_LISTS, *_WORDS, *_PHRASES):
+        lists = [parts for text in texts if len(parts := _parts(text, pattern)) > 1]
+        seen = Counter(part for parts in lists for part in parts)
+        everywhere = all if pattern in _PHRASES else any
+        if any(
+            everywhere(part in texts or (pattern in _LISTS and seen[part] > 1) for part in parts) for parts in lists
+        ):
+            separators.append(pattern)
+            texts = {part for text in texts for part in _parts(text, pattern)}
+    return re.compile("|".join(separators), re.IGNORECASE) if separators else None
+
+
+def _parts(text: str, pattern: str) -> set[str]:
+    return {part.strip() for part in re.split(pattern, text) if part.strip()}
 
 
 def read_labels(

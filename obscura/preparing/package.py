@@ -27,7 +27,8 @@ class Package:
     follow from the format of the files. `private_records` and `private_subjects` (None where the upload carries none)
     were counted, and are compared with what their owner states, no more. For their owner alone are `summary`, one line
     about what was done to the pictures, `private_counts`, their number by class, and `private_notes`, what is odd.
-    `recognised`: its subjects have the same numbers as in other uploads under their owner's secret.
+    `subjects_key_check` is the check value of the secret under which its subjects have the same numbers as in other
+    uploads; None where they are numbered afresh.
     """
 
     format: UploadFormat
@@ -41,7 +42,12 @@ class Package:
     summary: str = ""
     private_counts: Mapping[str, int] = field(default_factory=dict)
     private_notes: tuple[str, ...] = ()
-    recognised: bool = False
+    subjects_key_check: str | None = None
+
+    @property
+    def recognised(self) -> bool:
+        """Whether its subjects are recognised in other uploads under the same secret."""
+        return self.subjects_key_check is not None
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
         """Let a statement pass that the files keep.

@@ -30,8 +30,8 @@ _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
 _READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
 _ORIENTATION_TAG = 0x0112
 _BITS_TAG, _PHOTOMETRIC_TAG, _SAMPLE_FORMAT_TAG = 258, 262, 339  # TIFF 6.0, sections 4 and 19
-_PLANAR_TAG = 284
-_MIN_IS_WHITE, _SIGNED, _APART = 0, 2, 2
+_CHANNELS_TAG = 277
+_MIN_IS_WHITE, _SIGNED = 0, 2
 _COMPARED_SIDE = 128  # pixels: a JPEG is decoded to a fraction of its size that has as many
 _TURNS = {  # EXIF 2.32, tag 274: what brings each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -58,6 +58,7 @@ class Look:
     printed: bool = False  # CMYK
     deep: bool = False  # more than eight bits a channel
     animated: bool = False
+    surplus: bool = False  # more channels than colours, such as infrared
     depth: Depth | None = None  # of what is deep
 
 
@@ -97,8 +98,6 @@ def look(content: Content) -> Look:
         width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
             raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
-        if image.format == "TIFF" and _is_deep_colour(image, content) and _is_planar(image):
-            raise Unreadable("it is a TIFF of 16 bits whose colours are stored apart, which is not read: save it anew")
         depth = _depth(image, content)
         return Look(
             width,
@@ -110,6 +109,7 @@ def look(content: Content) -> Look:
             printed=image.mode == "CMYK",
             deep=depth is not None,
             animated=animated,
+            surplus=getattr(image, "tag_v2", {}).get(_CHANNELS_TAG) == 4 and len(image.getbands()) == 3,
             depth=depth,
         )
 
@@ -183,8 +183,8 @@ def _depth(image: Image.Image, data: bytes) -> Depth | None:
     if not _is_deep_colour(image, data):
         return None
     bands = [image.getchannel(band).getextrema() for band in image.getbands() if band != "A"]
-    highest = max(float(band[1]) for band in bands if isinstance(band[1], int | float))
-    return Depth(COLOUR_LIMITS, 0, highest * 257, integers=False, colour=True)
+    ends = [float(end) * 257 for band in bands for end in band if isinstance(end, int | float)]
+    return Depth(COLOUR_LIMITS, min(ends), max(ends), integers=False, colour=True)
 
 
 def _numbers(image: Image.Image) -> Numbers | None:
@@ -215,11 +215,6 @@ def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
     except Refused:
         return True
     return False
-
-
-def _is_planar(image: Image.Image) -> bool:
-    tags: Any = getattr(image, "tag_v2", {})
-    return bool(tags.get(_PLANAR_TAG, 1) == _APART)
 
 
 def _is_grey(image: Image.Image) -> bool:

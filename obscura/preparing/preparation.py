@@ -21,7 +21,7 @@ from PIL import Image
 from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.classes import in_order, require_renamed, require_stated, stated_classes
+from obscura.preparing.classes import require_renamed, require_stated, stated_classes
 from obscura.preparing.columns import tells_subjects
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
@@ -29,13 +29,14 @@ from obscura.preparing.labelled import ask_for_table, find_metadata, find_table,
 from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
-from obscura.preparing.questions import ask_about_classes, ask_about_people
+from obscura.preparing.questions import ask_about_classes, ask_about_lists, ask_about_people
 from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.subjects import keyed_numbers, number_subjects, refuse_owned, subject_key
+from obscura.preparing.subjects import key_check, keyed_numbers, number_subjects, refuse_owned, subject_key
 from obscura.preparing.summary import counted, notes, summarise
 from obscura.preparing.survey import OnPicture, Survey, survey
 from obscura.preparing.tables import Table
 from obscura.preparing.trees import FolderTree, Tree
+from obscura.wire.class_folders import in_order
 
 
 def prepare(
@@ -85,9 +86,10 @@ def prepare(
         len(found.subjects) if subjects else None,
         lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
         summarise(found, chosen, tally, source.title),
-        recognised=bool(subjects) and chosen.subjects_key is not None,
+        subjects_key_check=_check_of(chosen) if subjects else None,
     )
-    return replace(package, classes=classes, private_counts=dict(counts), private_notes=tuple(notes(found)))
+    told = tuple(notes(found, source, subjects=subjects))
+    return replace(package, classes=classes, private_counts=dict(counts), private_notes=told)
 
 
 def _of_nobody(walk: Callable[[Tally], Iterator[Record]], tally: Tally) -> Iterator[Record]:
@@ -102,6 +104,11 @@ def _as_it_is(source: Source, choices: Choices) -> Package | None:
     if not fits(package.width, package.height):
         return None
     return replace(package, summary=f"{source.title}: {counted(package.private_records, 'picture')}, as they are.")
+
+
+def _check_of(chosen: Choices) -> str | None:
+    secret = chosen.subjects_key
+    return None if secret is None else key_check(secret, join=chosen.join_subjects)
 
 
 def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -120,6 +127,7 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
         return stated, dict(zip(source.classes, stated, strict=False))
     require_stated(found.labels, choices.classes)
     if choices.classes is None:
+        ask_about_lists(() if choices.combinations else found.labels)
         ask_about_classes(found.labels, folders=source.folders)
     return choices.classes or in_order(found.labels), {}
 

@@ -13,8 +13,8 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
-from obscura.preparing.labels import is_missing
-from obscura.wire.meanings import is_part, why_personal
+from obscura.preparing.labels import is_missing, list_separator
+from obscura.wire.meanings import identifiers_in, is_part, is_scale, masks_among, why_personal
 
 MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
@@ -58,6 +58,13 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
     ask_about_people(names)
     if folders and len(names) == 1:
         raise _ask(f"There is one folder, {names[0]}, and so one class", names)
+    masks = masks_among(names) if folders else []
+    if masks:
+        raise _ask(
+            f"These folders seem to hold masks of the pictures in others, not a class: {some(masks, len(masks))}. "
+            "Push a folder without masks, in which each class has a folder",
+            names,
+        )
     parts = [name for name in names if folders and is_part(name)]
     if parts:
         raise _ask(f"These are called like parts or copies, not like classes: {some(parts, len(parts))}", names)
@@ -66,15 +73,58 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
     for group in look_alike(names):
         raise _ask(f"These would be classes of their own, and look like one: {some(group, len(group))}", names)
-    if folders and len(names) > 1 and all(map(_IS_CODE.fullmatch, names)):
-        raise _ask(f"These are codes with numbers, as those of people: {some(names, len(names))}", names)
+    few = statistics.median(counts.values()) <= FEW_PICTURES
+    codes = len(names) > 1 and all(map(_IS_CODE.fullmatch, names)) and not all(name.endswith("0") for name in names)
+    coded = names if codes else identifiers_in(names, few=few)
+    if folders and coded:
+        raise _ask(
+            f"These look like numbers of people or records, not like classes: {some(coded, len(coded))}. If each is a "
+            "person, put the folders inside those of the classes (class/person/picture.png), or write a table "
+            "(--labels)",
+            names,
+        )
     if folders and not _counts_up(names):
         raise _ask(f"These are numbers that do not count up, as those of people: {some(names, len(names))}", names)
-    if len(names) >= MANY_CLASSES and statistics.median(counts.values()) <= FEW_PICTURES and not _are_numbers(names):
+    if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
             f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a "
             f"person: {some(names, len(names))}",
             names,
+        )
+
+
+def ask_about_lists(names: Iterable[str]) -> None:
+    """Raise where a name of a class looks like a list of several.
+
+    Raises:
+        ChoiceNeeded: One does; the flag states the names.
+    """
+    listed = sorted(names)
+    separator = list_separator(listed)
+    several = [repr(name) for name in listed if separator is not None and separator.search(name)]
+    if several:
+        raise _ask(
+            f"These look like several labels of one image, not like one class: {some(several, len(several))}", listed
+        )
+
+
+def ask_about_masks(folder: str, names: Iterable[str]) -> None:
+    """Raise if some files or folders hold masks of others beside them.
+
+    Args:
+        folder: That they are in, for its owner.
+        names: Of the files, without suffixes, or of the folders.
+
+    Raises:
+        ChoiceNeeded: some do; the flag names a table of the pictures.
+    """
+    masks = masks_among(names)
+    if masks:
+        raise ChoiceNeeded(
+            f"{folder} holds pictures and their masks, and each mask would become a picture of the class: "
+            f"{some(masks, len(masks))}. Move the masks out of the class folders, or name the pictures in a table with "
+            "the columns file and label.",
+            ["--labels labels.csv"],
         )
 
 

@@ -66,6 +66,7 @@ class Source:
         folders: Whether the labels are names of folders, which may stand for other things than classes.
         owned: What in the files says whose each picture is, at the beginning of a sentence: "The column 'subject' of
             labels.csv"; None where nothing does.
+        grouped: A sentence about what in the files says that several pictures are of one person, or "".
     """
 
     title: str
@@ -75,3 +76,4 @@ class Source:
     shape: tuple[int, int, int] | None = None
     folders: bool = False
     owned: str | None = None
+    grouped: str = ""

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import operator
 import re
 import secrets
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
+from obscura.preparing.column_names import is_subject_heading
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
+from obscura.preparing.tables import read_column
 from obscura.wire.faults import Refused
-from obscura.wire.subjects import SubjectId, canonical, is_nobody
+from obscura.wire.subjects import KEY_CHECK_CHARACTERS, SubjectId, canonical, is_nobody
 
+_CHECK_LABEL = b"obscura check of a subjects key 1\0"
 _LABEL, _NUMBER_BYTES = b"obscura subject of an owner 1\0", 8
+_INVISIBLE = frozenset(("Cc", "Cf", "Zl", "Zp"))  # categories of Unicode
+_SEPARATORS = re.compile(r"[,;|\t\r\n]")
+_QUOTES = re.compile("[\"\u201c\u201d\u201e\u00ab\u00bb]|^['`\u2018\u2019]|['`\u2018]$")  # O'Neill is a name
+_SCIENTIFIC = re.compile(r"\d+[.,]\d+e[+-]?\d+|\d+e[+-]\d+", re.IGNORECASE)
+_DECIMAL = re.compile(r"\d+\.0+")
 OPEN_BY_SUBJECT = "obscura accounts create NAME --unit subject --epsilon E --delta D"
 
 
@@ -21,12 +32,99 @@ def canonical_id(private_id: SubjectId) -> int | str:
     """Return what decides whether two ids name the same subject.
 
     Raises:
-        PackingError: The id stands for nobody.
+        PackingError: The id stands for nobody, or is neither an integer nor a text.
     """
     try:
-        return canonical(private_id)
+        known = private_id if isinstance(private_id, str | bytes) else operator.index(private_id)  # of NumPy, too
+    except TypeError:
+        raise PackingError(
+            f"A subject id is an integer or a text, not {private_id!r} ({type(private_id).__name__}). Convert the ids "
+            "to texts as they are written in your records, without decimals."
+        ) from None
+    try:
+        return canonical(known)
     except Refused:
         raise _stands_for_nobody(private_id) from None
+
+
+def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
+    """Read a list of subject ids: one on each line, or a table with one column that is named like subject ids.
+
+    Args:
+        path: Of the file; "-" is standard input.
+
+    Returns:
+        (the heading, or "" where the list has none; the place of each id, for messages).
+
+    Raises:
+        PackingError: The file cannot be read, or is not such a list.
+    """
+    heading, cells = read_column(path, is_subject_heading, "subject ids")
+    places: dict[SubjectId, str] = {}
+    for line, cell in cells:
+        places.setdefault(cell, f"line {line} of {path.name}")
+    return heading, places
+
+
+def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal: bool = False) -> None:
+    """Raise unless every id is plain text: a program that rewrote an id would turn its subject into another one.
+
+    Args:
+        places: The place of each id, for messages; "" where it has none.
+        join: Whether ids that look alike are one subject's, so that 12 and 12.0 are.
+        withdrawal: Whether the ids are those of a withdrawal, which must be written as they were pushed.
+
+    Raises:
+        ChoiceNeeded: An id lacks leading zeros or has decimals; the flag joins such ids.
+        PackingError: An id contains an invisible character, a quotation mark or a separator, or is in scientific
+            notation; or, of a withdrawal, lacks leading zeros or has decimals.
+    """
+    texts = {_text(private_id): place for private_id, place in places.items()}
+    nothing = " Nothing was sent." if withdrawal else ""
+    for text, place in texts.items():
+        if (fault := _fault(text)) is not None:
+            raise PackingError(f"{_of(place)} subject id {text!r} {fault}{nothing}")
+    if join:
+        return
+    padded = [len(text) for text in texts if re.fullmatch(r"0\d+", text)]
+    width = min(padded, default=0)
+    for text, place in texts.items():
+        if _DECIMAL.fullmatch(text):
+            fault = "is a number with decimals, as spreadsheets and pandas write whole numbers."
+        elif text.isdecimal() and len(text) < width:
+            fault = f"has {len(text)} digits, and other ids have {width} with leading zeros, which spreadsheets remove."
+        else:
+            continue
+        if withdrawal:
+            raise PackingError(
+                f"{_of(place)} subject id {text!r} {fault} Write each id as it was pushed; where that was done with "
+                f"--join-subjects, add it here, too.{nothing}"
+            )
+        raise ChoiceNeeded(
+            f"{_of(place)} subject id {text!r} {fault} Save the column of ids as text; or have ids joined that differ "
+            "in zeros and decimals alone.",
+            ["--join-subjects"],
+        )
+
+
+def _of(place: str) -> str:
+    return f"{place[0].upper()}{place[1:]}:" if place else "The"
+
+
+def _fault(text: str) -> str | None:
+    """Say what makes an id suspicious and what to do, or None."""
+    hidden = next((character for character in text.strip() if unicodedata.category(character) in _INVISIBLE), None)
+    if hidden == "\ufeff":
+        return "contains a byte-order mark (U+FEFF). Remove it: save the file as UTF-8 without BOM."
+    if _SCIENTIFIC.fullmatch(text.strip()):
+        return "is in scientific notation, in which digits are lost. Export the column of ids as text."
+    if _SEPARATORS.search(text):
+        return "contains a separator (a comma, semicolon, bar, tab or line break). Write one id for each subject."
+    if hidden is not None or "\ufffd" in text:
+        return f"contains the invisible character U+{ord(hidden or chr(0xFFFD)):04X}. Write the id without it."
+    if _QUOTES.search(text.strip()):
+        return "contains a quotation mark. Write the id without it."
+    return None
 
 
 def require_told_apart(ids: Iterable[SubjectId]) -> None:
@@ -91,6 +189,15 @@ def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, 
     """Number subjects as in every other upload under this secret: 63 bits that tell nobody else an id."""
     numbers = {name: hmac.new(secret, _LABEL + str(name).encode(), hashlib.sha256).digest() for name in names}
     return {name: int.from_bytes(digest[:_NUMBER_BYTES], "big") >> 1 for name, digest in numbers.items()}
+
+
+def key_check(secret: bytes, *, join: bool) -> str:
+    """Return a check value of a subjects key, and of whether ids are joined: 64 bits that reveal nothing else of it.
+
+    The service compares it with that of the first upload, since under another key no subject would be found.
+    """
+    label = _CHECK_LABEL + (b"joined" if join else b"")
+    return hmac.new(secret, label, hashlib.sha256).hexdigest()[:KEY_CHECK_CHARACTERS]
 
 
 def _stands_for_nobody(private_id: SubjectId) -> PackingError:

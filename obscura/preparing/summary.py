@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.sources import Tally
+from obscura.preparing.sources import Source, Tally
+from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.survey import Survey
 from obscura.preparing.trees import OTHER
 from obscura.wire.meanings import persons_in_file_names
@@ -28,8 +30,8 @@ def counted(count: int, noun: str) -> str:
     """A number and what it counts: "1 other file", "1,400 pictures outside of the class folders"."""
     if count == 1:
         return f"1 {noun}"
-    first, space, rest = noun.partition(" ")
-    return f"{count:,} {first}s{space}{rest}" if first == "picture" else f"{count:,} {noun}s"
+    head = re.match(r"picture|DICOM (?:file|object)", noun)
+    return f"{count:,} {head[0]}s{noun[head.end() :]}" if head else f"{count:,} {noun}s"
 
 
 def _done(survey: Survey, choices: Choices) -> Iterator[str]:
@@ -45,6 +47,7 @@ def _done(survey: Survey, choices: Choices) -> Iterator[str]:
         (survey.deep, "brought to 8 bits"),
         (survey.printed, "turned from CMYK to RGB"),
         (survey.animated, "cut down to their first frame"),
+        (survey.surplus, "cut down to red, green and blue, of 4 channels"),
     )
     yield from (f"{count:,} {what}" for count, what in parts if count)
 
@@ -63,8 +66,12 @@ def _listed(parts: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def notes(found: Survey) -> Iterator[str]:
+def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[str]:
     """Yield what their owner should know about pictures before they are declared. Stays on this machine."""
+    if found.subjects and subjects:
+        owned = source.owned or "The file"
+        place, example = f"{owned[0].lower()}{owned[1:].rstrip(',')}", min(found.owners, key=str)
+        yield f"{counted(len(found.subjects), 'subject')}; their ids come from {place}, such as {str(example)!r}."
     contents, counts = np.unique(np.frombuffer(found.contents, np.uint64), return_counts=True)
     if found.records > len(contents):
         by_class = np.unique(
@@ -84,8 +91,10 @@ def notes(found: Survey) -> Iterator[str]:
             f"One subject ({owner}) has {most:,} of the {found.records:,} pictures. See that it is one person, and no "
             "word for those who are not known."
         )
-    if not found.subjects and persons_in_file_names(found.shown):
+    pair = persons_in_file_names(found.shown, classes=len(found.labels)) if subjects is False else None
+    signs = [f"Files are named after persons who have several pictures: {pair[0]} and {pair[1]}."] if pair else []
+    if subjects is False and (signs := [*signs, *([source.grouped] if source.grouped else [])]):
         yield (
-            "Files are named after persons who have several pictures. An account whose unit is the subject protects "
-            "all pictures of a person together; this one does not."
+            f"{' '.join(signs)} Several images seem to be of one person, and this account protects each image by "
+            f"itself. An account whose unit is the subject protects all images of a person together: {OPEN_BY_SUBJECT}"
         )

@@ -12,21 +12,21 @@ from obscura.preparing.depth import Depths
 from obscura.preparing.errors import NAMES_SHOWN_MAX, BrokenPictures, PackingError, Unreadable, some
 from obscura.preparing.pictures import Look, has_shape, look
 from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.subjects import require_told_apart, subject_key
+from obscura.preparing.subjects import require_plain_ids, require_told_apart, subject_key
 from obscura.stopping import go_on
 from obscura.wire.names import RULE, is_name
 from obscura.wire.subjects import SubjectId
 
 OnPicture = Callable[[int], None]
-SHOWN_MAX = 1000  # names of files that are kept to look at
+SHOWN_MAX = 20_000  # names of files that are kept to look at
 
 
 @dataclass
 class Survey:
     """What all pictures together are. Every number counts pictures. PRIVATE, but for the size and colour.
 
-    `labels` counts them by class, `subjects` by subject; `owners` are the ids as they are written. `contents`
-    are digests, one for each picture, and `content_labels` the numbers of its class.
+    `labels` counts them by class, `subjects` by subject; `owners` are the ids as they are written, each with a
+    picture. `contents` are digests, one for each picture, and `content_labels` the numbers of its class.
     """
 
     records: int = 0
@@ -37,6 +37,7 @@ class Survey:
     printed: int = 0
     deep: int = 0
     animated: int = 0
+    surplus: int = 0
     reshaped: int = 0
     scaled: int = 0
     broken: int = 0
@@ -46,7 +47,7 @@ class Survey:
     channels: int = 3
     labels: Counter[str] = field(default_factory=Counter)
     subjects: Counter[int | str] = field(default_factory=Counter)
-    owners: set[SubjectId] = field(default_factory=set)
+    owners: dict[SubjectId, str] = field(default_factory=dict)
     contents: array[int] = field(default_factory=lambda: array("Q"))
     content_labels: array[int] = field(default_factory=lambda: array("L"))
     numbers: dict[str, int] = field(default_factory=dict)
@@ -81,6 +82,7 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
         on_picture(found.records)
     found.lost = dict.fromkeys(label for label in (*tally.lost, *found.lost) if not found.labels[label])
     _require(found, choices)
+    require_plain_ids(found.owners, join=choices.join_subjects)
     if not choices.join_subjects:
         require_told_apart(found.owners)
     return found
@@ -119,6 +121,7 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
     if seen.depth is not None:
         found.depths.add(seen.depth)
     found.animated += seen.animated
+    found.surplus += seen.surplus
     _check_label(record.label)
     found.labels[record.label] += 1
     found.contents.append(seen.digest)
@@ -127,12 +130,12 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
         found.shown.append(record.shown)
     if record.subject is not None:
         found.subjects[subject_key(record.subject, join=choices.join_subjects)] += 1
-        found.owners.add(record.subject)
+        found.owners.setdefault(record.subject, record.shown)
 
 
 def _check_label(label: str) -> None:
     if not is_name(label):
-        raise PackingError(f"{label!r} cannot be the name of a class: {RULE}.")
+        raise PackingError(f"{label!r} cannot be the name of a class: {RULE}; no space begins or ends it.")
 
 
 def _require(found: Survey, choices: Choices) -> None:

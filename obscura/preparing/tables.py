@@ -9,9 +9,10 @@ import gzip
 import io
 import json
 import re
+import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from obscura.pictures.types import picture_suffixes
@@ -47,17 +48,23 @@ class Table:
         columns: Their names; "1", "2", ... where the table does not name them.
         rows: As many texts each; a missing one is "".
         named: Whether the table has a line of names.
+        lines: The line number of each row in the file; empty where the file has no lines.
     """
 
     name: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     named: bool = True
+    lines: tuple[int, ...] = ()
 
     def cells(self, column: str) -> Iterator[str]:
         """The texts of one column, without white space around them."""
         at = self.columns.index(column)
         return (row[at].strip() for row in self.rows)
+
+    def place(self, row: int) -> str:
+        """Return where a row is, for messages: "line 3 of labels.csv"."""
+        return f"line {self.lines[row]} of {self.name}" if self.lines else f"row {row + 1} of {self.name}"
 
 
 def read_table(path: Path, encoding: str | None = None) -> Table:
@@ -71,18 +78,123 @@ def read_table(path: Path, encoding: str | None = None) -> Table:
         ChoiceNeeded: Nothing says how its letters are encoded.
         PackingError: It cannot be read as a table.
     """
-    try:
-        if path.stat().st_size > _BYTES_MAX:
-            raise PackingError(f"The table {path.name} is larger than {_BYTES_MAX >> 30} GiB.")
-        data = path.read_bytes()
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise PackingError(f"The table {path.name} cannot be read: {why}.") from error
-    return parse_table(path.name, data, encoding)
+    return parse_table(path.name, _content(path), encoding)
 
 
 def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
     """Read a table from the content of its file; see `read_table`."""
+    name, text, delimiter = _text(name, data, encoding)
+    lines = [line for line in _lines(text) if line.strip()]
+    lines = [line for line in lines if not line.startswith("#")] or lines
+    if not lines:
+        raise PackingError(f"{name} holds no rows.")
+    if name.lower().endswith(".json"):
+        table = _of_document(name, text)
+    elif lines[0].lstrip().startswith("{"):
+        table = _of_json(name, text)
+    else:
+        table = _of_delimited(name, text, delimiter or _delimiter(lines, _DELIMITERS))
+    if not table.rows:
+        raise PackingError(f"{name} holds no rows.")
+    return table
+
+
+def read_column(path: Path, is_heading: Callable[[str], bool], wanted: str) -> tuple[str, list[tuple[int, str]]]:
+    """Read the only column of a file, or the only one with a known heading.
+
+    Args:
+        path: Of the file; "-" is standard input.
+        is_heading: Whether a cell of the first line is the heading of the wanted column.
+        wanted: The plural noun for the cells, for messages: "ids".
+
+    Returns:
+        (the heading, or "" where the column has none; the line number and the text of each cell).
+
+    Raises:
+        PackingError: The file cannot be read, is empty, or has several columns and no such heading.
+    """
+    try:
+        name, text, delimiter = _text(path.name, _content(path), None)
+    except ChoiceNeeded:
+        raise PackingError(
+            f"{path.name} is not encoded in UTF-8 or UTF-16. Save it as UTF-8 (in Excel: CSV UTF-8)."
+        ) from None
+    lines = [line for line in _lines(text) if line.strip()]
+    rows = _cut(name, text, delimiter or _delimiter(lines, _DELIMITERS[:-1])) if lines else []
+    used = [at for at in range(max((len(row) for _, row in rows), default=0)) if any(_cell(row, at) for _, row in rows)]
+    if not used:
+        raise PackingError(f"{name} holds no {wanted}.")
+    headed = [at for at in used if is_heading(_cell(rows[0][1], at))]
+    at = headed[0] if len(headed) == 1 else used[0]
+    if len(used) > 1 and len(headed) != 1:
+        raise PackingError(
+            f"{name} has {len(used)} columns, and its first line does not name the column of {wanted}. Save a file "
+            f"with the {wanted} alone, one on each line."
+        )
+    cells = [(line, _cell(row, at)) for line, row in rows[bool(headed) :]]
+    if not cells:
+        raise PackingError(f"{name} holds no {wanted}.")
+    blank = next((line for line, cell in cells if not cell), None)
+    if blank is not None:
+        raise PackingError(f"Line {blank} of {name} has other cells, and none of the column of {wanted}.")
+    return (_cell(rows[0][1], at) if headed else ""), cells
+
+
+def read_lines(path: Path, encoding: str | None = None) -> list[str]:
+    """Return the lines of a text file, without empty ones and without quotation marks around a line.
+
+    Raises:
+        ChoiceNeeded: The encoding of the file is unknown.
+        PackingError: The file cannot be read, or holds no lines.
+    """
+    name, text, _ = _text(path.name, _content(path), encoding)
+    lines = [line.strip() for line in _lines(text) if line.strip()]
+    if not lines:
+        raise PackingError(f"{name} holds no lines.")
+    quoted = re.compile(r'"(.*)"')
+    return [found[1].replace('""', '"') if (found := quoted.fullmatch(line)) else line for line in lines]
+
+
+def read_renames(path: Path, encoding: str | None = None) -> dict[str, str]:
+    """Read a table with the columns old and new: the new name of each class.
+
+    Raises:
+        ChoiceNeeded: The encoding of the file is unknown.
+        PackingError: The file is not such a table, or gives two names to one class.
+    """
+    table = read_table(path, encoding)
+    columns = {column.casefold(): column for column in table.columns}
+    if not {"old", "new"} <= set(columns):
+        raise PackingError(
+            f"The first line of {path.name} must name the columns old and new, such as old,new. It reads "
+            f"{', '.join(table.columns)!r}."
+        )
+    renamed: dict[str, str] = {}
+    pairs = zip(table.cells(columns["old"]), table.cells(columns["new"]), strict=True)
+    for row, (old, new) in enumerate(pairs):
+        if not old or not new or renamed.setdefault(old, new) != new:
+            place = table.place(row)
+            raise PackingError(f"{place[0].upper()}{place[1:]} lacks a name, or contradicts another line.")
+    return renamed
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(_BYTES_MAX + 1)
+        else:
+            with path.open("rb") as file:  # perhaps a pipe, which has no size
+                data = file.read(_BYTES_MAX + 1)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise PackingError(f"The table {path.name} cannot be read: {why}.") from error
+    if len(data) > _BYTES_MAX:
+        raise PackingError(f"The table {path.name} is larger than {_BYTES_MAX >> 30} GiB.")
+    return data
+
+
+def _text(name: str, data: bytes, encoding: str | None) -> tuple[str, str, str | None]:
+    """Return the name without .gz, the text without byte-order mark, and the delimiter that Excel states, if any."""
     if data.startswith(_GZIP):
         data, name = _unpacked(name, data), name.removesuffix(".gz")
     other = next((what for magic, what in _NO_TABLES.items() if data.lstrip().startswith(magic)), None)
@@ -90,24 +202,16 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
         raise PackingError(f"{name} is {other}.")
     if data.startswith(_WORKBOOKS):
         raise PackingError(f"{name} is a workbook or an archive: save the sheet with the labels as CSV.")
-    text = _decoded(name, data, encoding)
-    told = re.match(r"\s*sep=(.)\r?\n", text)  # as Excel writes it
-    text = text[told.end() :] if told else text
-    lines = [line for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("#")] or lines
-    if not lines:
-        raise PackingError(f"{name} names no picture.")
-    if name.lower().endswith(".json"):
-        table = _of_document(name, text)
-    else:
-        table = (
-            _of_json(name, lines)
-            if lines[0].lstrip().startswith("{")
-            else _of_delimited(name, text, told[1] if told else _delimiter(lines))
-        )
-    if not table.rows:
-        raise PackingError(f"{name} names no picture.")
-    return table
+    text = _decoded(name, data, encoding).removeprefix("\ufeff")
+    if "\0" in text:
+        raise PackingError(f"{name} holds NUL characters, so it is not a text file. Save it as CSV in UTF-8.")
+    stated = re.match(r"\s*sep=(.)(?:\r\n?|\n)", text)  # as Excel writes it
+    return (name, "\n" + text[stated.end() :], stated[1]) if stated else (name, text, None)
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a text: those that \\n, \\r\\n or \\r ends, and no other character."""
+    return re.split(r"\r\n|\r|\n", text)
 
 
 def _decoded(name: str, data: bytes, encoding: str | None) -> str:
@@ -128,11 +232,12 @@ def _decoded(name: str, data: bytes, encoding: str | None) -> str:
 
 
 def _wide(data: bytes) -> str | None:
-    """UTF-16 that does not say so: every other byte of its ASCII letters is 0."""
-    head = data[:200]
-    if len(head) >= 4 and not any(head[1:40:2]):
-        return "utf-16-le"
-    return "utf-16-be" if len(head) >= 4 and not any(head[0:40:2]) else None
+    """UTF-16 that does not say so: most bytes at odd, or at even, places are 0, and none of the others."""
+    head = data[: min(len(data), 400) & ~1]
+    for encoding, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
+        if head and 2 * zeros.count(0) >= len(zeros) and 0 not in others:
+            return encoding
+    return None
 
 
 def _of_document(name: str, text: str) -> Table:
@@ -159,9 +264,11 @@ def _of_document(name: str, text: str) -> Table:
     return Table(name, ("file_name", "label"), list[tuple[str, ...]](rows))
 
 
-def _of_json(name: str, lines: Sequence[str]) -> Table:
+def _of_json(name: str, text: str) -> Table:
+    numbered = [(number, line) for number, line in enumerate(_lines(text), 1) if line.strip() and line[0] != "#"]
     try:
-        return _of_objects(name, [json.loads(line) for line in lines])
+        table = _of_objects(name, [json.loads(line) for _, line in numbered])
+        return replace(table, lines=tuple(number for number, _ in numbered))
     except ValueError as error:
         raise PackingError(f"{name} is not made of lines of JSON: {error}.") from None
 
@@ -183,13 +290,22 @@ def _json_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _of_delimited(name: str, text: str, delimiter: str) -> Table:
+def _cut(name: str, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
+    """Return (line number, cells) of every row that is not blank."""
     csv.field_size_limit(_CELL_CHARACTERS_MAX)
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+        return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise PackingError(f"The table {name} cannot be read: {error}.") from None
+
+
+def _cell(row: Sequence[str], at: int) -> str:
+    return row[at].strip() if at < len(row) else ""
+
+
+def _of_delimited(name: str, text: str, delimiter: str) -> Table:
+    rows = _cut(name, text, delimiter)
     while len(rows) > 1 and _is_title(rows[0][1], rows[1][1]):
         rows = rows[1:]
     head = [cell.strip() for cell in rows[0][1]]
@@ -206,7 +322,7 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
                 f"{delimiter!r} stands in quotation marks."
             )
         body.append(tuple(map(_unlisted, (*row, *[""] * len(columns))[: len(columns)])))
-    return Table(name, columns, body, named)
+    return Table(name, columns, body, named, tuple(line for line, _ in rows[named:]))
 
 
 def _is_title(row: list[str], below: list[str]) -> bool:
@@ -236,10 +352,10 @@ def _unlisted(cell: str) -> str:
         return cell
 
 
-def _delimiter(lines: Sequence[str]) -> str:
+def _delimiter(lines: Sequence[str], delimiters: Sequence[str]) -> str:
     """The one that cuts the first lines into equally many cells, and into most."""
     best, most = ",", 1.0
-    for delimiter in _DELIMITERS:
+    for delimiter in delimiters:
         if delimiter == " " and most >= 2:  # spaces stand inside of names, too
             continue
         counts = {len(row) for row in csv.reader(lines[:20], delimiter=delimiter, skipinitialspace=delimiter == " ")}

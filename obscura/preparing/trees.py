@@ -11,13 +11,8 @@ from obscura.pictures.types import is_picture, picture_suffixes
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.pictures import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
+from obscura.wire.class_folders import is_junk
 
-_JUNK = frozenset(
-    [
-        *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "system volume information"),
-        *("$recycle.bin", "#recycle", "@eadir", "lost+found", "__pycache__"),
-    ]
-)
 _HEAD_BYTES = 16  # enough to tell a picture
 _LINKS_DEPTH = 2
 HIDDEN = "hidden or system file"
@@ -99,11 +94,6 @@ def begin(tree: Tree, path: str, count: int) -> bytes:
 def suffix_of(name: str) -> str:
     """The ending of a name, in small letters."""
     return Path(name).suffix.lower()
-
-
-def is_junk(name: str) -> bool:
-    """Whether a system or an editor left this behind."""
-    return name.startswith((".", "~$")) or name.casefold() in _JUNK
 
 
 def below(at: str, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import AwareDatetime, Field
 
-from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Name, ReasonRequest, Role, Scope
+from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Name, ReasonRequest, Role, Scope, Text
 from obscura.wire.words import Outcome
 
 
@@ -12,9 +12,7 @@ class AdmissionRequest(ReasonRequest):
     """Ask for a person to become an admin."""
 
     name: Name = Field(description="For people.")
-    introduction: str = Field(
-        min_length=1, max_length=100, description="`key_...:SHA-256`, of the token that the person made and keeps."
-    )
+    introduction: Text = Field(description="`key_...:SHA-256`, of the token that the person made and keeps.")
     project_id: Identifier | None = Field(
         default=None,
         description="Whose owner the person is to be. Left out: an admin of the installation, or an owner of the "

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Options, Text
+from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Options, Text, up_to_the_minute
 
 is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
 FURTHER: Any = Field(
     default_factory=list,
     max_length=15,
     exclude_if=is_empty,
-    description="Private datasets that are read together with it as one, of the same or of other accounts. Every "
-    "account pays the price at its own rate, all of them or none.",
+    description="Must be empty: a training reads one dataset of one account. Any other value is rejected with the "
+    "code `several_datasets`.",
 )
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -130,8 +130,10 @@ class ProgressFacts(ApiRecord):
     planned_epsilon: float = Field(
         default=0.0, description="What the plan may charge, as an epsilon at the account's delta."
     )
-    eta_seconds: float | None = Field(
-        default=None, description="Roughly until the job ends, from planned work; null while its pace is not known."
+    eta_seconds: Annotated[float | None, AfterValidator(up_to_the_minute)] = Field(
+        default=None,
+        description="Estimated seconds until the job ends, from planned work, rounded up to whole minutes; null while "
+        "its pace is not known.",
     )
     silent_minutes: int | None = Field(
         default=None,

@@ -8,12 +8,14 @@ so does the form of a declaration.
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 LONG_NUMBER_DIGITS = 5  # postal codes, case numbers and dates have as many; sizes and degrees do not
-_WNID = re.compile(r"n\d{8}")  # how ImageNet calls its classes
+BARE_NUMBERS_MAX = 20  # folders 0 to 20 with few pictures each may be classes; more are rather people
+_WNID = re.compile(r"n\d{8}(?:[-_ ][^\W\d_].*)?")  # how ImageNet calls its classes
 _YEAR = r"(?:18|19|20)\d\d"
 _MONTH, _DAY = r"(?:0?[1-9]|1[0-2])", r"(?:0?[1-9]|[12]\d|3[01])"
 _MONTH_NAME = r"(?:jan|feb|mar|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z]*"
@@ -34,9 +36,26 @@ _DATES = tuple(
         rf"{_YEAR}[-_., ]*{_MONTH_NAME}[-_., ]*\d\d",
     )
 )
+# Words for a person; before a number, they make a name of one wherever they stand: sub-04_ses-01, AD_patient_3_left.
+_PERSON = (
+    r"(?:patient(?:e|in|s)?|pat|pa[cz]iente?s?|пациент|hasta|pid|subjects?|subj|sub|sujeto?|persona?|pers|participante?"
+    r"|proband(?:in)?|volunteer|donor|donneur|mrn|individual|respondent|client|user|student|employee|member|infant|baby"
+    r"|neonate|newborn|child|twin|athlete|driver|speaker|actor|anonymous|anon|患者|病人|受试者|被试|パシエント)"
+)
+_PERSON_NUMBER = re.compile(
+    rf"(?<![^\W\d_]){_PERSON}[-_ #.:(\[]*(?:(?:no|nr|num|number|id|left|right)[-_ #.:]*)?"
+    r"(?:\d+|[a-z]{1,8}\d+)(?![^\W\d_]{2}| ?[mcµ]m\b)"
+    rf"|{_PERSON}[-_ ](?:[a-z]|[ivx]+|one|two|three|four|five|six|seven|eight|nine|ten)$",
+    re.IGNORECASE,
+)
 _NUMBERED = re.compile(
-    r"(?:patient|patients|pat|pt|pid|subject|subj|sub|person|participant|proband|volunteer|donor|individual|case|mrn"
-    r"|ssn|nhs|id|uid|record|pseudonym|anon|p|s(?=\D*\d\d))[-_ #.]*\d+[a-z]?|[mfw][-_ ]?\d{1,3} ?(?:yo?|yrs?|years?)",
+    r"(?:case|record|ssn|nhs|id|uid|pseudonym)[-_ #.(\[]*(?:(?:no|nr|number)[-_ #.]*)?\d+[a-z]?(?:[-_ .)\]].*)?"
+    r"|id[-_ #.]+(?=[a-z]*\d)[a-z\d]{4,}"
+    r"|(?!(?-i:pT[0-4]))(?:pt|vp|p|s(?=\D*\d\d))[-_ #.]*\d+[a-z]?"
+    r"(?:[-_ .](?:[lr]|(?:left|right|o[dsu]|pre|post)\b.*|\w?\d+))?"
+    r"|[mfw][-_ ]?\d{1,3} ?(?:yo?|yrs?|years?)"
+    r"|\d{2,}[-_ ](?:left|right|[lr]e?|o[dsu])"  # an eye, a breast, a knee
+    r"|(?-i:[A-Z]\.?[- ]?[A-Z]\.?)[-_ ]?(?:18|19|20)\d\d|(?-i:[A-Z]\.[- ]?[A-Z]\.)[-_ ]?\d.*",  # initials and a birth
     re.IGNORECASE,
 )
 # Words of a path that say whose the pictures below are. One letter is too little for that.
@@ -44,24 +63,66 @@ _OWNER = re.compile(
     r"(?:patient|pat|pid|subject|subj|sub|person|participant|proband|volunteer|donor|mrn)[-_ #.]*\d+[a-z]?",
     re.IGNORECASE,
 )
-_COUNTED = re.compile(r".*\d{3,}(?=[-_ .]+\d{1,3}\.\w+$)")
+# Words in file names that distinguish the pictures of one person: sides, views, times, slices and frames.
+_SIDE = re.compile(
+    r"left|right|[lr]|od|os|ou|[lr]e|[lr]t|links|rechts|gauche|droite|izq(?:uierd[ao])?|der(?:ech[ao])?|[lr]?cc|[lr]?mlo"
+    r"|ap|pa|lat|lateral|frontal|axial|coronal|sagittal|t1(?:w|c|ce|gd)?|t2w?|flair|dwi|adc|pre|post|before|after"
+    r"|baseline|follow-?up",
+    re.IGNORECASE,
+)
+_SLICE = re.compile(r"(?:slices?|frames?|fr)(\d*)", re.IGNORECASE)
+_COUNTER = re.compile(r"[a-z]{0,5}\d{1,4}", re.IGNORECASE)
+_BETWEEN = re.compile(r"[-_ .]+|(?<=\d)(?=(?:left|right|o[ds]|[lr])$)", re.IGNORECASE)
 _MARKS = re.compile(
     r"\^|@|,\s*\w\.?$|\b(?:mr|mrs|ms|herr|frau|mme|monsieur|sr|sra)\b\.?[ _-]|\bdr\. "
     r"|^(?-i:(?:Dr|Prof|[A-Z]\.) ?[A-Z][a-z]+$)",  # but neither DR 2, which is a disease, nor E. coli
     re.IGNORECASE,
 )
+# Of identifiers that machines and registers give: the whole name, or a word of it.
 _UID = re.compile(
-    r"[0-2](?:\.\d+){3,}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=.*\d)(?=.*[a-f])[0-9a-f]{8,}|(?=.*\d)[0-9a-f]{16,}|tcga-\w\w-\w{4}.*",
+    r"(?<![\w.])[0-2](?:\.\d+){3,}|(?<![0-9a-f])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+    r"|(?<![^\W_])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}(?![^\W_])"
+    r"|(?<![^\W_])(?=[a-z0-9]{8})(?:[a-z]+\d+){3,}[a-z]*(?![^\W_])|(?<![^\W_])(?=[a-z0-9]{8})(?:\d+[a-z]+){3,}\d*(?![^\W_])"
+    r"|(?<![^\W_])(?=[A-Z0-9]{12})(?-i:[A-Z]+\d+[A-Z]+\d+[A-Z]*)(?![^\W_])|^tcga-\w\w-\w{4}|(?<!\d)\d{2,}[-_](?-i:[A-Z]{1,3})[-_]\d{3,}",
     re.IGNORECASE,
 )
+# Words beside which a number grades, measures or lists, and says nothing of who is shown.
+_SCALE = re.compile(
+    r"(?:class|classes|grade|stage|level|type|kind|category|cat|label|score|degree|cluster|group|phase|tier|rank|rating|step"
+    r"|digit|number|age|aged|day|week|month|year|h|hr|hour|min|minute|cycle|zone|ward|floor|bin|quantile|quartile|decile|topic|task"
+    r"|position|pose|sector|segment|state|model|version|v|rads|(?:bi|pi|ti|li)rads|kl|gleason|isup|nyha|asa|figo|tnm|cd|iso"
+    r"|size|[mckµun]?m|[mk]?g|ml|x|y|yo|yrs?|percent|k?hz|kvp?|euro|dollar|cent|rupee|yuan|yen|won|usd|eur|inr)s?",
+    re.IGNORECASE,
+)
+# Words for one thing out of many like it: a number beside them says which.
+_INSTANCE = re.compile(
+    r"(?:sample|specimen|slide|image|img|im|scan|exam|examination|study|visit|encounter|admission|accession|acc|biopsy|core"
+    r"|block|roi|wsi|mouse|mice|rat|animal|monkey|eye|nodule|lesion|polyp|video|clip|recording|family|volume|vol)s?",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"\d+(?:\.\d{1,2}(?!\d))?")
+_LETTER_AFTER = re.compile(r"#[a-z](?![^\W_])")  # 4a and 4b
 _IS_SPLIT = re.compile(
     r"(?:train|training|trainset|test|testing|testset|val|valid|validation|dev|eval|evaluation|holdout|(?:un)?labell?ed"
     r"|(?:single[-_ ])?pred(?:iction)?s?|inference)"
     r"(?:[-_ ]?(?:set|data|images|imgs|masks|png|jpe?g|dicom|small|full|resized|\d+|[ab](?![a-z])))*",
     re.IGNORECASE,
 )
+# Of folders and files that hold masks of other pictures. The second kind is clear without its picture's name.
+_MASK_WORDS = frozenset([
+    "mask", "masks", "seg", "segs", "gt", "gts", "label", "labels", "annotation", "annotations", "anno", "annot", "ann",
+    "targets",
+])  # fmt: skip
+_MASK_ALONE = frozenset(
+    ["groundtruth", "groundtruths", "segmentation", "segmentations", "segmap", "labelmap", "labelmaps"]
+)
+_PICTURE_WORDS = frozenset(
+    ["image", "images", "img", "imgs", "input", "inputs", "picture", "pictures", "photo", "photos", "raw", "original"]
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_a-zA-Z]+")
 _IS_KIND = re.compile(
-    r"images?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?"
+    r"(?:images?|labels?|masks?)(?:t[rs]|val)"
+    r"|images?|inputs?|imgs?|pictures?|pics|photos?|masks?|annotations?|labels?|segmentations?|ground[-_ ]?truths?|gts?"
     r"|bbox(es)?|data|dataset|files?|raw|original|originals|processed|preprocessed|augmented|all|dicom|dcm|png|jpe?g|tiff?|bmp",
     re.IGNORECASE,
 )
@@ -130,15 +191,88 @@ def why_personal(name: str) -> str | None:
         return None
     if any(date.search(text) for date in _DATES):
         return "a date"
-    if _UID.fullmatch(text):
+    if _UID.search(text):
         return "a unique identifier"
     if _MARKS.search(text):
         return "a mark as in the names of persons"
-    if _NUMBERED.fullmatch(text.strip()):
+    if _PERSON_NUMBER.search(text.strip()) or _NUMBERED.fullmatch(text.strip()):
         return "a number of a person"
     if re.search(rf"\d{{{LONG_NUMBER_DIGITS},}}", text):
         return "a long number"
     return "a given name" if _has_given_name(text) else None
+
+
+def identifiers_in(names: Iterable[str], *, few: bool) -> list[str]:
+    """Return the names that look like numbers of people or records, as studies and hospitals give them, not of classes.
+
+    Names are compared with those that differ from them in numbers alone. Grades, sizes and numbers that count up are
+    classes: `grade_1` to `grade_5`, `class_000` to `class_009`. Padded or long numbers, numbers with gaps and several
+    numbers in a name are identifiers: `LIDC-IDRI-0001`, `OAS1_0002_MR1`, `sample17`.
+
+    Args:
+        names: Of all classes.
+        few: Whether most of them have few pictures.
+    """
+    series: dict[str, list[str]] = {}
+    for name in sorted(name for name in set(names) if not _WNID.fullmatch(name)):
+        series.setdefault(_LETTER_AFTER.sub("#", _NUMBER.sub("#", name.casefold())), []).append(name)
+    return [
+        name for form, alike in series.items() if "#" in form and _are_identifiers(form, alike, few) for name in alike
+    ]
+
+
+def is_scale(names: Sequence[str]) -> bool:
+    """Return whether all names are numbers, or numbers on one scale: `class_000`, `class_001`, ..."""
+    forms = {_NUMBER.sub("#", name.casefold()) for name in names}
+    words = re.fullmatch(r"([^\W\d_]*)[^\w]*_*#", next(iter(forms))) if len(forms) == 1 else None
+    return words is not None and (not words[1] or _SCALE.fullmatch(words[1]) is not None)
+
+
+def _are_identifiers(form: str, alike: Sequence[str], few: bool) -> bool:
+    """Return whether names that differ in numbers alone are identifiers."""
+    if form == "#":  # whether bare numbers count up is asked elsewhere
+        return any(re.match(r"0\d\d", name) for name in alike) or (few and len(alike) > BARE_NUMBERS_MAX)
+    columns = zip(*map(_NUMBER.findall, alike), strict=True)
+    around = form.split("#")
+    varying = []
+    for place, values in enumerate(columns):
+        before = re.search(r"([^\W\d_]*)[^\w]*_*$", around[place])
+        after = re.match(r"[^\w]*_*([^\W\d_]*)", around[place + 1])
+        words = [found[1] for found in (before, after) if found is not None]
+        if any(map(_SCALE.fullmatch, words)) or all(map(_IS_YEAR.fullmatch, values)):
+            continue
+        leads = place == 0 and not around[0] and len(alike) == 1  # 001.Albatross, 002.ak47
+        leads = leads and (len(words[-1]) > 2 or around[1].startswith("."))
+        if not leads and any(re.match(r"0\d" if few and words[0] else r"0\d\d", value) for value in values):
+            return True
+        if len(set(values)) > 1:
+            if _INSTANCE.fullmatch(words[0]):
+                return True
+            varying.append(values)
+    if len(varying) == 2 and _are_ranges(*varying):
+        return False
+    several = len(varying) > 1 and any(float(value) >= 10 for values in varying for value in values)
+    return several or any(_have_gaps(values, few) for values in varying)
+
+
+def _have_gaps(values: Sequence[str], few: bool) -> bool:
+    """Return whether numbers neither count up nor measure something."""
+    if any("." in value for value in values):
+        return False
+    numbers = sorted(set(map(int, values)))
+    if all(number % 5 == 0 for number in numbers):
+        return False
+    if min(map(len, values)) >= LONG_NUMBER_DIGITS - 1:
+        return True
+    at_least = (2 if few else 5) if numbers[-1] >= 100 else (3 if few else 8)
+    return len(numbers) >= at_least and numbers[-1] >= 10 and numbers[-1] - numbers[0] >= len(numbers)
+
+
+def _are_ranges(low: Sequence[str], high: Sequence[str]) -> bool:
+    """Return whether pairs of numbers are adjacent ranges (20-29, 30-39) or sizes (16x16)."""
+    rows = sorted(zip(map(float, low), map(float, high), strict=True))
+    follow = all(0 <= after[0] - before[1] <= 1 for before, after in itertools.pairwise(rows))
+    return (follow and all(a < b for a, b in rows)) or all(a == b for a, b in rows)
 
 
 def is_split(name: str) -> bool:
@@ -156,6 +290,43 @@ def is_kind(name: str) -> bool:
     return _IS_KIND.fullmatch(name) is not None
 
 
+def masks_among(names: Iterable[str]) -> list[str]:
+    """Return the folders or files that hold masks of others: `labelsTr` of `imagesTr`, `b1_mask` of `b1`.
+
+    Args:
+        names: Of all folders, or of all files without suffixes, in one folder.
+    """
+    masks, others = dict[str, tuple[str, ...]](), set[tuple[str, ...]]()
+    for name in names:
+        text = re.sub(
+            r"(ground|seg|label)[-_ ]?(truth|map)",
+            lambda found: (found[1] + found[2]).lower(),
+            name,
+            flags=re.IGNORECASE,
+        )
+        words = [word.casefold() for word in _WORD.findall(text)]
+        picture = _picture_of(words)
+        if picture is not None:
+            masks[name] = picture
+        else:
+            plain = [word for word in words if word not in _PICTURE_WORDS]
+            others |= {tuple(plain), *([("",)] if len(plain) < len(words) else [])}
+    begun = {other[:length] for other in others for length in range(len(other) + 1)} if masks else set()
+    return [name for name, picture in masks.items() if picture in begun]
+
+
+def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the first words of its picture's name if the first or last word names a mask: ("",) if any picture's."""
+    numbered = len(words) > 1 and (words[-1].isdecimal() or words[-1] in ("tr", "ts", "val"))
+    for place in (-1, 0, *([-2] if numbered else [])):
+        word = words[place] if words else ""
+        if word in _MASK_ALONE:
+            return ()
+        if word in _MASK_WORDS:
+            return tuple(words[:place] if place < 0 else words[1:]) or ("",)
+    return None
+
+
 def owner_in(path: str) -> str | None:
     """Return the part of a path that says whose a picture is: of `train/patient00001/study1/view1.png`, patient00001.
 
@@ -166,14 +337,45 @@ def owner_in(path: str) -> str | None:
     return next((part for part in folders if _OWNER.fullmatch(part.strip())), None)
 
 
-def persons_in_file_names(names: Sequence[str]) -> bool:
-    """Tell whether files are named after persons with several pictures: person1_virus_1.jpeg, person1_virus_2.jpeg.
+def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[str, str] | None:
+    """Return the names of two files that seem to be of one person, where files are named so, or None.
 
-    Or by a number of three digits or more and a second one that counts: CNV-1016042-1.jpeg, 00000013_005.png.
+    Persons with several files are known by a word such as person1 (person1_virus_1, person1_virus_2), by what tells
+    them apart (10_left and 10_right, scan3_slice_01 and scan3_slice_02), or by a number and a counter (00000013_005).
+
+    Args:
+        names: Paths of pictures.
+        classes: How many classes there are, after which files may be named as well (grade1_001).
     """
-    files = [name.rpartition("/")[2] for name in names]
-    begun = [found[0].casefold() for file in files if (found := _OWNER.match(file) or _COUNTED.match(file))]
-    return len(begun) >= max(4, len(names) // 2) and len(set(begun)) < len(begun)
+    signs: dict[bool, dict[str, dict[str, str]]] = {True: {}, False: {}}  # by person: files by what tells them apart
+    for name in names:
+        strong, person, mark = _person_of(name)
+        if person:
+            signs[strong].setdefault(person.casefold(), {}).setdefault(mark.casefold(), name)
+    for strong, persons in signs.items():
+        several = [list(files.values()) for files in persons.values() if len(files) > 1]
+        enough = sum(map(len, several)) >= max(4, len(names) // (10 if strong else 2))
+        if enough and (strong or len(persons) > classes):
+            return several[0][0], several[0][1]
+    return None
+
+
+def _person_of(path: str) -> tuple[bool, str, str]:
+    """Return (whether it is a strong sign, what a file seems to be named after, what tells it from others), or ""."""
+    *folders, name = path.split("/")
+    owner = _OWNER.match(name)
+    if owner:
+        return True, owner[0], name
+    words = list(filter(None, _BETWEEN.split(re.sub(r"\.\w+$", "", name))))
+    sides = [word for word in (*folders[-1:], *words) if _SIDE.fullmatch(word)]
+    slices = next((at for at, word in enumerate(words) if _SLICE.fullmatch(word)), None)
+    if slices is not None and re.search(r"\d", "".join(words[slices:])):
+        return True, "_".join(words[:slices]) or "/".join(folders) or "slices", name
+    rest = [word for word in words if not _SIDE.fullmatch(word)]
+    if sides:
+        return True, "_".join(rest) or "/".join(folders), "_".join(sides)
+    counted = len(rest) > 1 and _COUNTER.fullmatch(rest[-1]) and re.search(r"\d", "".join(rest[:-1]))
+    return (False, "_".join(rest[:-1]), name) if counted else (False, "", "")
 
 
 def _has_given_name(text: str) -> bool:

@@ -1,22 +1,21 @@
-"""What may be a name that people give: of an account or its owner, a dataset or its classes, a sweep, a key, an admin.
+"""The one rule for text that people write for people: names, reasons, and texts within options.
 
-Names stand on cards, pages and in the log for ever, and people decide by them. So two names that look alike must not
-differ by something that cannot be seen, and no name may turn around the text that it stands in. One rule holds for
-requests, for the command line and for pictures before they are sent. Names from before it are shown as they are.
+Such text stands on cards, pages and in the log forever, and people decide by it. So two texts that look alike must not
+differ by an invisible character, and no text may reverse the direction of what surrounds it. Every schema of a request
+uses this rule, and so do the dashboard's forms, the command line, and class names before images are sent.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
 NAME_CHARACTERS_MAX = 100
-RULE = (
-    f"a name has 1 to {NAME_CHARACTERS_MAX} characters, no space at its beginning or end, and none that cannot be "
-    "seen or that change the direction of the text; joiners (U+200C, U+200D) stand between two letters only"
-)
-# Persian, Hindi and others need them within words.
+REASON_CHARACTERS_MAX = 500
+# Zero-width (non-)joiners are part of the spelling in these blocks: Arabic to Myanmar, and Khmer to Mongolian.
 _JOINERS = frozenset("\u200c\u200d")
+_JOINED = ((0x0600, 0x109F), (0x1780, 0x18AF))
 # Drawn as nothing, though Unicode counts them as letters, marks or symbols: fillers, variation selectors, a blank.
 _BLANK = (
     (0x034F, 0x034F),
@@ -29,13 +28,48 @@ _BLANK = (
     (0xFFA0, 0xFFA0),
     (0xE0100, 0xE01EF),
 )
+_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")  # every space of Unicode but the usual one
+
+
+def text_rule(characters_max: int) -> str:
+    """Return the rule of `clean_text` as part of a sentence."""
+    return (
+        f"a text for people has 1 to {characters_max} characters, and no control or invisible character, nor one that "
+        "changes the direction of the text; joiners (U+200C, U+200D) only between letters of a script that needs them"
+    )
+
+
+RULE = text_rule(NAME_CHARACTERS_MAX)
+
+
+def clean_text(text: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
+    """Return text in Unicode form C, with usual spaces only, and none at its beginning or end.
+
+    Raises:
+        ValueError: it is empty or too long, or has a character that cannot be seen or changes the text's direction.
+    """
+    cleaned = normalize_text(text).strip(" ")
+    if not 1 <= len(cleaned) <= characters_max or not is_readable(cleaned):
+        raise ValueError(text_rule(characters_max))
+    return cleaned
+
+
+def normalize_text(text: str) -> str:
+    """Return text in Unicode form C, with usual spaces only."""
+    return unicodedata.normalize("NFC", _SPACES.sub(" ", text))
+
+
+def is_readable(text: str) -> bool:
+    """Return whether every character of a text is visible and leaves the text's direction alone."""
+    return all(_is_seen(character) or _joins(text, place) for place, character in enumerate(text))
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text may be a name."""
-    if not 1 <= len(text) <= NAME_CHARACTERS_MAX or text.strip() != text:
+    """Return whether a text may be a name as it is, apart from how its accents are stored."""
+    try:
+        return clean_text(text) == unicodedata.normalize("NFC", text)
+    except ValueError:
         return False
-    return all(_is_seen(character) or _joins(text, place) for place, character in enumerate(text))
 
 
 def same_names(names: Sequence[str]) -> list[str]:
@@ -50,5 +84,7 @@ def _is_seen(character: str) -> bool:
 
 
 def _joins(text: str, place: int) -> bool:
-    beside = (text[place - 1 : place], text[place + 1 : place + 2])
-    return text[place] in _JOINERS and all(side and unicodedata.category(side)[0] in "LM" for side in beside)
+    return text[place] in _JOINERS and all(
+        any(first <= ord(side or " ") <= last for first, last in _JOINED) and unicodedata.category(side)[0] in "LM"
+        for side in (text[place - 1 : place], text[place + 1 : place + 2])
+    )

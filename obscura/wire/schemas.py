@@ -8,51 +8,45 @@ from __future__ import annotations
 
 import math
 import operator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST, Unit
-from obscura.wire.names import NAME_CHARACTERS_MAX, RULE, is_name
+from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, DELTA_USUAL_MOST, EPSILON_LEAST, EPSILON_MOST, Unit
+from obscura.wire.names import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text, is_readable, normalize_text
+from obscura.wire.subjects import KEY_CHECK_CHARACTERS
 
 DEPTH_MAX = 8
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Let JSON pass that both databases can keep and the ledger can hash.
+    """Return JSON that both databases can keep and the ledger can hash, its texts in Unicode form C.
 
     Raises:
-        ValueError: It nests deeply, or holds a NUL, half a character, an infinity, NaN, or more than 63 bits.
+        ValueError: It nests deeply, has a text that cannot be read (`is_readable`), two names that differ in how
+            accents are stored, an infinity, NaN, or more than 63 bits.
     """
     if depth > DEPTH_MAX:
         raise ValueError(f"it may nest at most {DEPTH_MAX} levels deep")
     match value:
-        case str() if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-            raise ValueError("texts hold neither a NUL character nor half of a surrogate pair")
+        case str():
+            value = normalize_text(value)
+            if not is_readable(value):
+                raise ValueError("texts must have no control or invisible character, nor one that changes direction")
         case float() if not math.isfinite(value):
             raise ValueError("numbers are finite")
         case int() if not -(2**63) <= value < 2**63:
             raise ValueError("whole numbers have at most 63 bits")
         case dict():
-            for name, item in value.items():
-                plain(name, depth)
-                plain(item, depth + 1)
+            read = {plain(name, depth): plain(item, depth + 1) for name, item in value.items()}
+            if len(read) < len(value):
+                raise ValueError("names must differ in more than how their accents are stored")
+            return read
         case list():
-            for item in value:
-                plain(item, depth + 1)
+            return [plain(item, depth + 1) for item in value]
     return value
-
-
-def readable(text: str) -> str:
-    """Let a text pass that may be a name.
-
-    Raises:
-        ValueError: It may not; says why.
-    """
-    if not is_name(text):
-        raise ValueError(RULE)
-    return text
 
 
 def to_the_minute(moment: datetime) -> datetime:
@@ -60,16 +54,34 @@ def to_the_minute(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(second=0, microsecond=0)
 
 
+def minutes_between(begin: datetime, end: datetime) -> timedelta:
+    """Return the time between two moments as shown, each to the minute; at least 0.
+
+    Rounding the exact difference would reveal the seconds: it changes when the exact moments are whole minutes apart.
+    """
+    return max(to_the_minute(end) - to_the_minute(begin), timedelta())
+
+
+def up_to_the_minute(seconds: float | None) -> float | None:
+    """Round seconds up to whole minutes: how the service shows an estimated duration."""
+    return None if seconds is None else 60.0 * math.ceil(seconds / 60)
+
+
 Item = TypeVar("Item")
 RECORDS_MAX = 2**31 - 1  # what a column of the database holds
 
 Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # how every time leaves; see service.times
-Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Name = Annotated[Text, AfterValidator(readable)]  # that somebody gives; what is known already is any text
+Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX), AfterValidator(clean_text)]
+Name = Text  # that somebody gives, where other texts name what is there already
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
 Options = Annotated[dict[str, Any], AfterValidator(plain)]
-Reason = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Reason = Annotated[
+    str,
+    Field(min_length=1, max_length=REASON_CHARACTERS_MAX),
+    AfterValidator(partial(clean_text, characters_max=REASON_CHARACTERS_MAX)),
+]
+KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
 Scope = Literal["admin", "data", "train", "read", "releases", "audit"]
 Role = Literal["owner", "steward", "analyst", "auditor", "viewer"]
 Visibility = Literal["private", "public"]
@@ -116,6 +128,10 @@ class AccountRequest(ApiRequest):
     epsilon: Epsilon = Field(description="Lifetime budget of the population.")
     delta: float = Field(
         ge=DELTA_LEAST, le=DELTA_MOST, description="Of (epsilon, delta)-differential privacy; at most 1/n."
+    )
+    accept_large_delta: bool = Field(
+        default=False,
+        description=f"Confirms a delta above {DELTA_USUAL_MOST:g}. Choose at most 1 / (10 x number of images) instead.",
     )
     unit: Unit = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: Literal["add_remove"] = Field(
@@ -290,6 +306,11 @@ class WithdrawalRequest(ApiRequest):
     subjects: list[Annotated[int, Field(ge=0, lt=2**63)] | Annotated[str, Field(min_length=1, max_length=64)]] = Field(
         min_length=1, max_length=10_000, description="Their ids, as uploads say them."
     )
+    subjects_key_check: KeyCheck | None = Field(
+        default=None,
+        description="The check value of the key under which the ids were keyed, as the first upload sent it; another "
+        "one is refused. Left out: the ids are sent as they are, and so did the first upload.",
+    )
     cancel_jobs: bool = Field(
         default=False,
         description="Cancel the trainings that need the account's datasets, instead of refusing; what they have "
@@ -339,11 +360,16 @@ class DatasetRecord(ApiRecord):
         description="`declared`, `receiving`, `ready`, `withdrawing` (written anew without somebody), `failed`, "
         "`deleting` or `deleted`."
     )
-    joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")
+    joined: bool = Field(
+        description="Images of it were known, so it belongs to the account that had them first. Such answers are "
+        "limited per day."
+    )
     format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")
-    failure_code: str | None = Field(description="What became of the last upload where that was refused; else null.")
+    failure_code: str | None = Field(
+        description="`upload_refused` after a refused upload, `key_missing` if no key opens the images; else null."
+    )
     created_at: Minute = Field(description="When it was made.")
     ready_at: Minute | None = Field(description="When its content had arrived, to the minute; null before.")
 
@@ -360,6 +386,11 @@ class HealthRecord(ApiRecord):
         default=None,
         description="Stopped: a check of the ledger found a fault, and trainings of at least one account wait for an "
         "operator. Everything that was published stays readable. Told by readiness, not by liveness.",
+    )
+    unavailable: list[str] | None = Field(
+        default=None,
+        description="External services that do not answer: `storage`, `sign-in provider`. Requests that need one get "
+        "503 until it answers again. Absent when all answer.",
     )
 
 

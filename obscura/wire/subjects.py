@@ -8,6 +8,7 @@ import unicodedata
 from obscura.wire.faults import Fault, Refused
 
 SubjectId = int | str | bytes
+KEY_CHECK_CHARACTERS = 16  # hexadecimal, of the check value of a subjects key
 # How missing values look in a table, without marks: (null), N/A and n.a. are "null" and "n a".
 MISSING = frozenset(
     ["nan", "nat", "none", "null", "nil", "na", "n a", "missing", "undefined", "not available", "tbd", "todo"]

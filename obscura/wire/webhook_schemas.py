@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from functools import partial
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from obscura.wire.names import clean_text
 from obscura.wire.schemas import ApiRecord, ApiRequest, Minute
 from obscura.wire.words import NoticeKind
 
 URL_CHARACTERS_MAX = 500
+Url = Annotated[
+    str,
+    Field(min_length=1, max_length=URL_CHARACTERS_MAX),
+    AfterValidator(partial(clean_text, characters_max=URL_CHARACTERS_MAX)),
+]
 
 
 class WebhookRequest(ApiRequest):
     """Have an address told of what happens."""
 
-    url: str = Field(
-        min_length=1,
-        max_length=URL_CHARACTERS_MAX,
-        description="Where requests are sent: https, to a public address unless the operator allows others.",
+    url: Url = Field(
+        description="Where requests are sent: https, to a public address unless the operator allows others."
     )
     events: list[NoticeKind] = Field(
         default=list(NoticeKind),

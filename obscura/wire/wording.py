@@ -6,6 +6,7 @@ Rounding never flatters: what is asked for or spent, and odds, are rounded up; w
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -23,6 +24,28 @@ EARLY_ENDS: Final[Mapping[str, str]] = {
     "out_of_memory": "memory ran out",
     "out_of_disk": "disk space ran out",
 }
+
+
+# Letters and marks that are drawn as nothing, besides the control and format characters of Unicode.
+INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """Escape characters that a terminal obeys or does not show: control, bidirectional and zero-width characters.
+
+    Args:
+        text: May come from a server or from a file.
+        lines: Whether line breaks stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    kept = "\n" if lines else ""
+    return "".join(
+        char
+        if char in kept or unicodedata.category(char) == "Zs" or (char.isprintable() and char not in INVISIBLE)
+        else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
 
 
 def show_epsilon(epsilon: float, *, up: bool) -> str:
@@ -99,11 +122,11 @@ def show_words(name: object) -> str:
 
 
 def show_bytes(count: int) -> str:
-    """Write a file size in decimal units."""
+    """Write a file size in decimal units: 1.3 MB."""
     size, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
         size, units = size / 1000, units[1:]
-    return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
+    return f"{size:.1f}".removesuffix(".0") + f" {units[0]}"
 
 
 def show_time(moment: datetime | str) -> str:
@@ -113,9 +136,9 @@ def show_time(moment: datetime | str) -> str:
 
 
 def show_duration(duration: timedelta) -> str:
-    """Write a duration in its two largest units."""
-    seconds = max(int(duration.total_seconds()), 0)
-    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
+    """Write a duration in its two largest units, in whole minutes."""
+    minutes = max(int(duration.total_seconds()) // 60, 0)
+    parts = [(minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min")]
     while len(parts) > 1 and parts[0][0] == 0:
         parts.pop(0)
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count or unit == parts[0][1])

@@ -15,15 +15,15 @@ from privacy.errors import InvalidParameter
 from privacy.plans.balance import with_class_balance
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
-NAMES = (
-    "class_histogram",
-    "datalens",
+NAMES = (  # in order of recommendation, as docs/choosing.md explains it
+    "moments",
+    "guided_moments",
     "dp_classifier",
     "dp_diffusion",
-    "dpgan",
-    "guided_moments",
-    "moments",
     "select_public",
+    "datalens",
+    "dpgan",
+    "class_histogram",
 )
 
 

@@ -13,8 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from obscura.wire.words import Outcome
 from service.access import Principal
 from service.api.problems import problem_response
+from service.api.rates import client_address
 from service.api.traffic import NOT_ANSWERED, method_of, route_of
 from service.audit.events import remove_old
 from service.background import Background
@@ -42,11 +44,42 @@ EVENTS_WAITING_MAX = 10_000
 EVENTS_PER_TRANSACTION_MAX = 500
 RETRY_SECONDS = 5.0
 REMOVAL_SECONDS = 3600.0
+# Refusals of one kind by one sender: so many leave an event each within a window, the others one event together.
+FLOOD_SECONDS = 60.0
+ALIKE_MAX = 20
+FLOODS_MAX = 10_000
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass
+class Flood:
+    """Refusals of one kind by one sender within a window.
+
+    Attributes:
+        first: The event of the first one.
+        until: End of the window, monotonic.
+        alike: Whether all have the action of the first one.
+        count: How many came.
+        written: How many left an event each.
+    """
+
+    first: Event
+    until: float
+    alike: bool
+    count: int = 0
+    written: int = 0
+
+    def rest(self, now: datetime) -> Event:
+        """Return the event of those that left none: `GET /v1/jobs (120 more)`."""
+        action = f"{self.first.action if self.alike else '*'} ({self.count - self.written} more)"
+        at = now.astimezone(UTC).isoformat(timespec="microseconds")
+        return replace(self.first, at=at, action=action, object_id=None)
 
 
 class EventWriter(Background):
     """Writes the events of requests that change nothing, from one thread; and removes what is older than it is kept.
+
+    A flood of refusals is counted, so that it cannot fill the log.
 
     Args:
         factory: where sessions come from.
@@ -59,6 +92,7 @@ class EventWriter(Background):
         self.required, self.clock = settings.audit_log == "required", clock
         self._factory, self._settings = factory, settings
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
+        self._floods: dict[tuple[str, ...], Flood] = {}  # oldest first
         self._written = False  # the last time that it was tried
         self._lock = threading.Lock()
         self._watched = WatchedClock(clock())
@@ -76,6 +110,48 @@ class EventWriter(Background):
             not_written(1, AuditLogUnavailable())
         self._noted.set()
         return written
+
+    def put_refusal(self, event: Event, whose: str, status: int) -> Future[None] | None:
+        """Have a refusal written, or counted: then there is no future.
+
+        Args:
+            event: Of the request.
+            whose: The key, or the address, that sent it.
+            status: Of the answer. Those by a limit (429) are counted together, all others by their actions.
+        """
+        limited = status == HTTPStatus.TOO_MANY_REQUESTS
+        kind = (whose, str(status)) if limited else (whose, str(status), event.action)
+        now = time.monotonic()
+        with self._lock:
+            flood = self._floods.get(kind)
+            if flood is None or flood.until <= now:
+                self._end_flood(kind)
+                while len(self._floods) >= FLOODS_MAX:
+                    self._end_flood(next(iter(self._floods)))
+                flood = self._floods[kind] = Flood(event, now + FLOOD_SECONDS, alike=not limited)
+            flood.count += 1
+            if flood.count > (1 if limited else ALIKE_MAX):
+                return None
+            flood.written += 1
+        return self.put(event)
+
+    def _end_flood(self, kind: tuple[str, ...]) -> None:
+        """Have the number of refusals without an event written. Call it with the lock held."""
+        flood = self._floods.pop(kind, None)
+        if flood is not None and flood.count > flood.written:
+            written: Future[None] = Future()
+            written.set_running_or_notify_cancel()
+            self._waiting.append((flood.rest(self.clock()), written))
+
+    def _end_floods(self, until: float) -> float:
+        """End the floods whose window is over by a moment, and return the end of the next one's."""
+        with self._lock:
+            while self._floods:
+                kind, flood = next(iter(self._floods.items()))
+                if flood.until > until:
+                    return flood.until
+                self._end_flood(kind)
+        return float("inf")
 
     def trouble(self) -> str:
         """Say what is wrong where nothing may happen without an event and none can be written; else an empty text.
@@ -97,13 +173,16 @@ class EventWriter(Background):
     def stop(self) -> None:
         """Write what waits, and no more."""
         super().stop()
+        self._end_floods(float("inf"))
         while self._waiting and self._write():
             pass
 
     def _work(self) -> None:
         removal = time.monotonic()
         while not self._stopping.is_set():
-            self._noted.wait(max(0.0, removal - time.monotonic()))
+            next_end = self._end_floods(time.monotonic())
+            if not self._waiting:
+                self._noted.wait(max(0.0, min(removal, next_end) - time.monotonic()))
             if not self.required:
                 self._stopping.wait(GATHER_SECONDS)
             self._noted.clear()
@@ -198,7 +277,7 @@ class Audit:
             nonlocal status, refused
             if message["type"] == "http.response.start":
                 status = message["status"]
-                refused = not await self._write(note, outcome_of(scope, status))
+                refused = not await self._write(note, outcome_of(scope, status), status)
                 if refused:
                     why = AuditLogUnavailable()
                     await problem_response(Request(scope), why.code, why.message)(scope, receive, send)
@@ -208,15 +287,15 @@ class Audit:
         try:
             await self.app(scope, receive, send_noting)
         except Exception:  # answered further out, without a word of anything
-            await self._write(note, Outcome.FAILED)
+            await self._write(note, Outcome.FAILED, status)
             raise
         finally:
-            self._put(note, Outcome.FAILED)  # of whoever went away before an answer
+            self._put(note, Outcome.FAILED, status)  # of a client that went away before an answer
             del state["note"]  # which holds the scope that holds it
 
-    async def _write(self, note: Note, outcome: Outcome) -> bool:
+    async def _write(self, note: Note, outcome: Outcome, status: int) -> bool:
         """Write an event, if it is not; False where that fails and the answer depends on it."""
-        written = self._put(note, outcome)
+        written = self._put(note, outcome, status)
         if written is None or not self._writer.required:
             return True
         try:
@@ -225,11 +304,15 @@ class Audit:
             return False
         return True
 
-    def _put(self, note: Note, outcome: Outcome) -> Future[None] | None:
+    def _put(self, note: Note, outcome: Outcome, status: int) -> Future[None] | None:
         if note.written or not is_logged(note.scope):
             return None
         note.written = True
-        return self._writer.put(note.event(outcome))
+        event = note.event(outcome)
+        if status == HTTPStatus.TOO_MANY_REQUESTS or (event.key_id is None and outcome is not Outcome.ALLOWED):
+            whose = event.key_id or client_address(Request(note.scope))
+            return self._writer.put_refusal(event, whose, status)
+        return self._writer.put(event)
 
 
 def known(scope: Scope) -> Principal | None:

@@ -29,6 +29,7 @@ class StreamLimits:
     """Bounds of the event streams of one process."""
 
     streams_max: int = 64
+    streams_per_project_max: int = 32
     streams_per_key_max: int = 8
     seconds_max: float = 600.0
     poll_seconds: float = 0.5
@@ -59,13 +60,13 @@ class Snapshot:
 
 
 def stream_slots(limits: StreamLimits) -> Slots[StreamLimits]:
-    """Return the slots of event streams; where all are taken, TooManyStreams is raised."""
+    """Return the slots of event streams; without a free one, TooManyStreams is raised."""
     return Slots(
         limits,
         limits.streams_max,
+        limits.streams_per_project_max,
         limits.streams_per_key_max,
-        all_taken=lambda: TooManyStreams(503, limits.streams_max),
-        key_has_all=lambda: TooManyStreams(429, limits.streams_per_key_max),
+        refusal=TooManyStreams,
     )
 
 

@@ -38,6 +38,7 @@ PARAMETERS = {
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 # By the name of a field or parameter; those of one schema alone begin with its name.
 EXAMPLES: dict[str, Any] = {
+    "accept_large_delta": False,
     "account_id": _id("acc"),
     "accuracy": {"cnn": 0.78, "mlp": 0.71},
     "accuracy_by_class": {"cat": 0.81, "dog": 0.75},

@@ -1,4 +1,4 @@
-"""The one way in for new jobs, for routes and for forms: room on the disks, the order, its record, the doorbell."""
+"""Accept new jobs, for routes and for forms: the order, its record, the doorbell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from service import jobs
 from service.api.deps import Service
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
-from service.disk import require_room
 from service.errors import ObscuraError
 from service.failpoints import failpoint
 from service.jobs.kind import Kind
@@ -38,7 +37,6 @@ def order(
         fields: of the order, as the kind accepts it.
 
     Raises:
-        OutOfDisk: a disk of the service has too little room for anything to begin.
         ObscuraError: the order is refused; nothing was written.
     """
     plans = [fields] if kind.planned else []
@@ -62,7 +60,6 @@ def order_sweep(
     """Accept a search, all its trials or none, and return what is shown of it.
 
     Raises:
-        OutOfDisk: a disk of the service has too little room for anything to begin.
         ObscuraError: the search is refused; nothing was written.
     """
     trials = jobs.trials_asked(body)
@@ -77,12 +74,11 @@ def order_sweep(
 
 @contextmanager
 def accepting(service: Service, *plans: Mapping[str, Any]) -> Iterator[Session]:
-    """Open the transaction that accepts new jobs, where a disk has room for them, and ring for them afterwards.
+    """Open the transaction that accepts new jobs, and ring for them afterwards. They wait while a disk is short.
 
     What a plan needs may take a second, and is remembered: it is found before, while nobody waits for the database.
     What is refused there is refused again, with the right words, where it is asked for.
     """
-    require_room(service.settings)
     with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
         for plan in plans:
             asked = {name: plan[name] for name in PlanRequest.model_fields if name in plan}

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from obscura.wire.schemas import FieldError, Problem
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
@@ -25,6 +26,8 @@ from service.wording import NEEDS_OPERATOR, NO_STORAGE
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:obscura:problem:"
 RETRY_SECONDS = 2
+ERRORS_MAX = 50  # described of an invalid request
+POINTER_CHARACTERS_MAX = 300
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -41,6 +44,8 @@ STATUSES: dict[str, tuple[int, str]] = {
     "not_found": (404, "Not found"),
     "conflict": (409, "The resource's state does not allow this"),
     "invalid_input": (422, "Invalid input"),
+    "several_datasets": (422, "A training reads one dataset"),
+    "large_delta": (422, "A large delta must be confirmed"),
     "idempotency_mismatch": (422, "Idempotency key used with another body"),
     "unauthorized": (401, "A valid key is needed"),
     "forbidden": (403, "The key lacks the scope"),
@@ -54,6 +59,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),
+    "database_unsuitable": (503, "The database needs an operator"),
     "audit_log_unavailable": (503, "The audit log needs an operator"),
     "quota_exceeded": (409, "The project's quota is used up"),
     "provider_unavailable": (503, "The sign-in provider does not answer"),
@@ -63,11 +69,12 @@ STATUSES: dict[str, tuple[int, str]] = {
     "range_not_satisfiable": (416, "Range outside the content"),
     "too_many_streams": (503, "Too many event streams"),
     "too_many_streams_for_key": (429, "Too many event streams for this key"),
+    "too_many_streams_for_project": (429, "Too many event streams for this project"),
     "too_many_uploads_for_key": (429, "Too many uploads for this key"),
+    "too_many_uploads_for_project": (429, "Too many uploads for this project"),
     "too_many_wrong_keys": (429, "Too many wrong keys"),
     "too_many_requests": (429, "Too many requests"),
     "busy": (503, "Busy"),
-    "out_of_disk": (507, "Not enough disk space"),
     "storage_unavailable": (503, "The storage does not answer"),
     "upload_refused": (422, "The content breaks a rule"),
     "uploads_stopped": (503, "No images are taken"),
@@ -83,11 +90,14 @@ RETRY_CODES = frozenset(
         "pending",
         "too_many_streams",
         "too_many_streams_for_key",
+        "too_many_streams_for_project",
         "too_many_uploads_for_key",
+        "too_many_uploads_for_project",
         "busy",
         "ledger_corruption",
         "clock_refused",
         "storage_unavailable",
+        "provider_unavailable",
         "audit_log_unavailable",
     }
 )
@@ -129,16 +139,46 @@ class UploadStalled(ApiError):
     code: ClassVar[str] = "upload_stalled"
 
 
-class TooManyUploads(ApiError):
-    """The key has as many uploads running as it may."""
+class NoSlot(ApiError):
+    """A key, its project or the service has as many requests of a kind under way as it may."""
 
-    code: ClassVar[str] = "too_many_uploads_for_key"
+    codes: ClassVar[dict[str, str]]
+    noun: ClassVar[str]
+    advice: ClassVar[str]
 
-    def __init__(self, uploads_max: int) -> None:
+    def __init__(self, whose: str, most: int) -> None:
+        """Name the limit.
+
+        Args:
+            whose: Limit it is: of the "key", the "project" or the "service".
+            most: The limit.
+        """
+        self.code = self.codes[whose]  # type: ignore[misc]  # three codes for one error
+        owner = "The service" if whose == "service" else f"This {whose}"
         super().__init__(
-            f"This key has {uploads_max} uploads running, the most it may. Wait for one to end.",
-            uploads_max=uploads_max,
+            f"{owner} has {most} {self.noun}s under way, the most it may. {self.advice}",
+            **{f"{self.noun.split()[-1]}s_max": most},
         )
+
+
+class TooManyUploads(NoSlot):
+    """No slot is free for another upload."""
+
+    codes: ClassVar = {"key": "too_many_uploads_for_key", "project": "too_many_uploads_for_project", "service": "busy"}
+    noun: ClassVar = "upload"
+    advice: ClassVar = "Wait for one to end."
+
+
+class TooManyStreams(NoSlot):
+    """No slot is free for another event stream."""
+
+    codes: ClassVar = {
+        "key": "too_many_streams_for_key",
+        "project": "too_many_streams_for_project",
+        "service": "too_many_streams",
+    }
+    noun: ClassVar = "event stream"
+    advice: ClassVar = "Close one, or poll the job instead."
 
 
 class TooManyWrongKeys(ApiError):
@@ -155,13 +195,13 @@ class TooManyWrongKeys(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """A key, or an address without one, has sent as many requests in a minute as it may."""
+    """A key, a project, or an address without a key has sent as many requests in a minute as it may."""
 
     code: ClassVar[str] = "too_many_requests"
 
     def __init__(self, policy: str, requests_max: int, seconds: int) -> None:
         self.seconds = seconds
-        whose = "This key" if policy == "key" else "Your address, without a key,"
+        whose = "Your address, without a key," if policy == "address" else f"This {policy}"
         super().__init__(
             f"{whose} has sent {requests_max} requests in a minute, the most it may: wait {seconds} seconds. "
             "To follow a job, read its events or send If-None-Match; whoever runs the service can allow more.",
@@ -180,20 +220,6 @@ class RangeNotSatisfiable(ApiError):
         self.size = size
 
 
-class TooManyStreams(ApiError):
-    """The process (503) or the key (429) has too many event streams open."""
-
-    code: ClassVar[str] = "too_many_streams"
-
-    def __init__(self, status: int, streams_max: int) -> None:
-        whose = "This key" if status == 429 else "The service"
-        super().__init__(
-            f"{whose} has {streams_max} event streams open, the most it may. Close one, or poll the job instead.",
-            streams_max=streams_max,
-        )
-        self.status = status
-
-
 def install(app: FastAPI) -> None:
     """Make every error of `app` a problem document, and describe them in its OpenAPI document."""
     _describe(app)
@@ -201,6 +227,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(PrivacyError, _on_privacy_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_client_disconnect)
     app.add_exception_handler(OperationalError, _on_database_error)
     app.add_exception_handler(IntegrityError, _on_integrity_error)
     app.add_exception_handler(DataError, _on_data_error)
@@ -244,8 +271,6 @@ def problem_response(
 def _on_obscura_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ObscuraError)
     code, status, headers = error.code, None, dict[str, str]()
-    if isinstance(error, TooManyStreams) and error.status == 429:
-        code = "too_many_streams_for_key"
     if isinstance(error, RangeNotSatisfiable):
         headers["Content-Range"] = f"bytes */{error.size}"
     if isinstance(error, TooManyWrongKeys | TooManyRequests):
@@ -269,9 +294,10 @@ def _on_privacy_error(request: Request, error: Exception) -> Response:
 
 def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    fields = [FieldError(pointer=_pointer(item["loc"]), message=_said(request, item)) for item in error.errors()]
+    found = error.errors()[:ERRORS_MAX]  # a small body can hold tens of thousands
+    fields = [FieldError(pointer=_pointer(item["loc"]), message=_said(request, item)) for item in found]
     detail = "; ".join(f"{field.pointer}: {field.message}" for field in fields[:5])
-    return problem_response(request, "invalid_request", f"The request is invalid. {detail}.", errors=fields[:50])
+    return problem_response(request, "invalid_request", f"The request is invalid. {detail}.", errors=fields)
 
 
 def _said(request: Request, item: dict[str, Any]) -> str:
@@ -280,6 +306,12 @@ def _said(request: Request, item: dict[str, Any]) -> str:
         return str(item["msg"])
     known = field_names(request.scope.get("route"), item["loc"])
     return f"this field is unknown; the known ones are {', '.join(known)}"
+
+
+def _on_client_disconnect(request: Request, error: Exception) -> Response:
+    """Log that the client is gone. The answer reaches nobody."""
+    get_logger(__name__).debug("client_disconnected", path=request.scope["path"], error=type(error).__name__)
+    return Response(status_code=400)
 
 
 def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -291,6 +323,7 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
     }
     detail = error.detail if error.detail and error.detail != phrase else details.get(error.status_code, phrase)
     codes = {400: "invalid_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
+    codes[503] = "busy"
     code = codes.get(error.status_code, phrase.lower().replace(" ", "_"))
     return problem_response(
         request, code, detail, status=error.status_code, title=phrase, headers=dict(error.headers or {})
@@ -327,7 +360,7 @@ def _on_unexpected_error(request: Request, error: Exception) -> Response:
 
 def _pointer(location: tuple[int | str, ...]) -> str:
     parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location]
-    return "/" + "/".join(parts)
+    return ("/" + "/".join(parts))[:POINTER_CHARACTERS_MAX]
 
 
 def _jsonable(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ import anyio
 from anyio import from_thread
 from fastapi import Request
 
-from service.api.problems import Busy, TooManyUploads, UploadStalled
+from service.api.problems import TooManyUploads, UploadStalled
 from service.api.slots import Slots
 from service.errors import InvalidInput
 
@@ -26,6 +26,7 @@ class UploadLimits:
 
     Attributes:
         uploads_max: at a time, in all.
+        uploads_per_project_max: at a time, by all keys of a project.
         uploads_per_key_max: at a time.
         window_seconds: in each of which a client must send `window_seconds * bytes_per_second_min`.
         bytes_per_second_min: that a client must keep up.
@@ -33,6 +34,7 @@ class UploadLimits:
     """
 
     uploads_max: int = 8
+    uploads_per_project_max: int = 6
     uploads_per_key_max: int = 4
     window_seconds: float = 30.0
     bytes_per_second_min: int = 8192
@@ -40,19 +42,19 @@ class UploadLimits:
 
 
 def upload_slots(limits: UploadLimits) -> Slots[UploadLimits]:
-    """Return the slots of uploads; where all are taken, TooManyUploads (of the key) or Busy is raised."""
+    """Return the slots of uploads; without a free one, TooManyUploads is raised."""
     return Slots(
         limits,
         limits.uploads_max,
+        limits.uploads_per_project_max,
         limits.uploads_per_key_max,
-        all_taken=lambda: Busy("The service receives as many uploads as it can at a time. Try again soon."),
-        key_has_all=lambda: TooManyUploads(limits.uploads_per_key_max),
+        refusal=TooManyUploads,
     )
 
 
-def content_length(request: Request) -> int | None:
-    """The Content-Length that the client announced, if it is a number."""
-    text = request.headers.get("content-length", "")
+def content_length(headers: Mapping[str, str]) -> int | None:
+    """Return the Content-Length that the client announced, or None."""
+    text = headers.get("content-length", "")
     return int(text) if text.isdecimal() and len(text) < 20 else None
 
 

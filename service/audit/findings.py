@@ -14,6 +14,7 @@ class FindingCode(enum.StrEnum):
 
     # One account's log
     ENTRY_MISSING = "entry_missing"
+    LOG_UNREADABLE = "log_unreadable"
     HASH_MISMATCH = "hash_mismatch"
     CHAIN_BROKEN = "chain_broken"
     ENTRY_MALFORMED = "entry_malformed"

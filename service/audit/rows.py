@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import JSON, Boolean, Column, Row, Table, bindparam, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from service.audit.findings import Fault, Finding, FindingCode
@@ -78,9 +79,25 @@ class EntryReader:
         self._about = text(f"{query} {place}.job_id = :job_id AND {plus}{account} <= :until {ordered}")
 
     def after(self, account_id: str, sequence: int) -> Iterator[Line]:
-        """Yield an account's entries after a sequence number, in order; 0 begins with the first."""
-        after = sequence or _BEFORE_ALL
-        while rows := self._rows(self._after, account_id, after=after, rows=PAGE_ROWS):
+        """Yield an account's entries after a sequence number, in order; 0 begins with the first.
+
+        Raises:
+            Fault: names the last entry that can be read, where the database cannot read further.
+        """
+        after, count = sequence or _BEFORE_ALL, PAGE_ROWS
+        while True:
+            try:
+                with savepoint(self._session):
+                    rows = self._rows(self._after, account_id, after=after, rows=count)
+            except DBAPIError as error:
+                if not _is_unreadable(error):
+                    raise
+                if count == 1:
+                    raise Fault(*_unreadable_after(max(after, 0))) from error
+                count = max(count // 10, 1)  # what can be read before the broken place is read in smaller parts
+                continue
+            if not rows:
+                return
             for row in rows:
                 yield _line(account_id, row)
             after = rows[-1][0]
@@ -96,6 +113,26 @@ class EntryReader:
 
     def _rows(self, statement: Any, account_id: str, **values: Any) -> Sequence[Row[Any]]:
         return self._session.execute(statement, {"account_id": account_id, **values}).all()
+
+
+def _unreadable_after(sequence: int) -> tuple[FindingCode, str, int]:
+    where = f"beyond entry {sequence}" if sequence else "at all"
+    message = (
+        f"entry {sequence + 1} cannot be read: the log could not be read {where}, and nothing is known of the rest"
+    )
+    return FindingCode.LOG_UNREADABLE, message, sequence + 1
+
+
+def _is_unreadable(error: DBAPIError) -> bool:
+    """Return whether the database answers and cannot read what is stored; bytes that are no text are read otherwise."""
+    return not error.connection_invalidated and "decode" not in str(error.orig).lower()
+
+
+@contextmanager
+def savepoint(session: Session) -> Iterator[None]:
+    """Let an error of PostgreSQL end the statement alone, and not the transaction; SQLite's do so anyway."""
+    with nullcontext() if _on_sqlite(session) else session.begin_nested():
+        yield
 
 
 def accounts_after(session: Session, account_id: str) -> Sequence[Row[Any]]:

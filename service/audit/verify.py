@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, func, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.errors import PrivacyError
 from service.audit.checkpoints import Signed, check_checkpoints
-from service.audit.facts import find_changed_facts
+from service.audit.facts import FACT_KINDS, find_changed_facts
 from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
 from service.audit.links import (
     find_half_held,
@@ -29,7 +29,7 @@ from service.audit.links import (
 from service.audit.prices import Prices
 from service.audit.receipts import Witness
 from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, check_hash, rate_at_opening, replay_hold
-from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accounts_after, moment, with_marks
+from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accounts_after, moment, savepoint, with_marks
 from service.audit.shortfalls import what_makes_up
 from service.db.base import is_id
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
@@ -87,13 +87,21 @@ def verify(
         reading.missing_accounts()
         releases = 0
         if not heads:
-            for find in (find_orphans, find_strayed_jobs, find_half_held, find_unapproved_raises):
-                reading.findings += find(session)
-            reading.findings += find_changed_facts(session, reading.heads, fingerprints=fingerprints)
-            for release in find_unpaid_releases(session, trusted):
-                releases += 1
-                reading.findings += [] if release is None else [release]
-            reading.findings += find_unpaid_shares(session, trusted)
+            beside: list[Finding] = []
+            try:
+                with savepoint(session):
+                    for find in (find_orphans, find_strayed_jobs, find_half_held, find_unapproved_raises):
+                        beside += find(session)
+                    beside += find_changed_facts(session, reading.heads, reading.facts, fingerprints=fingerprints)
+                    for release in find_unpaid_releases(session, trusted):
+                        releases += 1
+                        beside += [] if release is None else [release]
+                    beside += find_unpaid_shares(session, trusted)
+            except DBAPIError:
+                if not any(found.code is FindingCode.LOG_UNREADABLE for found in reading.findings):
+                    raise  # else these statements met the same broken place, which is reported already
+            # A log with a hole says nothing about the rows beside it: what it does not mention may be in the hole.
+            reading.findings += [found for found in beside if found.account_id not in reading.holes]
         return Report(
             full=not heads,
             accounts=reading.accounts,
@@ -107,7 +115,10 @@ def verify(
         )
 
     try:
-        return read()
+        report = read()
+        if any(found.code is FindingCode.LOG_UNREADABLE for found in report.findings):
+            session.rollback()  # SQLite refuses to commit after it has met a broken page, even though it only read
+        return report
     except OperationalError:  # on SQLite: somewhere are bytes that are no text
         if session.get_bind().dialect.name != "sqlite":
             raise
@@ -128,6 +139,8 @@ class _Reading:
     ) -> None:
         self.findings: list[Finding] = []
         self.heads: dict[str, list[Any]] = {}
+        self.facts: dict[str, int] = {}  # by account: entries that `find_changed_facts` must find as well
+        self.holes: set[str] = set()  # accounts with entries that are missing or cannot be read
         self.accounts = self.entries = self.holds = 0
         self._session, self._prices, self._starts = session, prices, starts
         self._entries, self._hold_rows = EntryReader(session), RowReader(session, HoldRow.metadata.tables["holds"])
@@ -142,7 +155,7 @@ class _Reading:
             message = "The id of an account does not have the form of one."
             self.findings.append(Finding(FindingCode.ACCOUNT_MISMATCH, message))
             return
-        log = LogReplay(row.id, self._prices)
+        log, facts = LogReplay(row.id, self._prices), 0
         witnesses = self._witnesses.pop(row.id, {})
         try:
             if row.id in self._starts:
@@ -155,6 +168,7 @@ class _Reading:
                 if len(log.ended) >= _HOLDS_AT_A_TIME:
                     self._compare_holds(log)
                 self.entries += 1
+                facts += line.kind in FACT_KINDS
         except Fault as fault:
             self._found(fault.code, log, fault.sequence or log.sequence + 1, fault.message)
             return
@@ -162,8 +176,9 @@ class _Reading:
             self._contradicted(contradiction.witness, row)
             return
         if self._compare_account(row, log):
-            self.heads[row.id] = [log.sequence, log.hash]
-        self._compare_holds(log, closing=True)
+            self.heads[row.id], self.facts[row.id] = [log.sequence, log.hash], facts
+        if row.id not in self.holes:
+            self._compare_holds(log, closing=True)
         self._latest(witnesses, row)
 
     def missing_accounts(self) -> None:
@@ -283,6 +298,8 @@ class _Reading:
         subject = "" if what.startswith("entry ") else f"entry {sequence} "
         message = f"Account {log.account_id}: {subject}{what}."
         self.findings.append(Finding(code, message, log.account_id, sequence))
+        if code in (FindingCode.ENTRY_MISSING, FindingCode.LOG_UNREADABLE):
+            self.holes.add(log.account_id)
         return False
 
 

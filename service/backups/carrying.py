@@ -174,7 +174,7 @@ def _finish(storage: Storage, factory: SessionFactory) -> None:
 
 def _lower(session: Session, account_id: str, nano: int, stamp: str, now: datetime) -> float:
     account: Any = _account(session, account_id)
-    reason = f"{nano} nano-units that were spent after the backup from which this database was restored ({stamp})"
+    reason = f"{nano} {ledger.CARRIED} ({stamp})"
     epsilon = max(limit_without(account, nano), EPSILON_LEAST)
     if epsilon < account.epsilon:
         ledger.lower_limit(session, account_id=account_id, epsilon=epsilon, reason=reason, now=now)

@@ -10,7 +10,7 @@ import typer
 
 from obscura.cli.connection import Json
 from obscura.cli.console import CliError, Exit, Output, reporting
-from service.cli.ledger import open_database
+from service.cli.ledger import explained, open_database
 from service.settings import Settings
 
 _Backup = Annotated[Path, typer.Argument(help="The folder of the backup.")]
@@ -72,7 +72,6 @@ def restore(
     from service.backups.carrying import carry_forward as carry
     from service.backups.restoring import restore as bring_back
     from service.db.session import transaction
-    from service.errors import ObscuraError
     from service.ledger.stops import arming_stops
     from service.logs import configure_logging
 
@@ -80,11 +79,9 @@ def restore(
     if carry_forward and not keep_files:
         with reporting(as_json):
             raise CliError("Only files that have survived can say what was spent: --keep-files.", Exit.USAGE)
-    with reporting(as_json):
-        try:
-            restored = bring_back(Settings.at(context.obj.folder), folder, keep_files=keep_files, now=datetime.now(UTC))
-        except ObscuraError as error:
-            raise CliError(error.message, Exit.USAGE) from error
+    settings = Settings.at(context.obj.folder)
+    with reporting(as_json), explained(settings, Exit.USAGE):
+        restored = bring_back(settings, folder, keep_files=keep_files, now=datetime.now(UTC))
     with open_database(context, as_json) as (settings, factory, output):
         report, document = restored.report, {"made_at": restored.manifest.made_at, "discarded": restored.discarded}
         if carry_forward and report.stops:

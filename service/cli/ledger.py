@@ -97,6 +97,27 @@ def checkpoint(context: typer.Context, as_json: Json = False) -> None:
         output.record({"sequence": sequence, "accounts": report.accounts, "entries": report.entries}, "checkpoint")
 
 
+@ledger.command("accept-clock")
+def accept_clock(context: typer.Context, as_json: Json = False) -> None:
+    """Say that the clock is right, after entries were written while it was ahead. The service starts again then.
+
+    Those entries keep their times, and later entries bear no earlier time. Leases and sign-ins dated by the wrong clock
+    end. Check the clock first: what it shows now is what the ledger compares it with from now on.
+    """
+    from service.db.session import transaction
+    from service.installation import accept_clock as accept
+    from service.recording import recorded
+
+    with open_database(context, as_json) as (settings, factory, output):
+        now = datetime.now(UTC)
+        factory = recorded(factory, settings.audit_log, lambda: now)
+        with transaction(factory) as session:
+            newest = accept(session, now=now)
+        if newest is None:
+            raise CliError("The clock is not behind the ledger. Nothing was changed.", Exit.OTHER)
+        output.record({"clock": str(now), "newest_entry": str(newest)}, "clock accepted")
+
+
 @ledger.command("public-key")
 def public_key(context: typer.Context, as_json: Json = False) -> None:
     """Show the public key that receipts and checkpoints are signed with, and its fingerprint: pin it elsewhere."""
@@ -117,10 +138,8 @@ def public_key(context: typer.Context, as_json: Json = False) -> None:
 def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
     """Open the database of the settings; everything that keeps it from being read is exit code 2."""
     from sqlalchemy import make_url
-    from sqlalchemy.exc import SQLAlchemyError
 
     from service.db.session import make_engine, make_session_factory
-    from service.errors import ObscuraError
     from service.logs import configure_logging
 
     configure_logging("CRITICAL")  # what is found is the result of the command, and stands in it
@@ -131,10 +150,36 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
             raise CliError(f"There is no database at {url.database}: see --data-dir.", Exit.USAGE)
         engine = make_engine(settings.database_url, pool_size=2)
         try:
-            yield settings, make_session_factory(engine), output
-        except SQLAlchemyError as error:
-            raise CliError(f"The database could not be read: {type(error).__name__}.", Exit.USAGE) from error
-        except ObscuraError as error:
-            raise CliError(error.message, Exit.USAGE) from error
+            with explained(settings, Exit.USAGE):
+                yield settings, make_session_factory(engine), output
         finally:
             engine.dispose()
+
+
+@contextmanager
+def explained(settings: Settings, code: Exit) -> Iterator[None]:
+    """Turn what a disk, a database or the service refuses within a block into one sentence and an exit code.
+
+    Raises:
+        CliError: names the folder, the bytes it needs, or the setting that is wrong.
+    """
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+
+    from service.disk import explain_failed_write
+    from service.errors import ObscuraError
+
+    try:
+        yield
+    except ObscuraError as error:
+        raise CliError(error.message, code) from error
+    except (OSError, SQLAlchemyError) as error:
+        why = explain_failed_write(settings, error)
+        if why is None:
+            cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+            where = make_url(settings.database_url).render_as_string(hide_password=True)
+            lines = str(cause).strip().splitlines()
+            # The driver's first line names the server; statements and values come later.
+            said = lines[0] if isinstance(error, OperationalError) and lines else type(error).__name__
+            why = f"The database {where} cannot be used: {said.rstrip('.')}."
+        raise CliError(why, code) from error

@@ -17,6 +17,7 @@ from obscura.cli.connection import Json
 from obscura.cli.server_side import Finding
 from obscura.client.local_service import running_at
 from obscura.extras import WORKER
+from obscura.occupant import is_occupied
 from service.cli.ledger import open_database
 from service.settings import Settings
 
@@ -75,6 +76,7 @@ def _database(settings: Settings) -> Finding:
 
     from service.db.schema import newest_revision
     from service.db.session import make_engine
+    from service.errors import DatabaseUnsuitable
 
     url = make_url(settings.database_url)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
@@ -83,6 +85,8 @@ def _database(settings: Settings) -> Finding:
     try:
         with engine.connect() as connection:
             revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except DatabaseUnsuitable as error:
+        return Finding("database", "bad", error.message)
     except SQLAlchemyError as error:
         return Finding("database", "bad", f"cannot be read ({type(error).__name__}): obscura ledger verify")
     finally:
@@ -133,6 +137,8 @@ def _trainer(settings: Settings) -> Finding:
     if find_spec("torch") is None:
         return Finding("supervisor", "bad", f"a service here cannot train: pip install '{WORKER}'")
     running = running_at(settings.local_path)
+    if running is None and is_occupied(settings.local_path):
+        return Finding("supervisor", "bad", "a service runs on this folder and does not answer yet: try again")
     if running is None:
         return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")
     return Finding("supervisor", "ok", f"trains beside the service at {running}")

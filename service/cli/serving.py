@@ -18,7 +18,9 @@ import socket
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast
 
@@ -30,10 +32,11 @@ from obscura.cli.console import CliError, Exit, Output
 from obscura.occupant import address_of, announced, occupied
 from obscura.private_files import keep_new_files_private, make_private_folder
 from service.api.deps import Service
+from service.cli.ledger import explained
 from service.dashboard.sessions import LINK_SECONDS
 from service.errors import InvalidInput
 from service.logs import configure_logging, get_logger
-from service.main import create_app
+from service.main import create_app, prepare
 from service.settings import Settings
 from service.storage import storage_of
 
@@ -64,6 +67,7 @@ class Connection(H11Protocol):
     stalled_seconds = STALLED_SECONDS
     waits_since: float | None = None  # on the loop's clock; None while a request is being answered
     _head_deadline: asyncio.TimerHandle | None = None
+    stalls_since: float | None = None  # likewise; None while the client reads its answer
     _read_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -93,13 +97,14 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than the answer is made."""
         self._read_deadline = self.loop.call_later(self.stalled_seconds, self.transport.abort)
+        self.stalls_since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """The client has read."""
         if self._read_deadline is not None:
             self._read_deadline.cancel()
-            self._read_deadline = None
+            self._read_deadline = self.stalls_since = None
         super().resume_writing()
 
     def _wait(self) -> None:
@@ -125,17 +130,24 @@ class Connection(H11Protocol):
         else:
             self.transport.abort()
 
+    @property
+    def _idle_since(self) -> float | None:
+        return self.waits_since if self.stalls_since is None else self.stalls_since
+
     def _make_room(self) -> None:
-        """Close a connection that waits: of the address that has the most, the one that has waited longest."""
+        """Close a connection that waits for a request, or whose client does not read.
+
+        Of the address that has the most connections, it is the one that has waited longest.
+        """
         everybody = cast("set[Connection]", self.connections)
         held = Counter(other.client[0] if other.client else "" for other in everybody)
-        waiting = [other for other in everybody if other.waits_since is not None and other is not self]
+        waiting = [other for other in everybody if other._idle_since is not None and other is not self]
         if not waiting:
             self.transport.abort()
             return
 
         def claim(other: Connection) -> tuple[int, float]:
-            return -held[other.client[0] if other.client else ""], other.waits_since or 0.0
+            return -held[other.client[0] if other.client else ""], other._idle_since or 0.0
 
         out = min(waiting, key=claim)
         self.connections.discard(out)
@@ -151,11 +163,12 @@ class Server(uvicorn.Server):
     Args:
         config: of uvicorn.
         output: where the operator is told what the start has found.
+        url: of the service, as people enter it, for a sign-in link; None where nobody reads at a terminal.
     """
 
-    def __init__(self, config: uvicorn.Config, output: Output) -> None:
+    def __init__(self, config: uvicorn.Config, output: Output, url: str | None) -> None:
         super().__init__(config)
-        self._output = output
+        self._output, self._url = output, url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell what was found.
@@ -169,6 +182,10 @@ class Server(uvicorn.Server):
         app: Any = self.config.app
         if app.state.warning is not None:
             self._output.notice(app.state.warning)
+        if self._url is not None and self.started:  # last, so that no log line moves it out of sight
+            secret = app.state.dashboard.links.make(now_seconds=time.monotonic())
+            self._output.notice("\nThe service is ready. Leave this running and open a second terminal for commands.")
+            self._output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {self._url}/sign-in/{secret}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal."""
@@ -191,10 +208,9 @@ def serve(settings: Settings, output: Output) -> None:
         storage_of(settings)
     except InvalidInput as error:
         raise CliError(error.message, Exit.USAGE) from None
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, for_people=sys.stderr.isatty())
     keep_new_files_private()
-    make_private_folder(settings.local_path)
-    with occupied(settings.local_path) as first:
+    with explained(settings, Exit.OTHER), _held(settings.local_path) as first:
         if not first and settings.mode == "embedded":
             where = address_of(settings.local_path)
             raise CliError(
@@ -206,27 +222,35 @@ def serve(settings: Settings, output: Output) -> None:
         _serve(settings, output, first=first)
 
 
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    make_private_folder(folder)
+    with occupied(folder) as first:
+        yield first
+
+
 def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     listener = listen(settings.host, settings.port)
     shown_host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
     app = create_app(settings)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
+        signal.signal(number, _leave)
+    prepare(app)  # not by the server, which would log what went wrong and end as if nothing had
     config = server_config(app, connections_max=raise_open_files())
     output.record({"url": url, "data_dir": str(settings.local_path), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
-    if sys.stderr.isatty():  # a person reads it; a log must not hold what signs in
-        secret = app.state.dashboard.links.make(now_seconds=time.monotonic())
-        link = f"{settings.public_url or url}/sign-in/{secret}"
-        output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {link}")
     if settings.dashboard_public:
         get_logger(__name__).warning("dashboard_open_to_everybody", setting="OBSCURA_DASHBOARD_PUBLIC")
         output.notice(
             f"Whoever can connect to {url} reads the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is set."
         )
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
-        signal.signal(number, _leave)
+    # A person reads a terminal; a log must not contain what signs in.
+    server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)
     with announced(settings.local_path, url) if first else nullcontext():
-        Server(config, output).run(sockets=[listener])
+        server.run(sockets=[listener])
+    if not server.started:
+        raise CliError("The service did not start. The lines of the log above say why.", Exit.OTHER)
 
 
 def server_config(

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
+from service import projects
 from service.access import Principal, Scope
 from service.api.deps import Service, running_service
 from service.dashboard.pages import SignInNeeded
@@ -22,7 +23,7 @@ from service.dashboard.sessions import SignInLinks, find_session, form_token, ma
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
 
-COOKIE = "obscura_session"
+COOKIE = "obscura_session"  # over plain HTTP, which `cookie_name` replaces over HTTPS
 Facts = ParamSpec("Facts")
 Made = TypeVar("Made")
 
@@ -62,11 +63,18 @@ class Viewer:
         principal: The key that signed in; None for a reader without a key.
         form_token: What this session's forms carry; empty without a session.
         name: Of the person or the key that signed in.
+        hidden_projects: The number of projects whose content an admin of the installation does not see; 0 for others.
     """
 
     principal: Principal | None
     form_token: str
     name: str = ""
+    hidden_projects: int = 0
+
+    @property
+    def runs_installation(self) -> bool:
+        """Whether the key belongs to an admin of the installation, and to no single project."""
+        return self.may(Scope.ADMIN) and self.principal is not None and self.principal.project_id is None
 
     def may(self, scope: str) -> bool:
         """Whether the key has a scope, or that of admins, which includes the others."""
@@ -97,7 +105,7 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
     if viewer.principal is None:
         dashboard.service.rates.pass_address(request)
     else:
-        dashboard.service.rates.pass_key(request, viewer.principal.id)
+        dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
     if viewer.principal is not None and not may_read(viewer.principal):
         raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
@@ -116,7 +124,7 @@ def find_member(request: Request, dashboard: Running) -> Viewer:
     viewer = _signed_in(request, dashboard)
     if viewer is None or viewer.principal is None:
         raise SignInNeeded("Sign in to see this page.")
-    dashboard.service.rates.pass_key(request, viewer.principal.id)
+    dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
     return viewer
 
@@ -139,7 +147,7 @@ async def read_form(request: Request) -> dict[str, str]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > FORM_BYTES_MAX:
-            raise TooLarge("This form is too long.")
+            raise TooLarge("This form", FORM_BYTES_MAX)
     try:
         fields = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"
@@ -223,18 +231,24 @@ def is_secure(request: Request) -> bool:
     return public_url.startswith("https:") or request.url.scheme == "https"
 
 
+def cookie_name(request: Request) -> str:
+    """Return the name of the session's cookie. Browsers take `__Host-` from this very host and over HTTPS alone."""
+    return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
+
+
 def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
-    cookie = request.cookies.get(COOKIE)
+    cookie = request.cookies.get(cookie_name(request))
     if cookie is None:
         return None
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         found = find_session(session, cookie, now=now)
+        hidden = 0 if found is None or found.principal.project_id else projects.count_hidden(session)
     if found is None:
         return None
     dashboard.service.key_uses.note(found.principal.id, now)
     request.state.known = found.principal
-    return Viewer(found.principal, form_token(cookie), found.name)
+    return Viewer(found.principal, form_token(cookie), found.name, hidden)
 
 
 def still_signed_in(request: Request, dashboard: Dashboard) -> bool:

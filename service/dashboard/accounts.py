@@ -18,7 +18,7 @@ from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import ledger, projects
 from service.access import visible
-from service.dashboard.access import Admin, Dashboard, Form, Running, find_viewer
+from service.dashboard.access import Admin, Dashboard, Form, Running, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.forms import do_once, once_of, read_body
 from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
@@ -56,6 +56,8 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
         raises = list_decisions(session, now, Decision.action == DecisionAction.RAISE, limit=REQUESTS_MAX)
         values["requests"] = [asked for asked in raises if asked.waiting]
         values["stopped"] = bool(arming_stops(session))
+        viewer: Viewer = request.state.viewer
+        values["disk_short"] = viewer.runs_installation and dashboard.service.disks.is_short()
         values["release_count"] = session.scalar(visible(session, Release, select(func.count(Release.id)))) or 0
         values["steps"] = None if values["release_count"] else first_steps(session)
     return page(request, "overview.html", **values)

@@ -14,6 +14,7 @@ from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
+from service.dependencies import calling
 from service.errors import InvalidInput
 from service.people import roles
 from service.projects import PROJECTS_MAX
@@ -41,21 +42,25 @@ def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> R
 @router.post("/accounts/{account_id}/close")
 def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
     """Take no new dataset or upload."""
-    dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=True)
-    return _back_to_account(account_id)
+    return _set_closed(dashboard, account_id, closed=True)
 
 
 @router.post("/accounts/{account_id}/reopen")
 def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
     """Take new data again."""
-    dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=False)
+    return _set_closed(dashboard, account_id, closed=False)
+
+
+def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> RedirectResponse:
+    with calling("storage"):  # before the transaction, in which others would wait for who waits for a place
+        dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=closed)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/lower-limit")
 def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
     """Lower the limit at once; below what is spent and held the account is frozen."""
-    wish, why, now = _epsilon(form), _reason(form), dashboard.clock()
+    wish, why, now = _epsilon(form), form.get("reason", ""), dashboard.clock()
     dashboard.do(ledger.lower_limit, account_id=account_id, epsilon=wish, reason=why, by=admin.id, now=now)
     return _back_to_account(account_id)
 
@@ -63,7 +68,7 @@ def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -
 @router.post("/accounts/{account_id}/limit-requests")
 def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
     """Ask for a higher limit, which another admin must approve."""
-    wish, why, now = _epsilon(form), _reason(form), dashboard.clock()
+    wish, why, now = _epsilon(form), form.get("reason", ""), dashboard.clock()
     dashboard.do(ledger.request_raise, account_id=account_id, epsilon=wish, reason=why, asked_with=admin.id, now=now)
     return _back_to_account(account_id)
 
@@ -105,7 +110,7 @@ def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectRespo
         name=form.get("name", "").strip(),
         introduction=form.get("introduction", ""),
         project_id=form.get("project") or None,
-        reason=_reason(form),
+        reason=form.get("reason", ""),
         asked_with=admin.id,
         now=dashboard.clock(),
     )
@@ -115,7 +120,7 @@ def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectRespo
 @router.post("/admins/{admin_id}/remove")
 def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
     """Ask for an admin to be removed."""
-    reason, now = _reason(form), dashboard.clock()
+    reason, now = form.get("reason", ""), dashboard.clock()
     dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_with=admin.id, now=now)
     return _back_to_admins()
 
@@ -140,25 +145,13 @@ def _decide(dashboard: Dashboard, admin: Principal, request_id: str, *, approved
 def _switch(
     dashboard: Dashboard, admin: Principal, form: dict[str, str], account_id: str, *, frozen: bool
 ) -> RedirectResponse:
-    reason, now = _reason(form), dashboard.clock()
+    reason, now = form.get("reason", ""), dashboard.clock()
     dashboard.do(ledger.set_frozen, account_id=account_id, frozen=frozen, reason=reason, by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 def _back_to_account(account_id: str) -> RedirectResponse:
     return RedirectResponse(f"/accounts/{account_id}/controls", status_code=303)
-
-
-def _reason(form: dict[str, str]) -> str:
-    """Read the reason of a form.
-
-    Raises:
-        InvalidInput: It is not one line.
-    """
-    reason = form.get("reason", "").strip()
-    if not reason.isprintable():
-        raise InvalidInput("A reason is one line of printable characters.")
-    return reason
 
 
 def _epsilon(form: dict[str, str]) -> float:

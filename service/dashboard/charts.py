@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from obscura.wire.schemas import to_the_minute
 from obscura.wire.sweep_schemas import SweepRecord
 from service.views.accounts import SpendPoint
 
@@ -39,7 +40,7 @@ def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | Non
     """Draw the balances up to now; None before anything was held or spent."""
     if not any(point.spent or point.held for point in points):
         return None
-    begin, end = points[0].at, max(now, points[-1].at)
+    begin, end = points[0].at, max(to_the_minute(now), points[-1].at)
     span = max((end - begin).total_seconds(), 1.0)
 
     def x(moment: datetime) -> float:

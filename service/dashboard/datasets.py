@@ -6,26 +6,31 @@ An upload's body comes from a form, or from the page's script.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import or_, select
+from sqlalchemy.exc import SQLAlchemyError
 
-from obscura.wire.meanings import is_part, why_personal
+from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest, Identifier
 from obscura.wire.words import DatasetState
 from privacy.errors import PrivacyError
-from service.access import Scope, find, visible
+from service.access import Principal, Scope, find, visible
+from service.api.middleware import body_limit
+from service.api.problems import STATUSES
 from service.api.routes.datasets import put_content
-from service.api.uploading import Body
+from service.api.uploading import Body, content_length
 from service.dashboard.access import (
     Dashboard,
     Form,
     Reader,
     Running,
     Uploader,
+    Viewer,
     find_uploader,
     find_viewer,
     require_acting,
@@ -33,10 +38,10 @@ from service.dashboard.access import (
 )
 from service.dashboard.filters import DATASET_STATES, Filters
 from service.dashboard.forms import FieldsRefused, do_once, once_of, read_body
-from service.dashboard.multipart import FileForm
+from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
 from service.dashboard.pages import PageRoute, SignInNeeded, form_page, page, wants_problem
 from service.datasets import deletion, receiving, states
-from service.datasets.reading import Sent, UploadRefused
+from service.datasets.reading import Sent, UploadRefused, UploadTooLarge
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
@@ -44,6 +49,7 @@ from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
 from service.ingest.formats import FORMATS
 from service.jobs.lookup import reads
+from service.logs import get_logger
 from service.views import jobs
 from service.views.datasets import dataset as dataset_view
 from service.views.rows import ROWS_MAX, newest
@@ -82,13 +88,7 @@ def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form
     """Declare a dataset, and lead to its page, which takes the images."""
     try:
         once = once_of(form)
-        fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
-        fields |= _whose(fields["account_id"])
-        fields["classes"] = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
-        fields["channels"] = int(fields["channels"]) if fields["channels"].isdecimal() else None
-        if form.get("stated") != "yes":
-            _ask_about_names(fields["classes"])
-        body = read_body(DatasetRequest, fields).model_dump()
+        body = _declaration(form)
         now = dashboard.clock()
         with transaction(dashboard.factory) as session:
             dataset_id = do_once(
@@ -106,6 +106,27 @@ def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form
     return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
 
 
+@router.post("/datasets/new")
+@body_limit(None)
+def declare_and_upload(request: Request, dashboard: Running, viewer: Reader) -> Response:
+    """Declare a dataset and take its images in one form, fields first, from the page's script. Or leave neither."""
+    with _sent_form(request, dashboard, viewer) as (form, sent, uploader):
+        body = _declaration(form)
+        settings, now = dashboard.service.settings, dashboard.clock()
+        with transaction(dashboard.factory) as session:
+            dataset_id = states.declare(session, settings, **body, now=now).id
+        try:
+            receiving.receive(settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock, by=uploader.id)
+        except BaseException:
+            try:
+                deletion.delete(settings, dashboard.factory, dataset_id, cancel_jobs=True, now=dashboard.clock())
+            except (ObscuraError, SQLAlchemyError, OSError) as error:
+                name = type(error).__name__
+                get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
+            raise
+    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+
+
 @router.get("/datasets/{dataset_id}")
 def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
     """Show what was declared about a dataset, its jobs, and what deleting it would do."""
@@ -118,6 +139,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
             "jobs": jobs.recent(session, dashboard.clock(), using, limit=RECENT_JOBS),
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,
+            "upload_max": _upload_max(dashboard),
         }
     return page(request, "dataset.html", **values)
 
@@ -138,6 +160,7 @@ def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
 
 
 @router.put("/datasets/{dataset_id}/content")
+@body_limit(None)
 def put(
     request: Request,
     dashboard: Running,
@@ -153,32 +176,63 @@ def put(
 
 
 @router.post("/datasets/{dataset_id}/content")
+@body_limit(None)
 def post(request: Request, dashboard: Running, viewer: Reader, dataset_id: str) -> Response:
     """Take the images as a file in a form, which needs no script."""
+    settings = dashboard.service.settings
+    try:
+        with _sent_form(request, dashboard, viewer) as (_, sent, uploader):
+            receiving.receive(settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock, by=uploader.id)
+    except (UploadRefused, UploadTooLarge) as error:
+        return _refused_upload(request, dashboard, dataset_id, error)
+    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+
+
+@contextmanager
+def _sent_form(
+    request: Request, dashboard: Dashboard, viewer: Viewer
+) -> Iterator[tuple[dict[str, str], Sent, Principal]]:
+    """Yield the fields of a form, the file that follows them, and the sender; hold a slot of uploads meanwhile.
+
+    Raises:
+        Forbidden: The key lacks the scope, or the form is another session's or another site's.
+        SignInNeeded: Nobody is signed in.
+        TooManyUploads: No slot is free.
+        UploadTooLarge: The announced length is above the limit.
+        InvalidInput, UploadStalled: As `FileForm` and `Body.blocks`.
+    """
     require_same_origin(request)
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an API key to do this.")
-    body = Body(request, dashboard.service.uploads.limits)
-    try:
-        form = FileForm(request.headers.get("content-type", ""), body.blocks())
-        uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
-        with dashboard.service.uploads.taken(uploader.id):
-            sent = Sent(form.file(), form.fields.get("format", ""))
-            receiving.receive(
-                dashboard.service.settings,
-                dashboard.factory,
-                dataset_id,
-                sent,
-                clock=dashboard.clock,
-                by=uploader.id,
-            )
-    except UploadRefused as error:
-        body.drain()
-        return _refused_upload(request, dashboard, dataset_id, error)
-    except BaseException:
-        body.drain()
-        raise
-    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+    service, caller = dashboard.service, viewer.principal
+    caller.require(Scope.DATA)
+    body, limit = Body(request, service.uploads.limits), service.settings.upload_bytes_max
+    with service.uploads.taken(caller.id, caller.project_id):
+        try:
+            announced = content_length(request.headers)
+            if announced is not None and announced > limit + FIELDS_BYTES_MAX:
+                raise UploadTooLarge(limit, announced)
+            form = FileForm(request.headers.get("content-type", ""), body.blocks())
+            uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
+            yield form.fields, Sent(form.file(), form.fields.get("format", "")), uploader
+        except BaseException:
+            body.drain()
+            raise
+
+
+def _declaration(form: Mapping[str, str]) -> dict[str, Any]:
+    """Read a declaration from a form.
+
+    Raises:
+        FieldsRefused: Some fields are missing or out of range, or names of classes need a confirmation.
+    """
+    fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
+    fields |= _whose(fields["account_id"])
+    fields["classes"] = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
+    fields["channels"] = int(fields["channels"]) if fields["channels"].isdecimal() else None
+    if form.get("stated") != "yes":
+        _ask_about_names(fields["classes"])
+    return read_body(DatasetRequest, fields).model_dump()
 
 
 def _whose(chosen: str) -> dict[str, str | None]:
@@ -199,7 +253,7 @@ def _ask_about_names(classes: list[str]) -> None:
     Raises:
         FieldsRefused: some look like people, or like parts of a collection.
     """
-    people = [name for name in classes if why_personal(name)]
+    people = [name for name in classes if why_personal(name)] or identifiers_in(classes, few=False)
     odd = people or [name for name in classes if is_part(name)]
     if odd:
         like = "people" if people else "parts of a collection"
@@ -214,7 +268,13 @@ def _ask_about_names(classes: list[str]) -> None:
 def _refused_upload(request: Request, dashboard: Dashboard, dataset_id: str, error: ObscuraError) -> Response:
     with transaction(dashboard.factory, read_only=True) as session:
         shown = dataset_view(find(session, Dataset, dataset_id))
-    return page(request, "upload_refused.html", status_code=422, dataset=shown, message=error.message, formats=FORMATS)
+    status = STATUSES[error.code][0]
+    values = {"dataset": shown, "message": error.message, "formats": FORMATS}
+    return page(request, "upload_refused.html", status_code=status, **values, upload_max=_upload_max(dashboard))
+
+
+def _upload_max(dashboard: Dashboard) -> int:
+    return dashboard.service.settings.upload_bytes_max
 
 
 def _dataset_form(
@@ -226,4 +286,5 @@ def _dataset_form(
     with transaction(dashboard.factory, read_only=True) as session:
         choices = visible(session, AccountRow, select(AccountRow.id, AccountRow.name, AccountRow.unit))
         accounts = session.execute(choices.where(~AccountRow.closed).limit(ROWS_MAX)).all()
-    return form_page(request, "dataset_new.html", error, values, accounts=accounts, formats=FORMATS)
+    more = {"accounts": accounts, "formats": FORMATS, "upload_max": _upload_max(dashboard)}
+    return form_page(request, "dataset_new.html", error, values, **more)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.grids import json_or_text
 from privacy.errors import InvalidParameter, PrivacyError
 from service.db.access_tables import Idempotency
-from service.errors import InvalidInput, ObscuraError
+from service.errors import InvalidInput, LargeDelta, ObscuraError
 from service.jobs.submission import remember
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -78,6 +78,8 @@ def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str
     if isinstance(error, FieldsRefused):
         return error.fields, error.message
     said = error.message if isinstance(error, ObscuraError) else str(error)
+    if isinstance(error, LargeDelta):
+        return {"accept_large_delta": said}, said
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, InvalidParameter):
         cause = cause.__cause__

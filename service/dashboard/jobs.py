@@ -70,8 +70,7 @@ def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str
             job = jobs.get_job(session, job_id)
             return Snapshot(job.progress_version, views.event(session, job))
 
-    by = viewer.principal.id if viewer.principal else "this machine"
-    return stream_events(dashboard.service, by, read, request.headers.get("last-event-id"))
+    return stream_events(dashboard.service, viewer.principal, read, request.headers.get("last-event-id"))
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])

@@ -14,6 +14,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from service.errors import InvalidInput
 
 FIELDS_BYTES_MAX = 16 * 1024
+HEAD_BYTES_MAX = 64 * 1024  # before the block in which the file begins
 
 
 class FileForm:
@@ -41,7 +42,7 @@ class FileForm:
         self._header, self._headers = (bytearray(), bytearray()), dict[bytes, bytes]()
         self._blocks, self._file = blocks, deque[bytes]()
         self._state = "before"  # the file; then "inside" and "after"
-        self._seen_bytes = 0
+        self._seen_bytes, self._field_bytes = 0, 0
         self._parser = MultipartParser(
             options[b"boundary"],
             {
@@ -55,6 +56,8 @@ class FileForm:
             },
         )
         while self._state == "before":
+            if self._seen_bytes > HEAD_BYTES_MAX:
+                raise InvalidInput("This form is too long.")
             if not self._feed():
                 raise InvalidInput("Choose a file.")
 
@@ -76,6 +79,7 @@ class FileForm:
         block = next(self._blocks, None)
         if block is None:
             return False
+        self._seen_bytes += len(block)
         try:
             self._parser.write(block)
         except MultipartParseError:
@@ -99,8 +103,8 @@ class FileForm:
         if self._state == "inside":
             self._file.append(data[start:end])
             return
-        self._seen_bytes += end - start
-        if self._seen_bytes > FIELDS_BYTES_MAX:
+        self._field_bytes += end - start
+        if self._field_bytes > FIELDS_BYTES_MAX:
             raise InvalidInput("This form is too long.")
         self._value += data[start:end]
 

@@ -22,12 +22,13 @@ from jinja2.filters import do_mark_safe
 from starlette.exceptions import HTTPException
 
 from obscura.wire.budgets import UNIT_WORDS
+from obscura.wire.schemas import minutes_between
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence, show_duration, show_silence, show_time
 from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import TooManyRequests
+from service.api.problems import RETRY_CODES, RETRY_SECONDS, STATUSES, TooManyRequests
 from service.dashboard.forms import fresh_once, problems_of
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
@@ -54,18 +55,21 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-_STATUSES = {
-    "not_found": (404, "Not found"),
-    "invalid_input": (422, "That cannot be done"),
-    "unauthorized": (401, "Please sign in"),
-    "forbidden": (403, "Not with this key"),
-    "too_many_requests": (429, "Too many requests"),
-    "conflict": (409, "That is not possible now"),
-    "too_large": (413, "Too large"),
-    "uploads_stopped": (503, "No images are taken"),
-    "ledger_corruption": (503, "The ledger needs an operator"),
-    "audit_log_unavailable": (503, "The audit log needs an operator"),
-    "provider_unavailable": (503, "The sign-in provider does not answer"),
+_TITLES = {
+    "not_found": "Not found",
+    "invalid_input": "That cannot be done",
+    "several_datasets": "A training reads one dataset",
+    "unauthorized": "Please sign in",
+    "forbidden": "Not with this key",
+    "too_many_requests": "Too many requests",
+    "conflict": "That is not possible now",
+    "too_large": "Too large",
+    "uploads_stopped": "No images are taken",
+    "ledger_corruption": "The ledger needs an operator",
+    "audit_log_unavailable": "The audit log needs an operator",
+    "provider_unavailable": "The sign-in provider does not answer",
+    "storage_unavailable": "The storage does not answer",
+    "busy": "Busy",
 }
 
 
@@ -119,6 +123,7 @@ def answer_unknown_with_pages(app: FastAPI) -> None:
         missing = error.status_code == 404
         title = "Not found" if missing else "That is not possible"
         message = "There is no page at this address." if missing else "This page takes no such request."
+        message = error.detail if error.status_code in (408, 503) else message
         response = page(request, "error.html", status_code=error.status_code, title=title, message=message)
         response.headers.update(HEADERS)
         return response
@@ -157,16 +162,21 @@ def form_page(
 
 def _error_page(request: Request, error: Exception) -> Response:
     if isinstance(error, ObscuraError):
-        status, title = _STATUSES.get(error.code, (409, "That is not possible now"))
+        status, title = STATUSES.get(error.code, (409, ""))[0], _TITLES.get(error.code, "That is not possible now")
         message = error.message
         if error.code == "ledger_corruption":
             structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
             message = message if isinstance(error, AccountInDoubt) else wording.NEEDS_OPERATOR
+        if error.code == "storage_unavailable":
+            structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
+            message = wording.NO_STORAGE
     else:
         status, title, message = 422, "That cannot be done", "A value of the form is missing or out of range."
     response = page(request, "error.html", status_code=status, title=title, message=message)
     if isinstance(error, TooManyRequests):
         response.headers["Retry-After"] = str(error.seconds)
+    elif isinstance(error, ObscuraError) and error.code in RETRY_CODES:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
     return response
 
 
@@ -199,6 +209,7 @@ def _templates() -> jinja2.Environment:
         "fragment": lambda kind: environment.select_template([f"kinds/{kind}.html", "_kind.html"]),
         "fresh_once": fresh_once,
         "hold_words": wording.HOLDS,
+        "minutes_between": minutes_between,
         "none_shown": wording.NONE_SHOWN,
         "odds": odds_sentence,
         "recipe_titles": wording.RECIPE_TITLES,

@@ -13,7 +13,16 @@ from sqlalchemy.orm import Session
 from service import auth
 from service.access import Principal, Scope, covers, visible
 from service.api.rates import client_address
-from service.dashboard.access import COOKIE, Dashboard, Form, Member, Running, Viewer, is_secure, require_form_of
+from service.dashboard.access import (
+    Dashboard,
+    Form,
+    Member,
+    Running,
+    Viewer,
+    cookie_name,
+    is_secure,
+    require_form_of,
+)
 from service.dashboard.pages import PageRoute, page
 from service.dashboard.sessions import close_session, open_session
 from service.dashboard.sign_in import NEXT_CHARACTERS_MAX, local_path, login_page, set_session
@@ -74,7 +83,7 @@ def finish(request: Request, dashboard: Running) -> Response:
         refused.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
         return refused
     with transaction(dashboard.factory) as session:
-        close_session(session, request.cookies.get(COOKIE, ""))
+        close_session(session, request.cookies.get(cookie_name(request), ""))
         cookie = open_session(session, principal.id, now=dashboard.clock())
     # A page, not a redirection: the browser brings the session's cookie only where this site itself leads.
     response = page(request, "signed_in.html", target=local_path(target))
@@ -142,7 +151,7 @@ def change_project(request: Request, dashboard: Running, viewer: Member, form: F
         chosen = next((key for key in roles.roles(session, person) if key.id == form.get("role")), None)
         if chosen is None:
             raise NotFound("You have no such role.")
-        close_session(session, request.cookies.get(COOKIE, ""))
+        close_session(session, request.cookies.get(cookie_name(request), ""))
         cookie = open_session(session, chosen.id, now=dashboard.clock())
     response = RedirectResponse("/you", status_code=303)
     set_session(request, response, cookie)

@@ -11,6 +11,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 
 from obscura.wire import formats
 from obscura.wire.class_shares import AS_STATED, read_class_shares
+from obscura.wire.schemas import Identifier
 from service import jobs, reports, weights
 from service.access import Principal
 from service.api.ordering import order
@@ -29,6 +30,7 @@ from service.views.sweeps import differing
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
 COMPARED_MAX = 4  # beside each other
+PICKED_MAX = RELEASES_A_PAGE
 # The files of a release that may be fetched by name; the rest of its folder is not served.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 _KEPT = {"Cache-Control": "private, max-age=3600"}
@@ -52,9 +54,11 @@ def release_list(
 def compare(
     request: Request,
     dashboard: Running,
-    release: Annotated[list[str], Query(min_length=1, max_length=COMPARED_MAX)],
+    release: Annotated[list[Identifier], Query(max_length=PICKED_MAX)] = [],  # noqa: B006  only read
 ) -> HTMLResponse:
     """Show up to four releases side by side: price, options, accuracies with the chance level, grids."""
+    if not 1 <= len(release) <= COMPARED_MAX:
+        raise InvalidInput(f"You ticked {len(release)} releases to compare. Go back and tick two to {COMPARED_MAX}.")
     with transaction(dashboard.factory, read_only=True) as session:
         compared = [views.view(session, release_id) for release_id in dict.fromkeys(release)]
     measures = list(dict.fromkeys(name for one in compared for name in one.release.summary.get("accuracy", {})))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import mimetypes
 import time
+from collections.abc import AsyncIterator
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
+import anyio
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from swagger_ui_bundle import swagger_ui_path
 
 from service.access import Principal, Scope
@@ -18,7 +21,7 @@ from service.api.deps import identify
 from service.api.problems import TooManyWrongKeys
 from service.api.rates import client_address
 from service.auth import authenticate
-from service.dashboard.access import COOKIE, Dashboard, Form, Running, is_secure, read_form
+from service.dashboard.access import Dashboard, Form, Running, cookie_name, is_secure, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.session import transaction
@@ -27,6 +30,7 @@ from service.errors import NotFound, Unauthorized
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"
 NEXT_CHARACTERS_MAX = 500
+BLOCK_BYTES = 32 * 1024  # of a file, sent at a time
 REFERENCE_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
 FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the address changes with the content
 
@@ -104,7 +108,7 @@ def _begin(request: Request, dashboard: Dashboard, principal: Principal, target:
 def set_session(request: Request, response: Response, cookie: str) -> None:
     """Let the browser bring a session's cookie from now on."""
     response.set_cookie(
-        COOKIE,
+        cookie_name(request),
         cookie,
         max_age=SESSION_SECONDS,
         httponly=True,
@@ -116,23 +120,19 @@ def set_session(request: Request, response: Response, cookie: str) -> None:
 @router.post("/logout", dependencies=[Depends(read_form)])
 def sign_out(request: Request, dashboard: Running) -> Response:
     """End the session, in this browser and wherever else its cookie may be."""
-    cookie = request.cookies.get(COOKIE)
+    cookie = request.cookies.get(cookie_name(request))
     if cookie is not None:
         with transaction(dashboard.factory) as session:
             close_session(session, cookie)
     response = RedirectResponse("/login", status_code=303)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=is_secure(request))
+    response.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=is_secure(request))
     return response
 
 
 @router.get("/static/{name}")
-def static_file(name: str) -> Response:
+async def static_file(name: str) -> Response:
     """Serve a style, script or picture of the dashboard; its address changes with its content."""
-    files = {path.name: path for path in _STATIC.iterdir()}
-    if name not in files:
-        raise NotFound("There is no such file.")
-    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    return Response(files[name].read_bytes(), media_type=kind, headers=FOR_EVER)
+    return _file(_STATIC, name)
 
 
 @router.get("/reference")
@@ -144,11 +144,34 @@ def reference(request: Request) -> HTMLResponse:
 
 
 @router.get("/reference/{name}")
-def reference_file(name: str) -> Response:
+async def reference_file(name: str) -> Response:
     """Serve one of Swagger UI's files; its address changes with the package's version."""
     if name not in REFERENCE_FILES:
         raise NotFound("There is no such file.")
-    return Response((swagger_ui_path / name).read_bytes(), media_type=mimetypes.guess_type(name)[0], headers=FOR_EVER)
+    return _file(Path(swagger_ui_path), name)
+
+
+def _file(folder: Path, name: str) -> Response:
+    content = _files(folder).get(name)
+    if content is None:
+        raise NotFound("There is no such file.")
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    headers = FOR_EVER | {"Content-Length": str(len(content))}
+    return StreamingResponse(_blocks(content), media_type=kind, headers=headers)
+
+
+async def _blocks(content: bytes) -> AsyncIterator[bytes]:
+    """Yield a file so that the answers to other requests come in between."""
+    for start in range(0, len(content), BLOCK_BYTES):
+        yield content[start : start + BLOCK_BYTES]
+        await anyio.sleep(0)
+
+
+@cache
+def _files(folder: Path) -> dict[str, bytes]:
+    """Read all files of a folder, once: they are asked for without a key, as often as anybody likes."""
+    wanted = [path for path in folder.iterdir() if folder == _STATIC or path.name in REFERENCE_FILES]
+    return {path.name: path.read_bytes() for path in wanted if path.is_file()}
 
 
 def local_path(target: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,16 +15,16 @@ from sqlalchemy.orm import Session
 from obscura.wire.job_schemas import JobRequest, PlannedCohort, PlanRecord
 from obscura.wire.sweep_schemas import SweepRequest
 from obscura.wire.wording import show_epsilon, values_in_words
-from obscura.wire.words import DatasetState, Visibility
+from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.access import find, visible
+from service.access import Principal, find, visible
 from service.api.ordering import order, order_sweep
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
 from service.dashboard.access import Dashboard, Form, Running, Trainer, Viewer, find_viewer
-from service.dashboard.forms import fresh_once, once_of, problems_of
+from service.dashboard.forms import FieldsRefused, fresh_once, once_of, problems_of
 from service.dashboard.pages import PageRoute, page
 from service.dashboard.wishes import (
     CHOICES_MAX,
@@ -36,6 +37,7 @@ from service.dashboard.wishes import (
     tried,
     wish_from,
 )
+from service.db.access_tables import Idempotency
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -47,7 +49,9 @@ from service.views.accounts import Payer
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 FREE_RELEASES = 3  # that are named where nothing more can be trained
-FIRST_EPSILON = 1.0  # what the slider stands at, where the account has so much left
+PART_PREFILLED = 1 / 3  # of the epsilon that is left
+PART_CONFIRMED = 1 / 2  # of the epsilon that is left: a higher price needs a confirmation
+EPSILON_STEP = 0.05  # of the slider
 
 
 @router.get("/train")
@@ -68,6 +72,7 @@ def search(request: Request, dashboard: Running, trainer: Trainer, form: Form) -
     wish = wish_from(form)
     try:
         key, body = f"sweep {once_of(form)}", body_of(wish, SweepRequest)
+        _require_confirmed(dashboard, trainer, key, wish, form)
         sweep_id = order_sweep(dashboard.service, trainer.id, key, body, lambda _, sweep: sweep.id)
     except (ObscuraError, PrivacyError) as error:
         return _page(request, dashboard, wish, "train.html", error)
@@ -81,6 +86,8 @@ def _add_form(kind: Kind, asked: Order) -> None:
         wish = replace(wish_from(form), grids="")
         try:
             key, fields = f"{kind.name} {once_of(form)}", body_of(wish, asked.request).model_dump()
+            if kind.name == TRAIN:
+                _require_confirmed(dashboard, trainer, key, wish, form)
             job_id = order(dashboard.service, trainer.id, key, kind, fields, lambda _, job: job.id)
         except (ObscuraError, PrivacyError) as error:
             return _page(request, dashboard, wish, "train.html", error)
@@ -116,35 +123,24 @@ def _page(
     if not viewer.may("train"):
         wish = replace(wish, grids="")  # only who may start a search plans one: that takes long
     values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None, "paying": []}
-    values |= {"search": None, "offered": [], "left_out": 0}
+    values["search"] = None
     with transaction(dashboard.factory, read_only=True) as session:
         names = _names(session, wish.dataset)
         if names:
             dataset = find(session, Dataset, wish.dataset or next(iter(names)))
-            chosen = set(wish.further.split()) - {dataset.id}
-            # The price names none but the chosen ones; it is asked for at every step of the slider.
-            offers = template != "_price.html"
-            others_max = CHOICES_MAX if offers else 0
-            first, *offered = plans.read_together(session, dataset, chosen, others_max=others_max)
-            read = [first, *(one for one in offered if one.dataset.id in chosen)]
-            payers = {one.payer.id: one.payer for one in read}
-            payer = min(payers.values(), key=lambda one: one.balance.affordable_epsilon if one.balance else -1.0)
-            most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon  # the one that has least left
-            wish = _completed(wish, [one.dataset.id for one in read], most)
+            offers = template != "_price.html"  # the price is requested at every step of the slider
+            first = plans.companion(session, dataset)
+            payer = first.payer
+            most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
+            wish = _completed(wish, dataset.id, most)
             values |= {"public": releases.datasets_like(session, first.dataset) if offers else []}
-            values |= {
-                "most": most,
-                "payer": payer,
-                "first": first,
-                "offered": offered,
-                "left_out": len(chosen) + 1 - len(read),
-            }
+            values |= {"most": most, "payer": payer, "first": first}
             if payer.balance is not None and most == 0:
                 of_account = Release.account_id == payer.id
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
-            elif payer.balance is not None and refused is None:
+            elif payer.balance is not None and (refused is None or "confirmed" in problems_of(refused)[0]):
                 try:
-                    values |= _priced(session, dashboard.service.settings, wish, payers)
+                    values |= _priced(session, dashboard.service.settings, wish, {payer.id: payer})
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -165,6 +161,7 @@ def _page(
         wrong=at_their_places(wish, wrong),
         message=message,
         once=fresh_once(),
+        part_confirmed=PART_CONFIRMED,
         **values,
     )
 
@@ -186,6 +183,35 @@ def _priced(session: Session, settings: Settings, wish: Wish, payers: Mapping[st
     return values | {"paying": [(payers[part.budget.account_id], part) for part in parts]}
 
 
+def _require_confirmed(dashboard: Dashboard, trainer: Principal, key: str, wish: Wish, form: Mapping[str, str]) -> None:
+    """Raise unless the form confirms a price above half of what an account has left, or was accepted before.
+
+    Raises:
+        FieldsRefused: of the field `confirmed`.
+        ObscuraError: It cannot be planned.
+    """
+    if form.get("confirmed") == "yes":
+        return
+    with transaction(dashboard.factory, read_only=True) as session:
+        if session.get(Idempotency, (trainer.id, key)) is not None:
+            return
+        parts: Sequence[PlannedCohort | PlanRecord]
+        if wish.grids:
+            parts = plans.plan_sweep(session, dashboard.service.settings, body_of(wish, SweepRequest)).cohorts
+        else:
+            plan = plans.plan(session, dashboard.service.settings, body_of(wish, JobRequest))
+            parts = plan.cohorts or [plan]
+        for part in parts:
+            left = part.budget.left_epsilon
+            if part.budget.affordable and part.price_epsilon > PART_CONFIRMED * left:
+                raise FieldsRefused(
+                    {
+                        "confirmed": f"This costs ε {show_epsilon(part.price_epsilon, up=True)}, more than half of the "
+                        f"ε {show_epsilon(left, up=False)} that is left. Confirm it, or choose a smaller epsilon."
+                    }
+                )
+
+
 def _names(session: Session, chosen: str) -> dict[str, str]:
     """Return the names, by id, of the newest private datasets that have their images, and of the chosen one."""
     private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
@@ -200,13 +226,15 @@ def _names(session: Session, chosen: str) -> dict[str, str]:
     return names
 
 
-def _completed(wish: Wish, read: Sequence[str], most: float) -> Wish:
-    """Fill in what was left open: the dataset, and an epsilon that every account has left.
-
-    Args:
-        read: ids of the datasets that are read, the first one and those that can be read together with it.
-    """
-    values: Mapping[str, str] = vars(wish) | {"dataset": read[0], "further": " ".join(read[1:])}
+def _completed(wish: Wish, dataset_id: str, most: float) -> Wish:
+    """Fill in the fields left empty: the dataset, and a third of the epsilon that the account has left."""
+    values: Mapping[str, str] = vars(wish) | {"dataset": dataset_id}
     if not wish.epsilon:
-        values = {**values, "epsilon": show_epsilon(min(FIRST_EPSILON, most), up=False) if most > 0 else "1"}
+        values = {**values, "epsilon": _prefilled(most) if most > 0 else "1"}
     return Wish(**values)
+
+
+def _prefilled(most: float) -> str:
+    """Return a third of the affordable epsilon, rounded down to a step of the slider, or to three digits below one."""
+    third = PART_PREFILLED * most
+    return show_epsilon(math.floor(third / EPSILON_STEP) * EPSILON_STEP if third >= EPSILON_STEP else third, up=False)

@@ -35,7 +35,7 @@ from service.errors import NotFound, ObscuraError
 CHOICES_MAX = 50  # of a field
 GRIDS_SHOWN = 3  # options of which a search may try several values, as the form has places for them
 NAME_MAX = 100
-FIRST_RECIPE = next(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
+FIRST_RECIPE = "moments"
 Line = Annotated[str, Field(max_length=2000)]
 
 
@@ -169,7 +169,7 @@ def command_of(wish: Wish) -> str:
         words += ["--option", line.replace(" = ", "=", 1)]
     for line in wish.grid_lines:
         words += ["--grid", line]
-    words += ["--name", wish.name.strip()] if wish.name.strip() else []
+    words += ["--name", wish.name.strip()] if wish.grids and wish.name.strip() else []
     words += ["--evaluate", wish.evaluation] if wish.evaluation else []
     return shlex.join([*words, "--wait"])
 

@@ -22,6 +22,7 @@ from service.datasets import erasing, fingerprints, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FurtherDataset, Job
 from service.db.session import SessionFactory, among, transaction
+from service.dependencies import calling
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger
@@ -49,10 +50,11 @@ def delete(
         NotFound: There is no such dataset.
         Conflict: It is receiving an upload, or trainings need it and are not to be cancelled.
     """
-    with transaction(factory) as session:
-        begin(session, dataset_id, cancel_jobs=cancel_jobs, now=now)
-    failpoint("delete.after")
-    dataset = complete(settings, factory, dataset_id)
+    with calling("storage"):
+        with transaction(factory) as session:
+            begin(session, dataset_id, cancel_jobs=cancel_jobs, now=now)
+        failpoint("delete.after")
+        dataset = complete(settings, factory, dataset_id)
     return erasing.erase(factory, dataset_id, now=now) if dataset.state is DatasetState.DELETED else dataset
 
 

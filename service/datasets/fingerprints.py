@@ -74,10 +74,14 @@ _FORGET = text(
 )
 
 
-class OverlapRefused(InvalidInput):
-    """The images are known, and no one account may pay for them. One reason, whatever was found."""
+class KnownRefused(InvalidInput):
+    """An upload was refused because images or subjects of it are known. The answer reveals that: see `quotas`."""
 
     code: ClassVar[str] = "upload_refused"
+
+
+class OverlapRefused(KnownRefused):
+    """The images are known, and no one account may pay for them. One reason, whatever was found."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -89,10 +93,8 @@ class OverlapRefused(InvalidInput):
         )
 
 
-class KnownAsPrivate(InvalidInput):
+class KnownAsPrivate(KnownRefused):
     """A public upload holds an image that an account protects. It never says which, or how many, or whose."""
-
-    code: ClassVar[str] = "upload_refused"
 
     def __init__(self) -> None:
         super().__init__(
@@ -103,10 +105,8 @@ class KnownAsPrivate(InvalidInput):
         )
 
 
-class KnownAsPublic(InvalidInput):
+class KnownAsPublic(KnownRefused):
     """A private upload holds an image of a public dataset. It never says which, or how many."""
-
-    code: ClassVar[str] = "upload_refused"
 
     def __init__(self) -> None:
         super().__init__(
@@ -117,10 +117,8 @@ class KnownAsPublic(InvalidInput):
         )
 
 
-class SubjectsKnown(InvalidInput):
+class SubjectsKnown(KnownRefused):
     """Subjects of an upload are in another account. It never says which, or how many, or whose."""
-
-    code: ClassVar[str] = "upload_refused"
 
     def __init__(self) -> None:
         super().__init__(
@@ -166,8 +164,8 @@ class Known:
 def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
     """Return the fingerprints of images. PRIVATE.
 
-    An image of one colour throughout has none: it shows nobody, and blank pages would join strangers. A colour image
-    whose channels are all equal has the fingerprint of its gray version.
+    An image of a single colour has none, because blank pages would join strangers: it may be in several accounts. A
+    colour image whose channels are all equal has the fingerprint of its gray version.
 
     Args:
         batches: uint8 (n, height, width) or (n, height, width, 3).

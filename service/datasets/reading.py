@@ -26,6 +26,7 @@ from obscura.wire.faults import Fault
 from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint
 from service.datasets.recognition import recognise
+from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
 from service.ingest.array_files import (
@@ -67,8 +68,8 @@ class UploadRefused(InvalidInput):
 class UploadTooLarge(TooLarge):
     """More bytes than `upload_bytes_max` were sent or announced."""
 
-    def __init__(self, message: str, limit_bytes: int) -> None:
-        super().__init__(message, fault=Fault.TOO_LARGE.value, limit_bytes=limit_bytes)
+    def __init__(self, limit_bytes: int, size_bytes: int | None = None) -> None:
+        super().__init__("This file", limit_bytes, size_bytes, fault=Fault.TOO_LARGE.value)
         self.fault = Fault.TOO_LARGE
 
 
@@ -106,6 +107,7 @@ class Upload(Declaration):
     account_id: str | None = None
     attempt: int = 0
     project_id: str = ""
+    subjects_key_check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Sent:
     blocks: Iterator[bytes]
     format: str
     announced_bytes: int | None = None
+    subjects_key_check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
         _run_ingest(request)
         digests = _judge(request, fingerprint_key)
         subjects = _recognised(request, upload.project_id, fingerprint_key)
-        with _disk_faults(request):
+        with _disk_faults(request), patient():  # uploads are few, and a whole body must not be lost
             storage_of(settings).send(request.target, key)
         key_id = vault.key_id_of(request.target_key)
         yield Content(upload, sent.format, digest, size, digests, key_id, lambda: _publish(settings, request), subjects)
@@ -226,7 +229,7 @@ def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
     """Seal the body into a fresh file. Returns its SHA-256 and size in bytes."""
     limit, announced = request.limits.upload_bytes_max, sent.announced_bytes
     if announced is not None and announced > limit:
-        raise _error(Fault.TOO_LARGE, request)
+        raise UploadTooLarge(limit, announced)
     digest, size = hashlib.sha256(), 0
     with _disk_faults(request):
         descriptor = os.open(request.source, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -236,7 +239,7 @@ def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
         for block in sent.blocks:
             size += len(block)
             if size > limit:
-                raise _error(Fault.TOO_LARGE, request)
+                raise UploadTooLarge(limit)
             if announced is not None and size > announced:
                 raise _error(Fault.INCOMPLETE, request)
             digest.update(block)
@@ -378,5 +381,5 @@ def _publish(settings: Settings, request: IngestRequest) -> None:
 def _error(fault: Fault, request: IngestRequest) -> UploadRefused | UploadTooLarge | UploadFailed:
     message = explain(fault, request)
     if fault is Fault.TOO_LARGE:
-        return UploadTooLarge(message, request.limits.upload_bytes_max)
+        return UploadTooLarge(request.limits.upload_bytes_max)
     return UploadFailed(fault, message) if fault in _OPERATOR_FAULTS else UploadRefused(fault, message)

@@ -18,6 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from obscura.wire.words import DatasetState
+from service import quotas
 from service.access import find
 from service.auth import require_usable
 from service.datasets import fingerprints, reading, states, vault, withdrawal
@@ -27,6 +28,7 @@ from service.db.session import SessionFactory, transaction
 from service.disk import require_room
 from service.errors import Conflict, ObscuraError
 from service.logs import get_logger
+from service.recording import Act, record
 from service.settings import Settings
 
 _PAUSE_SECONDS = 1.0  # between two tries of a database that is away
@@ -56,39 +58,74 @@ def receive(
         OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
         OutOfDisk: There is too little room; nothing was read.
+        QuotaExceeded: The key or its project has learned too often today that images are known.
         Unauthorized: The key was revoked, or has expired, meanwhile.
     """
     require_room(settings)
     with transaction(factory) as session:
-        upload = states.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
+        upload = states.begin_upload(
+            session,
+            dataset_id,
+            now=clock(),
+            lease_seconds=settings.lease_seconds,
+            subjects_key_check=sent.subjects_key_check,
+        )
+        if by is not None:
+            quotas.require_known_uploads(session, upload.project_id, by, settings.known_uploads_per_day, now=clock())
     try:
         with _kept(settings, factory, upload, clock) as lost:
             ours = replace(sent, blocks=_while_ours(sent.blocks, lost))
             with reading.staged(settings, upload, ours) as content:
-                dataset = _patiently(settings, lambda: accept(factory, content, now=clock(), by=by))
+                limit = settings.known_uploads_per_day
+                dataset = _patiently(
+                    settings, lambda: accept(factory, content, now=clock(), by=by, known_uploads_max=limit)
+                )
     except BaseException:
         _refuse(settings, factory, upload)
         raise
     return withdrawal.left_out(settings, factory, dataset)
 
 
-def accept(factory: SessionFactory, content: Content, *, now: datetime, by: str | None = None) -> Dataset:
+def accept(
+    factory: SessionFactory, content: Content, *, now: datetime, by: str | None = None, known_uploads_max: int = 0
+) -> Dataset:
     """Record content and its fingerprints, and publish it. May be done again after an error.
+
+    An answer that reveals that images or subjects are known is counted for the key and its project, and recorded.
+
+    Args:
+        by: id of the key whose holder sent it; None on the service's own machine, which no limit binds.
+        known_uploads_max: such answers that the key may get per day.
 
     Raises:
         Conflict: Somebody else took over.
         Unauthorized: The key that it came with opens nothing any more.
         OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
+        QuotaExceeded: There were too many such answers today; nothing was looked up for this one.
     """
     upload, images, subjects = content.upload, content.private_fingerprints, content.private_subjects
     fingerprints.forget(factory, upload.dataset_id, upload.attempt - 1)  # one that was given up may have left some
     known = fingerprints.look_up(factory, images, subjects)
     fingerprints.record(factory, upload.dataset_id, upload.attempt, images | subjects)
+    refusal: fingerprints.KnownRefused | None = None
     with transaction(factory) as session:
         if by is not None:
             require_usable(session, by, now=now)
-        dataset = states.accept_upload(session, content, known, now=now)
-        content.publish()
+            fingerprints.wait_for_others(session)  # so that uploads that end together are counted one by one
+            quotas.require_known_uploads(session, upload.project_id, by, known_uploads_max, now=now)
+        try:
+            with session.begin_nested():
+                dataset = states.accept_upload(session, content, known, now=now)
+                content.publish()
+        except fingerprints.KnownRefused as error:
+            refusal = error
+        if refusal is not None or dataset.joined:
+            act = Act.UPLOAD_JOINED if refusal is None else Act.UPLOAD_KNOWN
+            record(session, act, upload.dataset_id, project_id=upload.project_id)
+            if by is not None:
+                quotas.count_known_upload(session, upload.project_id, by, now=now)
+    if refusal is not None:
+        raise refusal
     return dataset
 
 

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import SubjectId
+from service import ledger
 from service.datasets.fingerprints import DIGEST_BYTES, Fingerprints
 from service.db.dataset_tables import WithdrawnSubject
 from service.errors import InvalidInput
@@ -87,6 +88,38 @@ def require_recognised(session: Session, account_id: str, *, recognised: bool) -
             "Subjects have withdrawn from this account, so its datasets recognise subjects: otherwise images of theirs "
             "could come back. Declare subjects_recognised, or push with the same --subjects-key."
         )
+
+
+def require_same_key(session: Session, account_id: str, check: str | None) -> None:
+    """Keep the check value of an account's first upload of recognised subjects, and refuse every other one later.
+
+    Under another key every subject has another number: nobody would be found, and a withdrawal would destroy nothing.
+    Ids that are sent as they are have no check value, and go together with such ids only.
+
+    Args:
+        session: in a writing transaction.
+        check: of the key that the client has used; None where it sends ids as they are.
+
+    Raises:
+        InvalidInput: it differs from the first one. Nothing was changed.
+    """
+    sent = check or ""
+    name, kept = ledger.keep_subjects_key_check(session, account_id, sent)
+    if kept == sent:
+        return
+    if kept == "":
+        wrong = "sends ids as they are, and this request has the check value of a key. Leave --subjects-key out"
+    elif sent == "":
+        wrong = (
+            f"recognises subjects under a key with the check value {kept}, and this request has "
+            "none. Key the ids with --subjects-key, or send subjects_key_check if they are keyed already"
+        )
+    else:
+        wrong = (
+            f"recognises subjects under a key with the check value {kept}, and this request's "
+            f"is {sent}. Use the same --subjects-key, and --join-subjects if that was used, as in its first upload"
+        )
+    raise InvalidInput(f"Account *{name}* {wrong}. No subject would be found, so nothing was changed.")
 
 
 def has_withdrawals(session: Session, account_id: str) -> bool:

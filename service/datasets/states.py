@@ -22,11 +22,14 @@ from service.datasets import fingerprints, recognition, vault
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
 from service.db.base import new_id
-from service.db.dataset_tables import Dataset
+from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.ledger_tables import AccountRow
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
 from service.ledger.commitments import columns_of, dataset_facts
+from service.logs import get_logger
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import key_of
 
 REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone
 # What may follow what; whoever changes a state does it by `move`.
@@ -34,8 +37,11 @@ FOLLOWING = {
     DatasetState.DECLARED: {DatasetState.RECEIVING, DatasetState.DELETING},
     DatasetState.RECEIVING: {DatasetState.READY, DatasetState.DECLARED, DatasetState.RECEIVING},  # another upload's
     DatasetState.READY: {DatasetState.WITHDRAWING, DatasetState.DELETING, DatasetState.FAILED},
-    DatasetState.WITHDRAWING: {DatasetState.READY, DatasetState.WITHDRAWING, DatasetState.DELETING},
-    DatasetState.FAILED: {DatasetState.DELETING},
+    DatasetState.WITHDRAWING: {
+        *(DatasetState.READY, DatasetState.WITHDRAWING, DatasetState.DELETING),
+        DatasetState.FAILED,
+    },
+    DatasetState.FAILED: {DatasetState.READY, DatasetState.DELETING},
     DatasetState.DELETING: {DatasetState.DELETED},
     DatasetState.DELETED: set[DatasetState](),
 }
@@ -86,9 +92,8 @@ def declare(
     kind = Visibility(visibility)
     if (kind is Visibility.PRIVATE) != (account_id is not None):
         raise InvalidInput("A private dataset names the account of its people; a public dataset names none.")
-    require_name(name, "A dataset's name")
-    for each in classes:
-        require_name(each, "The name of a class")
+    name = require_name(name, "A dataset's name")
+    classes = [require_name(each, "The name of a class") for each in classes]
     if same_names(classes):
         raise InvalidInput("The class names must be distinct, however their accents are stored.")
     if len(classes) > settings.classes_max:
@@ -183,7 +188,9 @@ def move(
     return cast(CursorResult[Any], session.execute(statement)).rowcount == 1
 
 
-def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seconds: float) -> Upload:
+def begin_upload(
+    session: Session, dataset_id: str, *, now: datetime, lease_seconds: float, subjects_key_check: str | None = None
+) -> Upload:
     """Claim the right to receive content; one uploader at a time.
 
     Whoever claims it holds a lease, to be renewed, and the number of this upload: once the lease has run out somebody
@@ -194,9 +201,11 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         dataset_id: of a declared dataset.
         now: aware.
         lease_seconds: until somebody else may take over.
+        subjects_key_check: of the key under which subject ids were keyed; None for ids as they are.
 
     Raises:
         NotFound: There is no such dataset.
+        InvalidInput: The account's subjects are recognised under another key.
         Conflict: It has content already, is receiving it, or was deleted.
         AccountClosed: Its account was closed to new data since it was declared.
     """
@@ -213,7 +222,12 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         raise Conflict(f"Dataset {dataset_id} {reason}.", state=dataset.state.value)
     session.refresh(dataset)
     if dataset.account_id is not None:
-        ledger.require_open(session.get_one(AccountRow, dataset.account_id))
+        account = session.get_one(AccountRow, dataset.account_id)
+        ledger.require_open(account)
+        if dataset.subjects_recognised and account.subjects_key_check is not None:
+            recognition.require_same_key(session, account.id, subjects_key_check)
+    if subjects_key_check is not None and not dataset.subjects_recognised:
+        raise InvalidInput("subjects_key_check is of datasets that recognise subjects (subjects_recognised).")
     return Upload(
         dataset.id,
         tuple(dataset.classes),
@@ -226,6 +240,7 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         dataset.account_id,
         dataset.upload_attempt,
         dataset.project_id,
+        subjects_key_check,
     )
 
 
@@ -280,6 +295,13 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         payer = ledger.lock_account(session, payer_id)
         if payer.closed:  # looked at once it is locked: whoever closes it waits, or was first
             raise AccountClosed(payer.name) if payer_id == own_id else fingerprints.OverlapRefused
+        if dataset.subjects_recognised:
+            try:
+                recognition.require_same_key(session, payer_id, upload.subjects_key_check)
+            except InvalidInput:
+                if payer_id != own_id:
+                    raise fingerprints.OverlapRefused from None
+                raise
         if recognition.has_withdrawals(session, payer_id):
             if not dataset.subjects_recognised and payer_id != own_id:
                 raise fingerprints.OverlapRefused
@@ -289,6 +311,31 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         fact = dataset_facts(columns_of(dataset), fingerprints.brought_by(session, dataset))
         ledger.record_fact(session, account_id=payer_id, fact=fact, now=now)
     return dataset
+
+
+def check_keys(session: Session, settings: Settings) -> None:
+    """Mark every stored dataset that no key opens as FAILED (KEY_MISSING), and make it READY once its key is back.
+
+    Call at start-up. Without the folder of the keys nothing is known, and nothing changes: its disk may not be mounted.
+    """
+    if not (settings.keys_path / "datasets").is_dir():
+        return
+    storage = storage_of(settings)
+
+    def opens(name: str) -> bool:
+        return vault.key_path(settings, name).exists() and storage.holds(key_of(name))
+
+    marked = and_(Dataset.state == DatasetState.FAILED, Dataset.failure_code == KEY_MISSING)
+    stored = or_(Dataset.state.in_((DatasetState.READY, DatasetState.WITHDRAWING)), marked)
+    for dataset in session.scalars(select(Dataset).where(stored)).all():
+        opened = opens(dataset.content)
+        if dataset.state is DatasetState.FAILED:
+            if opened:
+                move(session, dataset.id, DatasetState.READY, marked, failure_code=None)
+        # A withdrawal after the backup may have left newer content, which `withdrawal.recall` takes up.
+        elif not opened and not any(map(opens, vault.contents_of(settings, dataset.id))):
+            move(session, dataset.id, DatasetState.FAILED, failure_code=KEY_MISSING)
+            get_logger(__name__).error("dataset_key_missing", dataset_id=dataset.id)
 
 
 def refuse_upload(session: Session, settings: Settings, dataset_id: str, attempt: int) -> bool:

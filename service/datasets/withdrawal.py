@@ -33,6 +33,7 @@ from service.datasets import deletion, fingerprints, reading, recognition, state
 from service.db.dataset_tables import Dataset, WithdrawnSubject
 from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
+from service.dependencies import calling
 from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.failpoints import failpoint
@@ -80,6 +81,7 @@ def withdraw(
     *,
     cancel_jobs: bool,
     now: datetime,
+    subjects_key_check: str | None = None,
 ) -> Withdrawal:
     """Destroy the images of subjects, in a few transactions, and leave them out of later uploads. Twice is as once.
 
@@ -90,24 +92,28 @@ def withdraw(
         cancel_jobs: stop the jobs that need the account's datasets, as `deletion.delete`; the images are destroyed once
             their processes have stopped.
         now: aware.
+        subjects_key_check: of the key under which the ids were keyed; None for ids as they are.
 
     Raises:
         NotFound: there is no such account.
         Forbidden: as `require_project`.
-        InvalidInput: it protects records, or none of its datasets recognises subjects; or an id stands for nobody.
+        InvalidInput: it protects records, or none of its datasets recognises subjects; an id stands for nobody; or the
+            ids are keyed otherwise than those of its first upload.
         Conflict: trainings need its datasets and are not to be cancelled.
         UploadsStopped: the service lacks the key by which it knows subjects.
     """
     key = reading.secret_of_fingerprints(settings)
-    with transaction(factory) as session:
-        require_project(session)
-        account = find(session, AccountRow, account_id)
-        _require_found(session, account)
-        numbers = recognition.numbers_of(private_ids, account.project_id, key)
-        begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
-    failpoint("withdraw.after")
-    _note(settings, factory, account_id)
-    done = [_try(settings, factory, dataset_id) for dataset_id in begun.dataset_ids]
+    with calling("storage"):
+        with transaction(factory) as session:
+            require_project(session)
+            account = find(session, AccountRow, account_id)
+            _require_found(session, account)
+            recognition.require_same_key(session, account_id, subjects_key_check)
+            numbers = recognition.numbers_of(private_ids, account.project_id, key)
+            begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
+        failpoint("withdraw.after")
+        _note(settings, factory, account_id)
+        done = [_try(settings, factory, dataset_id) for dataset_id in begun.dataset_ids]
     return replace(begun, waiting=not all(done))
 
 

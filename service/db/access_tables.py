@@ -227,7 +227,11 @@ class Outbox(Base):
 
 
 class Installation(Base):
-    """Which data folder this database belongs to: a random id that both hold (`service.installation`). One row."""
+    """Which data folder this database belongs to: a random id that both hold (`service.installation`). One row.
+
+    `clock_ahead_until` is the time of the newest ledger entry when an operator last said that the clock had been ahead,
+    and `clock_accepted_at` what the clock showed then; both None if that never happened.
+    """
 
     __tablename__ = "installation"
     __table_args__ = (check("number = 1", "only_one"),)
@@ -235,3 +239,5 @@ class Installation(Base):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, default=1)
     id: Mapped[Id]
     made_at: Mapped[datetime]
+    clock_accepted_at: Mapped[datetime | None]
+    clock_ahead_until: Mapped[datetime | None]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, false, text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import DatasetState, Visibility
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT
+
+KEY_MISSING = "key_missing"  # the failure of a dataset that no key opens, as after a restore
 
 
 class Dataset(Base):
@@ -95,6 +97,21 @@ class WithdrawnSubject(Base):
 
     account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
     number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+
+
+class KnownUploads(Base):
+    """How many uploads of a key into a project have revealed, on one day in UTC, that their images are known here.
+
+    `day` is a date as `YYYY-MM-DD`. Rows of earlier days are removed when one is added.
+    """
+
+    __tablename__ = "known_uploads"
+    __table_args__ = (check("count > 0", "count_positive"),)
+
+    project_id: Mapped[Id] = mapped_column(primary_key=True)
+    key_id: Mapped[Id] = mapped_column(primary_key=True)
+    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    count: Mapped[int]
 
 
 class Fingerprint(Base):

@@ -20,7 +20,8 @@ class AccountRow(Base):
     """A population with one lifetime privacy budget.
 
     `spent_nano`, `held_nano`, `head_sequence` and `head_hash` are cached from the entries (invariant I8). One that is
-    `closed` takes no new data; no entry says so, for no amount depends on it.
+    `closed` takes no new data; no entry says so, for no amount depends on it. `subjects_key_check` is the check value
+    of the key under which its subjects are recognised; empty where ids are sent as they are, None before the first.
     """
 
     __tablename__ = "accounts"
@@ -53,6 +54,7 @@ class AccountRow(Base):
     head_hash: Mapped[Sha256]
     created_at: Mapped[datetime] = mapped_column(index=True)
     project_id: Mapped[Id] = mapped_column(server_default=DEFAULT_PROJECT)
+    subjects_key_check: Mapped[str | None] = mapped_column(String(16))
 
 
 class EntryRow(Base):

@@ -19,12 +19,16 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, sessionmaker
 
 from obscura.private_files import make_private, make_private_folder
 from service.db.writers import WriterQueue
+from service.errors import DatabaseUnsuitable
 
 SessionFactory = sessionmaker[Session]
 
 SQLITE_BUSY_MILLISECONDS = 30_000
 # A writer that waits longer than this for the account's row gives up; the caller may retry.
 POSTGRES_LOCK_TIMEOUT = "30s"
+POSTGRES_CONNECT_SECONDS = 5  # a server that accepts connections and does not answer must not hold threads
+# What the server must report of a session. All of it comes with the connection and costs no round trip.
+_POSTGRES_SESSION = {"server_encoding": "UTF8", "client_encoding": "UTF8", "TimeZone": "UTC", "DateStyle": "ISO, MDY"}
 READ_ONLY = "obscura_read_only"
 WRITERS = "obscura_writers"
 READER = "obscura_reader"
@@ -57,7 +61,8 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
 
     SQLite: WAL, synchronous=FULL, foreign keys, a busy timeout, and BEGIN IMMEDIATE for every transaction that may
     write. The driver's own deferred transactions let concurrent readers decide on a balance that is no longer true.
-    PostgreSQL: READ COMMITTED; writers lock the account's row.
+    PostgreSQL: READ COMMITTED; writers lock the account's row. Every session is UTF-8, in UTC, with ISO dates, whatever
+    the server's defaults are; opening one raises DatabaseUnsuitable where the database has another encoding.
 
     Args:
         url: `sqlite:///path` or `postgresql+psycopg://...`. An in-memory SQLite database cannot be shared: refused.
@@ -81,8 +86,13 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         max_overflow=pool_size,
         hide_parameters=True,  # errors are logged, and what is written is nobody's business
         isolation_level="READ COMMITTED",
-        connect_args={"options": f"-c timezone=UTC -c lock_timeout={POSTGRES_LOCK_TIMEOUT}"},
+        connect_args={
+            "client_encoding": _POSTGRES_SESSION["client_encoding"],
+            "options": f"-c timezone=UTC -c datestyle=ISO,MDY -c lock_timeout={POSTGRES_LOCK_TIMEOUT}",
+            "connect_timeout": POSTGRES_CONNECT_SECONDS,
+        },
     )
+    event.listen(engine, "connect", _require_suitable, insert=True)  # before SQLAlchemy asks anything itself
     event.listen(engine, "checkout", _replace_closed)
     return engine
 
@@ -166,6 +176,32 @@ def _is_busy(error: BaseException | None) -> bool:
 
 def _read_only_options(engine: Engine) -> dict[str, Any]:
     return {"postgresql_readonly": True} if engine.dialect.name == "postgresql" else {READ_ONLY: True}
+
+
+def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None:
+    """Refuse a session in which text or times would be read otherwise than they were written.
+
+    Raises:
+        DatabaseUnsuitable: says which setting is wrong, and how to correct it.
+    """
+    told, database = connection.info.parameter_status, connection.info.dbname
+    wrong = {name: told(name) for name, value in _POSTGRES_SESSION.items() if told(name) != value}
+    if not wrong:
+        return
+    connection.close()
+    if "server_encoding" in wrong:
+        raise DatabaseUnsuitable(
+            f"The PostgreSQL database {database!r} has the encoding {wrong['server_encoding']}, and "
+            "Obscura needs UTF8. Create another one (CREATE DATABASE obscura ENCODING 'UTF8' TEMPLATE template0) and "
+            "name it in OBSCURA_DATABASE_URL."
+        )
+    settings = ", ".join(
+        f"{name} is {value!r} in place of {_POSTGRES_SESSION[name]!r}" for name, value in wrong.items()
+    )
+    raise DatabaseUnsuitable(
+        f"PostgreSQL did not take the settings of the session: {settings}. A pooler between service and database must "
+        "pass client_encoding and options on."
+    )
 
 
 def _replace_closed(connection: psycopg.Connection[Any], _record: Any, _proxy: Any) -> None:

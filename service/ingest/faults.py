@@ -44,7 +44,7 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         "equivalent Unicode spellings as the same.",
         Fault.ARCHIVE_OVERLAP: "Entries of the archive share bytes. Create it again with an ordinary zip program.",
         Fault.ARCHIVE_PATH: "An entry's name leaves the archive or cannot be a file name: no absolute paths, drive "
-        "letters, backslashes, '.' or '..', control characters, or names over "
+        "letters, '.' or '..', control characters, or names over "
         f"{limits.name_bytes_max} bytes.",
         Fault.ARCHIVE_SPECIAL: "The archive holds a link, device or other special file. Only folders and files are "
         "taken; replace links by the files they point to.",
@@ -52,8 +52,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.ARCHIVE_ENCRYPTED: "The archive is encrypted. Create it without a password; the upload itself should "
         "travel over TLS.",
         Fault.ARCHIVE_METHOD: "The archive uses a compression method other than 'stored' and 'deflated'.",
-        Fault.LAYOUT: f"Every file must lie {layout}, and nothing else may be in the archive. Programs on macOS add a "
-        "folder '__MACOSX' and files '.DS_Store': leave them out, as `obscura datasets push` does.",
+        Fault.LAYOUT: f"Every file must be {layout}. Remove all other files. Folders that wrap all class folders, "
+        "hidden files, and system files such as '__MACOSX' and 'Thumbs.db' are ignored.",
         Fault.CLASS_UNDECLARED: "A class folder's name is not among the declared classes. Folder names must be the "
         f"{len(request.classes)} declared names, letter by letter.",
         Fault.RECORDS_TOO_MANY: f"The upload holds more records than it may: {request.records_max:,}. The declared "
@@ -106,8 +106,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         f"fixed width of at most {limits.subject_characters_max} characters. For a text column of a table: "
         "column.astype('U').",
         Fault.TOO_COSTLY: "Reading the upload took more memory or time than is allowed. Send fewer or smaller images.",
-        Fault.STORAGE: "The service could not store the upload. Nothing was changed; ask the operator to look at the "
-        "disk.",
+        Fault.STORAGE: "The service could not store the upload. Nothing was changed. Try again later, or ask an admin "
+        "of the installation.",
         Fault.INTERNAL: "The service could not read the upload. Nothing was changed.",
     }
     return messages[fault]

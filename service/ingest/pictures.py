@@ -12,10 +12,11 @@ import numpy as np
 from PIL import Image
 
 from obscura.pictures.types import picture_header
+from obscura.wire.class_folders import class_paths
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
 from service.ingest.request import IngestRequest
-from service.ingest.zip_directory import ZipEntry, read_directory
+from service.ingest.zip_directory import read_directory
 from service.ingest.zip_member import read_whole
 
 _PLAIN_MODES = frozenset({"1", "L", "P", "RGB"})
@@ -25,7 +26,7 @@ _ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
     """Write the arrays of a zip of class folders, in the order of its directory.
 
-    One folder around all class folders is accepted, since many programs add it.
+    Folders that wrap all class folders are ignored, because many programs add them (`obscura.wire.class_folders`).
 
     Raises:
         Refused: With the broken rule; the target folder may then hold a part.
@@ -36,28 +37,10 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
         raise Refused(Fault.ARCHIVE_SIZE)
     require_count(request, len(entries))
     classes = {unicodedata.normalize("NFC", name): label for label, name in enumerate(request.classes)}
-    paths = _paths(entries, classes, subjects=request.subjects_declared is not None)
+    names = [entry.private_name for entry in entries]
+    paths = class_paths(names, classes, subjects=request.subjects_declared is not None)
     pixels = (decode_picture(read_whole(file, entry), request) for entry in entries)
     store(request, np.array(_labels(paths, classes)), (path[1] for path in paths), pixels)
-
-
-def _paths(entries: list[ZipEntry], classes: dict[str, int], *, subjects: bool) -> list[list[str]]:
-    """Return the entries' paths, split: (class, file) or (class, subject, file), without a folder around all of it."""
-    paths = [entry.private_name.split("/") for entry in entries]
-    if len({len(path) for path in paths}) != 1:
-        raise Refused(Fault.LAYOUT)
-    depth, expected = len(paths[0]), 3 if subjects else 2
-    in_classes = [depth > level + 1 and all(path[level] in classes for path in paths) for level in (0, 1)]
-    wrapped = depth > 2 and len({path[0] for path in paths}) == 1
-    if not subjects and depth == 3 and in_classes[0] and not in_classes[1]:
-        raise Refused(Fault.SUBJECTS_UNEXPECTED)
-    if subjects and (depth == 2 or (depth == 3 and wrapped and in_classes[1] and not in_classes[0])):
-        raise Refused(Fault.SUBJECTS_ABSENT)
-    if wrapped and depth == expected + 1:
-        return [path[1:] for path in paths]
-    if depth != expected:
-        raise Refused(Fault.LAYOUT)
-    return paths
 
 
 def _labels(paths: list[list[str]], classes: dict[str, int]) -> list[int]:

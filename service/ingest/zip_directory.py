@@ -13,6 +13,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from obscura.wire.class_folders import is_junk, is_junk_path
 from obscura.wire.faults import Fault, Refused
 from service.ingest.request import IngestLimits
 
@@ -57,7 +58,7 @@ class _Record:
 
 
 def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) -> list[ZipEntry]:
-    """Return the archive's files, in directory order, once every rule holds.
+    """Return the archive's files except junk, in directory order, once every rule holds for all entries.
 
     Nothing is decompressed here. Sizes are the declared ones; `zip_member` holds the content to them.
 
@@ -85,7 +86,7 @@ def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) ->
     return [
         ZipEntry(r.private_name, r.method, r.checksum, r.packed_bytes, r.expanded_bytes, start)
         for r, start in zip(records, starts, strict=True)
-        if not r.folder
+        if not r.folder and not is_junk_path(r.private_name)
     ]
 
 
@@ -173,20 +174,22 @@ def _widen(extra: bytes, *values: int) -> tuple[int, ...]:
 
 
 def _checked_name(raw: bytes, limits: IngestLimits) -> str:
-    """Decode a name (UTF-8, else code page 437) in Unicode form C, refusing one that could leave its folder."""
+    """Decode a name (UTF-8, else code page 437) in Unicode form C, refusing one that could leave its folder.
+
+    Some programs on Windows write backslashes. They separate folders here, before any rule is checked.
+    """
     if not raw or len(raw) > limits.name_bytes_max:
         raise Refused(Fault.ARCHIVE_PATH)
     try:
         name = raw.decode("utf-8")
     except UnicodeDecodeError:
         name = raw.decode("cp437")
-    name = unicodedata.normalize("NFC", name)
+    name = unicodedata.normalize("NFC", name).replace("\\", "/")
     parts = name.removesuffix("/").split("/")
     if (
         any(part in ("", ".", "..") for part in parts)
-        or "\\" in name
         or name[1:2] == ":"
-        or any(unicodedata.category(character) == "Cc" for character in name)
+        or any(unicodedata.category(character) == "Cc" for part in parts if not is_junk(part) for character in part)
     ):
         raise Refused(Fault.ARCHIVE_PATH)
     return name

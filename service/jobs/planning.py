@@ -15,7 +15,7 @@ from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
-from service.db.dataset_tables import Dataset
+from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.errors import Conflict, InvalidInput, LedgerCorruption
 from service.jobs.lookup import get_dataset
 from service.jobs.training_sets import TrainingSet, training_set
@@ -159,6 +159,13 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
             f"The {role} is being written anew without subjects who withdraw. Ask again when it is ready: as soon as "
             "trainings that read it have stopped.",
             dataset_id=dataset.id,
+        )
+    if dataset.failure_code == KEY_MISSING:
+        raise Conflict(
+            f"The {role} cannot be opened: the key of its images is missing, as after a restore without it. Ask the "
+            "operator to bring the key back and to restart the service, or delete the dataset and upload it again.",
+            dataset_id=dataset.id,
+            reason=KEY_MISSING,
         )
     if dataset.state is not DatasetState.READY:
         raise Conflict(f"The {role} is {dataset.state.value}, not ready: upload its content.", dataset_id=dataset.id)

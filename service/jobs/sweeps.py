@@ -100,7 +100,7 @@ def submit_sweep(
     """
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
         raise InvalidInput(f"A sweep has {TRIALS_MIN} to {TRIALS_MAX} trials; {len(trials)} were given.")
-    require_name(name, "A sweep's name")
+    name = require_name(name, "A sweep's name")
     body = {
         "kind": "sweep",
         "name": name,

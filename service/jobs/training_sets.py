@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
@@ -18,15 +18,11 @@ from privacy.accounting.filter import Filter
 from privacy.errors import PrivacyError
 from privacy.plans.plan import PublicFacts
 from service import ledger
-from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.errors import InvalidInput
+from service.errors import InvalidInput, SeveralDatasets
 from service.jobs.lookup import get_dataset, reads
 from service.ledger import Account, Unit
-
-FURTHER_MAX = 15  # besides the first
-ALIKE = ("classes", "height", "width", "channels")  # of datasets that are read together
 
 
 @dataclass(frozen=True)
@@ -96,34 +92,17 @@ def training_set(
     """Return a private dataset and its account, fit for training as far as their declarations go.
 
     Args:
-        further_ids: of the datasets that are read together with it.
+        further_ids: must be empty.
         lock: it can neither be deleted nor join another account, as an upload may make it, before this transaction
             ends. Whoever pays for a training must be found after that.
 
     Raises:
         NotFound: no such dataset.
-        InvalidInput: it is public, was deleted, or its account's promise cannot be kept for it; or those that are
-            further cannot be one dataset with it.
+        SeveralDatasets: further datasets were named.
+        InvalidInput: it is public, was deleted, or its account's promise cannot be kept for it.
     """
-    if lock and further_ids:  # in one order, whichever they are named in: who withdraws locks several as well
-        named = visible(session, Dataset, select(Dataset.id)).where(Dataset.id.in_([dataset_id, *further_ids]))
-        session.execute(named.order_by(Dataset.id).with_for_update(read=True))
-    first = _alone(session, dataset_id, lock=lock)
-    if not further_ids:
-        return first
-    if len(further_ids) > FURTHER_MAX:
-        raise InvalidInput(f"A training reads at most {FURTHER_MAX + 1} datasets; {len(further_ids) + 1} were given.")
-    if len({dataset_id, *further_ids}) <= len(further_ids):
-        raise InvalidInput("A dataset is named twice: name each that is to be read once.")
-    further = tuple(_alone(session, further_id, lock=lock) for further_id in further_ids)
-    for one in further:
-        apart = why_apart(first.dataset, first.account, one.dataset, one.account)
-        if apart is not None:
-            raise apart
-    return replace(first, further=further)
-
-
-def _alone(session: Session, dataset_id: str, *, lock: bool) -> TrainingSet:
+    if further_ids:
+        raise SeveralDatasets(1 + len(further_ids))
     dataset = get_dataset(session, dataset_id)
     if lock:
         session.refresh(dataset, with_for_update={"read": True})
@@ -150,38 +129,6 @@ def _alone(session: Session, dataset_id: str, *, lock: bool) -> TrainingSet:
             **{"delta": account.delta, "delta_max": 1 / n, f"{trained.units}_declared": n},
         )
     return trained
-
-
-def why_apart(first: Dataset, payer: Account, other: Dataset, other_payer: Account) -> InvalidInput | None:
-    """Say why two private datasets cannot be one; None where they can: their images are alike, and their units are of
-    the same kind.
-
-    Nothing that is private is asked: that no unit is in two accounts was settled when the images arrived.
-
-    Args:
-        payer: the account of the first one; likewise `other_payer`.
-    """
-    names = f"Datasets *{first.name}* and *{other.name}*"
-    different = [name for name in ALIKE if getattr(first, name) != getattr(other, name)]
-    if different:
-        return InvalidInput(
-            f"{names} cannot be read together: their {', '.join(different)} differ. Declare them alike.",
-            different=different,
-        )
-    if payer.project_id != other_payer.project_id:
-        return InvalidInput(f"{names} cannot be read together: they belong to two projects, and a release has one.")
-    if (payer.unit, payer.adjacency) != (other_payer.unit, other_payer.adjacency):
-        return InvalidInput(
-            f"{names} cannot be read together: account *{payer.name}* protects {payer.unit.value}s and account "
-            f"*{other_payer.name}* {other_payer.unit.value}s, and a training protects the one or the other."
-        )
-    if payer.unit is Unit.SUBJECT and not (first.subjects_recognised and other.subjects_recognised):
-        return InvalidInput(
-            f"{names} cannot be read together: their accounts protect subjects, and nobody knows whether somebody is "
-            "in both, for the ids of one of them ended with its upload. Declare it again with subjects_recognised, and "
-            "upload it with the same ids."
-        )
-    return None
 
 
 def units_declared(session: Session, dataset: Dataset, account: Account) -> int:

@@ -36,6 +36,7 @@ from service.ledger.holds import (
     settle,
 )
 from service.ledger.limits import (
+    CARRIED,
     LIMIT_EFFECTS,
     lower_limit,
     request_raise,
@@ -51,8 +52,10 @@ from service.ledger.rows import (
     lock_account,
     require_clock,
 )
+from service.ledger.statements import keep_subjects_key_check, newest_at
 
 __all__ = [
+    "CARRIED",
     "EVERYWHERE",
     "LIMIT_EFFECTS",
     "Account",
@@ -82,9 +85,11 @@ __all__ = [
     "hold",
     "holds_of",
     "insufficient",
+    "keep_subjects_key_check",
     "lock_account",
     "lock_to_hold",
     "lower_limit",
+    "newest_at",
     "open_account",
     "order_of",
     "record_fact",

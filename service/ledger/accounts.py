@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
+from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, DELTA_USUAL_MOST, EPSILON_LEAST, EPSILON_MOST
 from obscura.wire.words import Adjacency, EntryKind, Unit
 from privacy.accounting.filter import Filter, open_filter
 from privacy.accounting.odds import sure_at_most
@@ -27,6 +27,7 @@ from service.errors import (
     Conflict,
     InsufficientBudget,
     InvalidInput,
+    LargeDelta,
     LedgerCorruption,
     require_name,
 )
@@ -49,6 +50,7 @@ def open_account(
     adjacency: str,
     now: datetime,
     project_id: str = DEFAULT_PROJECT,
+    accept_large_delta: bool = False,
 ) -> Account:
     """Open an account: one population, one lifetime budget.
 
@@ -60,14 +62,15 @@ def open_account(
         unit: "record" or "subject".
         adjacency: "add_remove".
         project_id: whose it is, for ever. The log does not say it.
+        accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
 
     Raises:
+        LargeDelta: delta is above that bound and not confirmed.
         InvalidInput: a value is out of range.
         Conflict: the name is taken.
         ClockRefused: the clock is wrong.
     """
-    for field, text in (("name", name), ("owner", owner)):
-        require_name(text, f"An account's {field}")
+    name, owner = require_name(name, "An account's name"), require_name(owner, "An account's owner")
     try:
         chosen = Unit(unit), Adjacency(adjacency)
     except ValueError as error:
@@ -78,6 +81,8 @@ def open_account(
     ):
         if not least <= value <= most:
             raise InvalidInput(f"The budget cannot be opened: an account's {term} is {least:g} to {most:g}.")
+    if delta > DELTA_USUAL_MOST and not accept_large_delta:
+        raise LargeDelta(delta)
     try:
         privacy_filter = open_filter(epsilon, delta)
     except InvalidParameter as error:

@@ -58,6 +58,7 @@ def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Accoun
         AccountFrozen: the account takes no new holds.
     """
     account = lock_account(session, account_id)
+    require_armable(session, account_id)  # else the job would wait, with its price held, and nothing would say why
     require_unfrozen(account)
     if (account.rate, account.base) != (priced_by.rate, priced_by.base):
         raise RateChanged(
@@ -91,6 +92,7 @@ def hold(
         RateChanged: the price is of a rate that the account no longer has.
         InsufficientBudget: too little is left; carries all numbers.
         AccountFrozen: the account takes no new holds.
+        ArmingStopped: a check of the ledger found a fault and nobody has mended it.
         Conflict: the job has a hold on the account already.
     """
     amount_nano = whole(amount_nano, "amount_nano")
@@ -99,7 +101,7 @@ def hold(
         raise insufficient(account, amount_nano)
     if hold_of_job(session, job_id, account.id) is not None:
         raise Conflict("This job has a hold on this account already.", job_id=job_id)
-    opened_at = dated(account, EntryKind.HOLD, now)
+    opened_at = dated(session, account, EntryKind.HOLD, now)
     reserved = Hold(
         id=new_id("hold"),
         account_id=account.id,

@@ -10,11 +10,13 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
 from privacy.accounting.filter import Filter, open_filter
 from service.access import require_visible
+from service.db.access_tables import Installation
 from service.db.ledger_tables import AccountRow
 from service.errors import ClockRefused, Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
 from service.ledger import statements
@@ -188,7 +190,7 @@ def append(
         held_nano=account.held_nano + held,
         details=dict(details or {}),
         previous_hash=account.head_hash,
-        created_at=dated(account, kind, now),
+        created_at=dated(session, account, kind, now),
     ).hashed()
     account_moves = {
         "spent_nano": entry.spent_nano,
@@ -211,7 +213,7 @@ def append(
         check_hold(reserved, entry, entry)
 
 
-def dated(account: Account, kind: EntryKind, now: datetime) -> datetime:
+def dated(session: Session, account: Account, kind: EntryKind, now: datetime) -> datetime:
     """Return the time that the next entry of an account bears: the hour, and never one before the newest entry's.
 
     That holds for every kind. An exact time after a charge would tell when, at the latest, that was made; and people's
@@ -226,7 +228,7 @@ def dated(account: Account, kind: EntryKind, now: datetime) -> datetime:
     Raises:
         ClockRefused: the clock is wrong, so nothing is written.
     """
-    _require(now, account.newest_at)
+    _require(session, now, account.newest_at)
     hour = to_the_hour(now)
     if account.newest_at is None:
         return hour
@@ -239,11 +241,15 @@ def require_clock(session: Session, now: datetime) -> None:
     Raises:
         ClockRefused: it is wrong.
     """
-    _require(now, statements.newest_at(session))
+    _require(session, now, statements.newest_at(session))
 
 
-def _require(now: datetime, newest: datetime | None) -> None:
+def _require(session: Session, now: datetime, newest: datetime | None) -> None:
     why = wrong_clock(now, newest)
+    if why is not None and newest is not None:
+        accepted = session.execute(select(Installation.clock_accepted_at, Installation.clock_ahead_until)).first()
+        if accepted is not None and accepted.clock_ahead_until is not None and newest <= accepted.clock_ahead_until:
+            why = wrong_clock(now, accepted.clock_accepted_at)  # the operator has said that those entries are ahead
     if why is not None:
         raise ClockRefused(
             f"The clock of this machine is wrong: {why}. Nothing was written. Set it, and try again.", now=str(now)

@@ -98,9 +98,10 @@ _SAMPLE_OF_JOB = Prepared(
 )
 
 
-def _add(table: Table, prefix: str) -> Insert:
-    """Return an INSERT of one row whose parameters are the columns' names behind a prefix."""
-    return insert(table).values({c.name: bindparam(f"{prefix}_{c.name}", type_=c.type) for c in table.columns})
+def _add(table: Table, prefix: str, columns: Sequence[Any] = ()) -> Insert:
+    """Return an INSERT of one row whose parameters are the names of these columns, or of all, behind a prefix."""
+    written = columns or table.columns
+    return insert(table).values({c.name: bindparam(f"{prefix}_{c.name}", type_=c.type) for c in written})
 
 
 def _move(table: Table, prefix: str, guards: tuple[str, ...], columns: tuple[str, ...]) -> Update:
@@ -128,7 +129,7 @@ _RESERVE = _MOVE_ACCOUNT.where(
     <= ACCOUNTS.c.capacity_nano,
 )
 _MOVE_HOLD = _move(HOLDS, "hold", _HOLD_GUARDS, _HOLD_COLUMNS)
-_ADD_ACCOUNT, _ADD_HOLD, _ADD_ENTRY = _add(ACCOUNTS, "account"), _add(HOLDS, "hold"), _add(ENTRIES, "entry")
+_ADD_ACCOUNT, _ADD_HOLD, _ADD_ENTRY = _add(ACCOUNTS, "account", _ACCOUNT_C), _add(HOLDS, "hold"), _add(ENTRIES, "entry")
 
 
 @functools.cache
@@ -280,6 +281,15 @@ def add_account(session: Session, account: Account) -> None:
 def close_account(session: Session, account_id: str, closed: bool) -> None:
     """Note whether an account takes no new data."""
     session.execute(update(ACCOUNTS).where(ACCOUNTS.c.id == account_id).values(closed=closed))
+
+
+def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
+    """Keep the check value of an account's subjects key unless it has one; return the account's name and its value."""
+    first = ACCOUNTS.c.id == account_id, ACCOUNTS.c.subjects_key_check.is_(None)
+    session.execute(update(ACCOUNTS).where(*first).values(subjects_key_check=check))
+    kept = select(ACCOUNTS.c.name, ACCOUNTS.c.subjects_key_check).where(ACCOUNTS.c.id == account_id)
+    name, value = session.execute(kept).one()
+    return name, value
 
 
 def add_entry(session: Session, entry: Entry) -> None:

@@ -36,8 +36,9 @@ def require_armable(session: Session, account_id: str) -> None:
     stop = _STOP.row(session, {"account_id": account_id})
     if stop is not None:
         raise ArmingStopped(
-            "A check of the ledger found a fault, so no private data is opened until an operator has looked: "
-            "nothing was spent.",
+            f"Trainings are stopped: the check of the ledger has found `{stop[0]}`, so no private data is opened until "
+            "an operator has looked. Nothing was spent or reserved. Ask the operator to run `obscura ledger verify`, "
+            "to correct what it reports, and to run `obscura ledger verify --clear`.",
             reason=stop[0],
         )
 

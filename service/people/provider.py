@@ -11,6 +11,7 @@ import base64
 import hmac
 import json
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from service.dependencies import calling, require_place
 from service.errors import ObscuraError, Unauthorized
 from service.logs import get_logger
 from service.people.roles import Claims
@@ -39,6 +41,7 @@ PENDING_SECONDS = 600  # between the first step of a sign-in and the last; the d
 TIMEOUT_SECONDS = 5.0
 METADATA_SECONDS = 3600.0
 METADATA_AGAIN_SECONDS = 30.0  # before unknown keys make us ask for them anew
+METADATA_FAILED_SECONDS = 2.0  # before a failed request for them is repeated
 LEEWAY_SECONDS = 60  # between the provider's clock and ours
 GROUPS_MAX = 10_000
 # What a provider answers to a refresh token of somebody who must sign in with it again, if they still can.
@@ -65,7 +68,7 @@ class ProviderUnavailable(ObscuraError):
     code: ClassVar[str] = "provider_unavailable"
 
     def __init__(self, *, answered: bool = False) -> None:
-        self.answered = answered
+        self.answered, self.dependency_failed = answered, not answered
         super().__init__(
             "The sign-in provider does not answer as it should. Try again in a minute; keys of the installation's own "
             "admins open this service as ever."
@@ -105,6 +108,7 @@ class Provider:
         self._cookies, self._tokens = _sealed_by(secret, b"sign-in"), _sealed_by(secret, b"refresh token")
         self._tls = httpx2.create_ssl_context()
         self._metadata: _Metadata | None = None
+        self._fetching, self._failed_at, self._failed_answered = threading.Lock(), float("-inf"), False
 
     def begin(self, target: str) -> tuple[str, str]:
         """Return where a browser goes to sign in, and the cookie that it must bring back.
@@ -236,15 +240,32 @@ class Provider:
         return Claims(
             subject=subject,
             names=[name for name in names if isinstance(name, str)],
-            email=email if isinstance(email, str) and len(email) <= 320 else None,
+            email=email if isinstance(email, str) else None,
             groups=frozenset(str(group) for group in groups[:GROUPS_MAX]) if isinstance(groups, list) else frozenset(),
         )
 
     def _known(self, client: OAuth2Client, *, anew: bool = False) -> _Metadata:
         """Return what the provider says about itself, as it said within the last hour unless that is wanted anew."""
-        now, known = time.monotonic(), self._metadata
-        if known is not None and now - known.read_at < (METADATA_AGAIN_SECONDS if anew else METADATA_SECONDS):
+        require_place("provider")
+        seconds = METADATA_AGAIN_SECONDS if anew else METADATA_SECONDS
+        known = self._metadata
+        if known is not None and time.monotonic() - known.read_at < seconds:
             return known
+        with self._fetching:  # one request, however many wait for its answer
+            known = self._metadata
+            if known is not None and time.monotonic() - known.read_at < seconds:
+                return known
+            if time.monotonic() - self._failed_at < METADATA_FAILED_SECONDS:
+                raise ProviderUnavailable(answered=self._failed_answered)
+            try:
+                with _as_unavailable():
+                    self._metadata = self._fetch(client)
+            except ProviderUnavailable as error:
+                self._failed_at, self._failed_answered = time.monotonic(), error.answered
+                raise
+            return self._metadata
+
+    def _fetch(self, client: OAuth2Client) -> _Metadata:
         issuer = self._settings.oidc_issuer
         address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
         facts = _object(client.request("GET", address, withhold_token=True))
@@ -252,16 +273,16 @@ class Provider:
             get_logger(__name__).error("operator_needed", code="wrong_issuer", message="The provider has another name.")
             raise ProviderUnavailable(answered=True)
         keys: Any = _object(client.request("GET", facts["jwks_uri"], withhold_token=True))
-        known = _Metadata(facts, KeySet.import_key_set(keys), now)
-        self._metadata = known
-        return known
+        return _Metadata(facts, KeySet.import_key_set(keys), time.monotonic())
 
     @contextmanager
     def _asking(self) -> Iterator[OAuth2Client]:
         """Open a client of the provider. What goes wrong with its answers says that it is not available."""
         settings = self._settings
-        try:
-            with OAuth2Client(
+        with (
+            calling("provider"),
+            _as_unavailable(),
+            OAuth2Client(
                 client_id=settings.oidc_client_id,
                 client_secret=settings.oidc_client_secret.get_secret_value(),
                 scope=settings.oidc_scope,
@@ -269,12 +290,9 @@ class Provider:
                 code_challenge_method="S256",
                 timeout=TIMEOUT_SECONDS,
                 verify=self._tls,
-            ) as client:
-                yield client
-        except (httpx2.HTTPError, httpx2.InvalidURL, OAuthError, JoseError, ValueError, KeyError) as error:
-            what = getattr(error, "error", None)  # of OAuth, from a closed list: the rest may name people
-            get_logger(__name__).error("provider_unavailable", error=type(error).__name__, code=what)
-            raise ProviderUnavailable(answered=not isinstance(error, httpx2.TransportError)) from None
+            ) as client,
+        ):
+            yield client
 
     def _callback(self) -> str:
         return f"{self._settings.public_url}{CALLBACK_PATH}"
@@ -284,6 +302,16 @@ class Provider:
 
     def _seconds(self) -> int:
         return int(self._clock().timestamp())
+
+
+@contextmanager
+def _as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except (httpx2.HTTPError, httpx2.InvalidURL, OAuthError, JoseError, ValueError, KeyError) as error:
+        what = getattr(error, "error", None)  # of OAuth, from a closed list: the rest may name people
+        get_logger(__name__).error("provider_unavailable", error=type(error).__name__, code=what)
+        raise ProviderUnavailable(answered=not isinstance(error, httpx2.TransportError)) from None
 
 
 def _object(answer: httpx2.Response) -> dict[str, Any]:

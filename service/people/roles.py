@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import make_token
-from obscura.wire.names import is_name
+from obscura.wire.names import NAME_CHARACTERS_MAX, clean_text
 from service.access import ROLES, Role, Scope, covers, visible
 from service.admins import admit_person, dismiss_person
 from service.auth import remember_key, revoke
@@ -27,6 +27,7 @@ from service.recording import Act, record
 from service.settings import Settings
 
 # After so long without a new sign-in, what somebody has made is revoked whom the provider no longer vouches for.
+EMAIL_CHARACTERS_MAX = 320
 LAPSED_KEPT = timedelta(days=7)
 
 
@@ -87,11 +88,20 @@ def confirm(
     session: Session, settings: Settings, person: Person, claims: Claims, refresh_token: str, *, now: datetime
 ) -> None:
     """Note what the provider says of a person now, and give, widen and end roles by it."""
-    names = [name.strip() for name in claims.names]
-    person.name = next((name for name in names if is_name(name)), person.id)
-    person.email, person.refresh_token, person.asked_until = claims.email, refresh_token, None
+    names = filter(None, (_readable(name, NAME_CHARACTERS_MAX) for name in claims.names))
+    person.name = next(names, person.id)
+    person.email = _readable(claims.email or "", EMAIL_CHARACTERS_MAX)
+    person.refresh_token, person.asked_until = refresh_token, None
     person.confirmed_at, person.keys_until = now, now + timedelta(seconds=settings.oidc_key_grace_seconds)
     _apply(session, person, roles_of(settings, claims.groups), now)
+
+
+def _readable(text: str, characters_max: int) -> str | None:
+    """Return text of the provider in its clean form; None where people could not read it."""
+    try:
+        return clean_text(text.strip(), characters_max)
+    except ValueError:
+        return None
 
 
 def roles(session: Session, person: Person) -> Sequence[ApiKey]:

@@ -10,8 +10,9 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from service.dependencies import guarded
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.storage.files import open_regular
 
@@ -20,6 +21,8 @@ CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
 _IDENTIFIER = re.compile(rf"(?:rel|smp)_[a-z2-7]{{20}}|{CONTENT.pattern}")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_GUARDED = {"send", "publish", "append", "open", "list", "holds", "idle_seconds", "move", "remove"}
+_GUARDED |= {"read", "read_all", "write"}
 UNFINISHED = ".tmp"  # ends the names of what is being staged, or was when its process died
 
 
@@ -31,13 +34,25 @@ class StorageUnavailable(ObscuraError, OSError):
 
     code: ClassVar[str] = "storage_unavailable"
 
+    @property
+    def dependency_failed(self) -> bool:
+        """Whether the storage did not answer; otherwise it has refused."""
+        return self.numbers.get("why") == "away"
+
 
 class Storage(ABC):
     """Files that outlive processes and machines. All of a publication appears, durably, or nothing does.
 
     Several processes use one at the same time. A full or failing disk, or network, raises OSError: of a storage
-    elsewhere StorageUnavailable, after a minute or two at most.
+    elsewhere StorageUnavailable, after a minute or two at most. Every method but `stage`, which uses this machine's
+    disk alone, holds a place of the storage where it serves a web request (`service.dependencies`).
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Guard the methods that a backend defines."""
+        super().__init_subclass__(**kwargs)
+        for name in _GUARDED & vars(cls).keys():
+            setattr(cls, name, guarded("storage")(vars(cls)[name]))
 
     @abstractmethod
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
@@ -86,6 +101,7 @@ class Storage(ABC):
     def list(self, key: str) -> list[str]:
         """Return the names directly below a key, in order. There may be names in it that nobody here has given."""
 
+    @guarded("storage")
     def holds(self, key: str) -> bool:
         """Tell whether there is anything under a key. Surer than a list, which may be behind in a storage elsewhere."""
         parent, _, name = key.rpartition("/")
@@ -109,6 +125,7 @@ class Storage(ABC):
     def remove(self, key: str) -> None:
         """Remove a file or folder, if it is there, and all that is below it. It vanishes under its key at once."""
 
+    @guarded("storage")
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
         """Return a small file of a folder.
 
@@ -121,6 +138,7 @@ class Storage(ABC):
         with open_regular(self.open(key, file)) as opened:
             return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
 
+    @guarded("storage")
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
         """Return the small files directly below a key whose names begin so, by name.
 
@@ -143,6 +161,7 @@ class Storage(ABC):
         except (NotFound, OSError):
             return None
 
+    @guarded("storage")
     def write(self, key: str, content: bytes) -> None:
         """Publish a small file."""
         with self.stage(key) as staging:

@@ -14,7 +14,15 @@ from typing import Self
 from sqlalchemy import and_, select, text, tuple_
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord, record_of
+from obscura.wire.schemas import (
+    AccountRecord,
+    BalanceFacts,
+    CountRecord,
+    EntryRecord,
+    LimitRequestRecord,
+    record_of,
+    to_the_minute,
+)
 from obscura.wire.words import TRAIN, EntryKind
 from service import ledger
 from service.access import require_visible, visible
@@ -251,7 +259,7 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
     before = max(account.head_sequence - CHART_POINTS_MAX, 0)
     rows = ledger.entries(session, account_id, before, CHART_POINTS_MAX)
     # What trainings do is dated by the hour, so an entry may bear an earlier time than the one before it.
-    times = accumulate((row.created_at for row in rows), max)
+    times = accumulate((to_the_minute(row.created_at) for row in rows), max)
     capacity = account.capacity_nano
     return [
         SpendPoint(at, row.spent_nano / capacity, row.held_nano / capacity) for at, row in zip(times, rows, strict=True)

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, select, text
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, EventRecord, JobCohort, JobRecord, ProgressFacts
-from obscura.wire.schemas import record_of, to_the_minute
+from obscura.wire.schemas import minutes_between, record_of
 from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
 from service.access import visible
@@ -313,13 +313,10 @@ def _views(
 
 
 def _took(row: Row[Any], now: datetime) -> timedelta | None:
-    """Return the time since the start, or from start to end in minutes, at least one."""
-    began: datetime | None = row.started_at
-    if began is None:
+    """Return the time since the start, or from start to end, in minutes, at least one."""
+    if row.started_at is None:
         return None
-    if row.finished_at is None:
-        return now - began
-    return max(to_the_minute(row.finished_at) - to_the_minute(began), timedelta(minutes=1))
+    return max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
 
 
 def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[str, Any]]:

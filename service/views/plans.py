@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Text, cast, literal
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import BudgetFacts, PlannedCohort, PlanRecord, PlanRequest, StageFacts
 from obscura.wire.schemas import DatasetRecord
 from obscura.wire.sweep_schemas import SweepRequest
-from obscura.wire.words import DatasetState, Visibility
 from privacy.plans.plan import Plan
 from service import jobs, ledger
-from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.errors import InvalidInput
 from service.jobs.planning import plan_on
-from service.jobs.training_sets import ALIKE, TrainingSet, training_set, why_apart
+from service.jobs.training_sets import TrainingSet, training_set
 from service.settings import Settings
 from service.views.accounts import Payer, Payments
 from service.views.datasets import dataset
@@ -166,26 +163,10 @@ class Companion:
     payer: Payer
 
 
-def read_together(session: Session, first: Dataset, chosen: Collection[str], *, others_max: int) -> list[Companion]:
-    """Return a private dataset, and those that have their images and can be read together with it, newest first.
-
-    Args:
-        session: Any transaction.
-        first: The dataset.
-        chosen: Ids of datasets that are among them in any case, if they can be read.
-        others_max: How many are looked at beside those.
-    """
-    shape = [getattr(Dataset, name) == getattr(first, name) for name in ("project_id", *ALIKE) if name != "classes"]
-    shape.append(cast(Dataset.classes, Text) == cast(literal(first.classes, Dataset.classes.type), Text))
-    there = Dataset.visibility == Visibility.PRIVATE, Dataset.state == DatasetState.READY, Dataset.id != first.id
-    picked = Dataset.id.in_(chosen)
-    newest = visible(session, Dataset).where(*there, *shape).order_by(picked.desc(), Dataset.created_at.desc())
-    rows = [first, *session.scalars(newest.limit(len(chosen) + others_max))]
-    paid = Payments.read(session, (row.account_id for row in rows))
-    account_of = {row.id: paid.accounts[str(row.account_id)] for row in rows}
-    alike = [row for row in rows[1:] if why_apart(first, account_of[first.id], row, account_of[row.id]) is None]
-    payers = {account_id: paid.payer(account_id) for account_id in {str(row.account_id) for row in (first, *alike)}}
-    return [Companion(dataset(row), payers[str(row.account_id)]) for row in (first, *alike)]
+def companion(session: Session, row: Dataset) -> Companion:
+    """Return a private dataset and the account that pays for trainings on it."""
+    account_id = str(row.account_id)
+    return Companion(dataset(row), Payments.read(session, [account_id]).payer(account_id))
 
 
 def require_extractor(settings: Settings, plan: Plan) -> None:

@@ -8,6 +8,7 @@ of these and to nothing else. A name that is given other addresses in between (D
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +22,11 @@ from service.errors import InvalidInput
 _INSIDE = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
 _UNICAST_V6 = ipaddress.ip_network("2000::/3")
 _PORTS = {"https": 443, "http": 80}
+_PORT_MAX = 65_535
+_HOST_CHARACTERS_MAX = 253
+_LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
+# The last label is not a number: resolvers read 127.1 and 0x7f.1 as addresses, which ipaddress does not.
+_HOST_NAME = re.compile(rf"(?:{_LABEL}\.)*(?!\d+\.?$|0x[0-9a-f]*\.?$){_LABEL}\.?")
 
 
 class AddressRefused(InvalidInput):
@@ -47,24 +53,34 @@ def read_url(url: str, *, private: bool) -> Target:
     Raises:
         AddressRefused: it is no such URL, or names an address that is not public.
     """
-    try:
-        read = httpx.URL(url) if len(url) <= URL_CHARACTERS_MAX and url.isprintable() and " " not in url else None
-    except httpx.InvalidURL:
-        read = None
     schemes = ("https", "http") if private else ("https",)
-    if read is None or read.scheme not in schemes or not read.host or read.userinfo or read.fragment:
-        raise AddressRefused(
-            f"A webhook's URL is like https://hooks.example.org/obscura: {' or '.join(schemes)}, a host, and neither "
-            "a user nor a fragment."
-        )
+    refused = AddressRefused(
+        f"A webhook's URL is like https://hooks.example.org/obscura: {' or '.join(schemes)}, a valid host name or "
+        f"address, a port from 1 to 65535 or none, neither a user nor a fragment, and at most {URL_CHARACTERS_MAX} "
+        "characters."
+    )
+    if len(url) > URL_CHARACTERS_MAX or not url.isprintable() or any(mark in url for mark in " \\#"):
+        raise refused
+    try:
+        read = httpx.URL(url)
+        has_user = "@" in re.split("[/?]", url.partition("://")[2], maxsplit=1)[0]
+        named = bool(read.host)  # decodes punycode, and raises UnicodeError where that is malformed
+    except (httpx.InvalidURL, ValueError):
+        raise refused from None
+    if read.scheme not in schemes or not named or has_user:
+        raise refused
+    port = _PORTS[read.scheme] if read.port is None else read.port
+    if not 1 <= port <= _PORT_MAX:
+        raise refused
     host = read.raw_host.decode("ascii").strip("[]")
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        pass
+        if not _HOST_NAME.fullmatch(host) or len(host.rstrip(".")) > _HOST_CHARACTERS_MAX:
+            raise refused from None
     else:
         checked([host], private=private)
-    return Target(read, host, read.port or _PORTS[read.scheme])
+    return Target(read, host, port)
 
 
 def checked(addresses: list[str], *, private: bool) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from anyio.to_thread import run_sync
 from sqlalchemy import delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -18,6 +19,7 @@ from service.background import Background
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Delivery, Webhook
+from service.dependencies import calling
 from service.logs import get_logger
 from service.notices import body_of, is_live
 from service.webhooks.hooks import secrets_of
@@ -68,22 +70,31 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
     return len(taken)
 
 
-def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, clock: Callable[[], datetime]) -> Answer:
-    """Send a request now that says nothing but `test`. One that is answered ends a webhook's failing, and enables it.
+async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, clock: Callable[[], datetime]) -> Answer:
+    """Send a `test` request now. A 2xx answer ends the webhook's failing and enables it. The wait holds no thread.
 
     Raises:
         NotFound: no such webhook.
+        DependencyBusy: too many tests are in progress.
     """
-    now = clock()
-    with transaction(factory, read_only=True) as session:
-        webhook = find(session, Webhook, webhook_id)
-        body = body_of(new_id("whe"), TEST, webhook.project_id, now, {})
-        request = Outgoing(webhook_id, webhook.url, body.encode(), secrets_of(webhook, now))
-    answer = sender.send([request])[webhook_id]
-    if answer.delivered:
+
+    def outgoing() -> Outgoing:
+        now = clock()
+        with transaction(factory, read_only=True) as session:
+            webhook = find(session, Webhook, webhook_id)
+            body = body_of(new_id("whe"), TEST, webhook.project_id, now, {})
+            return Outgoing(webhook_id, webhook.url, body.encode(), secrets_of(webhook, now))
+
+    def note_delivery() -> None:
         with transaction(factory) as session:
             answered = find(session, Webhook, webhook_id, lock=True)
             answered.failing_since = answered.disabled_at = None
+
+    with calling("webhooks"):
+        request = await run_sync(outgoing)
+        answer = (await sender.send_all([request]))[webhook_id]
+        if answer.delivered:
+            await run_sync(note_delivery)
     return answer
 
 

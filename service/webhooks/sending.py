@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import ssl
 import time
@@ -12,6 +13,7 @@ import anyio
 import httpx
 
 from obscura.wire.signatures import SIGNATURE_HEADER, sign_webhook
+from service.dependencies import in_web_request, require_place
 from service.webhooks.addresses import AddressRefused, checked, read_url
 
 SECONDS_MAX = 10.0  # from the look-up of the name to the status of the answer
@@ -43,6 +45,11 @@ class Answer:
         return self.status is not None and 200 <= self.status < 300
 
 
+@functools.cache
+def _trusted_by_machine() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # takes tens of milliseconds
+
+
 async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -67,12 +74,16 @@ class Sender:
 
     def send(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
         """Send requests, some at a time, and return what came of each, by its id."""
-        return anyio.run(self._send_all, requests) if requests else {}
+        if in_web_request():
+            raise RuntimeError("A web request must await send_all: it would hold a thread until the last answer.")
+        return anyio.run(self.send_all, requests) if requests else {}
 
-    async def _send_all(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
+    async def send_all(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
+        """As `send`, on the caller's event loop."""
+        require_place("webhooks")
         answers: dict[str, Answer] = {}
         places = anyio.CapacityLimiter(AT_A_TIME_MAX)
-        trusted = self.trusted or httpx.create_ssl_context()
+        trusted = self.trusted or _trusted_by_machine()
         # Neither a proxy of the environment, nor an address that an answer names: what was checked is what is asked.
         async with httpx.AsyncClient(trust_env=False, follow_redirects=False, verify=trusted) as client:
 

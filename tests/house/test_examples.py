@@ -206,7 +206,8 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
     like = {"size": 28, "grey": True}  # as the private ones are declared in docs/api.md
     earlier = client.create_account(name="patients of 2025", owner="clinic", epsilon=3, delta=1e-6, unit="record")
     client.datasets.push(pictures(tmp_path / "scans-2025", 60), account_id=earlier.id, size=32, at_most=3000)
-    pictures(tmp_path / "scans-2026", 60)
+    for name in ("scans-2026", "scans-grown"):
+        pictures(tmp_path / name, 60)
     walk.seen["test"] = client.datasets.push(pictures(tmp_path / "test", 40), public=True, name="test", **like).id
     shutil.copy(ROOT / "scripts" / "verify_receipt.py", tmp_path)
 

@@ -32,7 +32,10 @@ def test_training_opens_an_account_that_pays_for_these_images_once(service, rele
     assert 0 < account.balance.spent_epsilon <= 1
     with pytest.raises(BudgetError):
         service.train(*images, epsilon=1, at_most=200, options=SMALL, show=False)
-    assert [dataset.name for dataset in service.datasets()] == ["images-2", "images"]
+    other = images[0][::-1].copy(), images[1][::-1]
+    with pytest.raises(BudgetError, match="Nothing was uploaded"):
+        service.train(*other, epsilon=1, at_most=200, options=SMALL, show=False)
+    assert [dataset.name for dataset in service.datasets()] == ["images"]
     (job,) = service.jobs()
     assert job.wait().release() == release == next(service.releases())
     assert "epsilon" in account._repr_html_()

@@ -94,7 +94,10 @@ FORM = {
     "format": "npz",
     "everybody": "yes",
 }
-READ_FIRST = {"/datasets/{dataset_id}/content"}  # uploads by browsers: the body is wrong before anything is looked for
+READ_FIRST = {
+    "/datasets/{dataset_id}/content",
+    "/datasets/new",
+}  # uploads by browsers: the body is wrong before anything is looked for
 NOBODYS = re.compile(r"/v1/health|/login|/logout|/sign-in|/static|/reference|/v1/recipes")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime
 
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
@@ -16,7 +17,7 @@ from benchmarks.fuzz_api import STOCK
 from service import dashboard
 from service.api.events import StreamLimits
 from service.api.routes import routers
-from service.main import create_app
+from service.main import create_app, utc_now
 from service.settings import Settings
 
 with warnings.catch_warnings():
@@ -42,9 +43,9 @@ def address(path: str, ids: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def stocked(settings: Settings) -> Iterator[tuple[TestClient, dict[str, str]]]:
+def stocked(settings: Settings, clock: Callable[[], datetime] = utc_now) -> Iterator[tuple[TestClient, dict[str, str]]]:
     """A service with something of everything, as somebody sees it who is signed in; and ids for places in addresses."""
-    app = create_app(settings, stream_limits=StreamLimits(seconds_max=0.0), send=lambda _name, _args: None)
+    app = create_app(settings, clock=clock, stream_limits=StreamLimits(seconds_max=0.0), send=lambda _name, _args: None)
     with TestClient(
         app, raise_server_exceptions=False, follow_redirects=False, base_url="http://127.0.0.1:8420"
     ) as client:

@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
-from obscura.wire.words import Admission, DecisionState
+from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service import admins, auth, decisions, ledger
 from service.access import Principal, Scope
-from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.access_tables import Admin, ApiKey, Decision, Person
+from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from tests.together import at_once
@@ -181,6 +182,50 @@ def test_what_a_revoked_key_asked_for_is_not_approved(council):
         council.approve(asked, by=bob)
     assert council.names() == ["bob", "first admin"]
     assert council.decline(asked, by=bob).state is DecisionState.DECLINED
+
+
+REFUSED_SINCE = {
+    "expired": "key that asked for this has expired",
+    "revoked": "key that asked for this was revoked",
+    "lapsed": "no longer vouches for",
+    "unconfirmed": "no longer vouches for",
+}
+
+
+@pytest.mark.parametrize("action", DecisionAction)
+@pytest.mark.parametrize("since", REFUSED_SINCE)
+def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_account, action, since):
+    bob, carol = council.second(), council.third()
+    terms = {
+        DecisionAction.RAISE: {"account_id": open_account(council.factory), "epsilon_before": 8.0, "epsilon": 9.0},
+        DecisionAction.ADMIT: {"name": "dan", "key_id": new_id("key"), "key_hash": "0" * 64},
+        DecisionAction.REMOVE: {"name": "carol", "admin_id": carol},
+        DecisionAction.REVOKE: {"name": "carol", "admin_id": carol, "key_id": council.key_of(carol)},
+        DecisionAction.SHARE: {"name": "r", "release_id": new_id("rel"), "shared_with": new_id("prj")},
+    }[action]
+    done = []
+    effects = {action: lambda *_: done.append(action)}
+    with transaction(council.factory) as session:
+        asking = auth.create_key(session, name="k", scopes=["admin"], admin_id=council.first, now=council.now)[0]
+        if since in ("lapsed", "unconfirmed"):
+            until = council.now + (LATER if since == "unconfirmed" else 9 * LATER)
+            facts = {"issuer": "https://provider", "subject": since, "name": "Ana", "keys_until": until}
+            session.add(Person(id="per_ana", created_at=council.now, confirmed_at=council.now, **facts))
+            asking.person_id = "per_ana"
+        asked = decisions.ask(session, action, "somebody", asking=asking, reason="needed", now=council.now, **terms)
+    with transaction(council.factory) as session:
+        key = session.get_one(ApiKey, asking.id)
+        if since == "expired":
+            key.expires_at = council.now + LATER
+        elif since == "revoked":
+            key.revoked_at = council.now + LATER
+        elif since == "lapsed":
+            session.get_one(Person, "per_ana").lapsed_at = council.now + LATER
+    facts = (asked.id, council.key_of(bob), council.now + LATER, effects)
+    with pytest.raises(Conflict, match=REFUSED_SINCE[since]):
+        council.do(decisions.decide, *facts, approved=True)
+    assert done == []
+    assert council.do(decisions.decide, *facts, approved=False).state is DecisionState.DECLINED
 
 
 def test_another_key_of_who_approved_changes_nothing(council):

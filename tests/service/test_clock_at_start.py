@@ -1,11 +1,20 @@
 """A process whose clock is wrong does not start, takes no job, and says why in one sentence."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import select
 
+from obscura.wire.words import EntryKind
+from service import ledger, times
+from service.audit.verify import verify
+from service.db.access_tables import Installation
+from service.db.base import new_id
+from service.db.session import transaction
 from service.errors import ClockRefused
+from service.installation import accept_clock
 from service.logs import configure_logging
 from service.main import create_app
 from service.settings import Settings
@@ -37,3 +46,60 @@ def test_a_service_starts_by_a_right_clock(sqlite_url, sqlite_factory, open_acco
     app = create_app(settings, clock=lambda: now + timedelta(days=1), send=lambda _name, _args: None)
     with TestClient(app, base_url="http://127.0.0.1:8420") as client:
         assert client.get("/v1/health/live").status_code == 200
+
+
+JUMP = timedelta(days=40)
+
+
+def freeze(factory, account_id: str, *, frozen: bool, now: datetime) -> None:
+    with transaction(factory) as session:
+        ledger.set_frozen(session, account_id=account_id, frozen=frozen, reason="a test", now=now)
+
+
+def test_after_a_jump_ahead_one_command_lets_everything_go_on_but_the_clock_back_no_further(factory, open_account, now):
+    account_id = open_account(factory)
+    with transaction(factory) as session:
+        session.add(Installation(id=new_id("ins"), made_at=now))
+    freeze(factory, account_id, frozen=True, now=now + JUMP)
+    with transaction(factory) as session, pytest.raises(ClockRefused, match="obscura ledger accept-clock"):
+        ledger.require_clock(session, now)
+    with transaction(factory) as session:
+        accepted = accept_clock(session, now=now)
+    with transaction(factory, read_only=True) as session:
+        ledger.require_clock(session, now)
+    freeze(factory, account_id, frozen=False, now=now)
+    with transaction(factory) as session:
+        assert accept_clock(session, now=now) is None, "there is nothing more to accept"
+        entries = ledger.entries(session, account_id, 0, 10)
+        assert [row.kind for row in entries] == [EntryKind.OPEN, EntryKind.FREEZE, EntryKind.FREEZE]
+        assert entries[1].created_at == entries[2].created_at == accepted
+        assert verify(session, trusted={}, prices_required=False).findings == ()
+    for back in (now - timedelta(days=2), datetime(2029, 1, 1, tzinfo=UTC)):
+        with pytest.raises(ClockRefused):
+            freeze(factory, account_id, frozen=True, now=back)
+    freeze(factory, account_id, frozen=True, now=now + JUMP + timedelta(days=1))  # the accepted time is over
+    with pytest.raises(ClockRefused):
+        freeze(factory, account_id, frozen=False, now=now)
+
+
+@pytest.mark.parametrize("clock", [datetime(1971, 3, 1, tzinfo=UTC), datetime(2200, 3, 1, tzinfo=UTC)])
+def test_no_command_accepts_a_clock_that_shows_an_impossible_year(sqlite_factory, open_account, now, clock):
+    open_account(sqlite_factory)
+    with transaction(sqlite_factory) as session:
+        session.add(Installation(id=new_id("ins"), made_at=now))
+    with transaction(sqlite_factory) as session, pytest.raises(ClockRefused):
+        accept_clock(session, now=clock)
+    with transaction(sqlite_factory, read_only=True) as session:
+        assert session.scalar(select(Installation.clock_accepted_at)) is None
+
+
+@pytest.mark.parametrize("moved", [JUMP, -JUMP, timedelta(days=2)])
+def test_a_process_whose_clock_was_set_while_it_ran_writes_nothing(
+    sqlite_factory, open_account, now, monkeypatch, moved
+):
+    account_id = open_account(sqlite_factory)
+    monkeypatch.setattr(times, "_STARTED", (time.time() - moved.total_seconds(), times._uptime_seconds()))
+    with pytest.raises(ClockRefused, match="while this process ran"):
+        freeze(sqlite_factory, account_id, frozen=True, now=now)
+    monkeypatch.undo()
+    freeze(sqlite_factory, account_id, frozen=True, now=now)

@@ -76,7 +76,6 @@ class Workshop:
         recipe: str = "datalens",
         epsilon: float = 1.0,
         evaluate: bool = False,
-        further: Sequence[str] = (),
         **options: Any,
     ) -> str:
         if recipe == "select_public":
@@ -92,7 +91,6 @@ class Workshop:
                 epsilon=epsilon,
                 options={**OPTIONS, **options} if recipe == "datalens" else options,
                 evaluation_dataset_id=self.public_id if evaluate else None,
-                further_dataset_ids=list(further),
                 now=datetime.now(UTC),
             )
             return job.id

@@ -16,6 +16,7 @@ from privacy.mechanisms.contribution import assert_one_record_each, one_record_e
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.mechanisms.partition import assert_disjoint, record_units, shard_of, subject_units
 from privacy.mechanisms.sampling import NOBODY
+from workers.recipes.ranks import rank, ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,6 +68,25 @@ def records_to_sum(
     chosen = one_record_each(private_subjects, chain.from_iterable(records), key)
     assert_one_record_each(private_subjects[chosen])
     return data.private_images[chosen], data.private_labels[chosen]
+
+
+def records_of_rank(
+    private_images: npt.NDArray[np.uint8], private_labels: npt.NDArray[np.int64], secret: bytes
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return the images and labels that this rank adds up; the parts of all ranks are disjoint and cover them. Private.
+
+    Privacy:
+        A record's rank is a keyed hash of the record alone (`privacy.mechanisms.partition`). So one record more or
+        less leaves every other record at its rank, wherever it stands in the dataset.
+    """
+    if ranks() == 1:
+        return private_images, private_labels
+    key, own = derive_key(secret, "ranks"), np.zeros(len(private_labels), dtype=np.bool_)
+    for at in range(0, len(private_labels), _RECORDS):
+        block = slice(at, at + _RECORDS)
+        units = record_units(np.asarray(private_images[block]), private_labels[block])
+        own[block] = shard_of(units, key, ranks()) == rank()
+    return private_images[own], private_labels[own]
 
 
 class Units:

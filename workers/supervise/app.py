@@ -27,7 +27,7 @@ from service.datasets import deletion
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.disk import short_of_room
-from service.errors import ClockRefused, InvalidInput
+from service.errors import ClockRefused, DatabaseUnsuitable, InvalidInput
 from service.failpoints import failpoint
 from service.inspection import inspect_at_start, nothing_stands, require_clock
 from service.installation import pair
@@ -88,7 +88,7 @@ def make_app(settings: Settings) -> Celery:
             require_clock(factory, now=now)
             pair(settings, factory, now=now)
             inspect_at_start(settings, factory, now=now)
-        except (ClockRefused, StorageUnavailable, InvalidInput) as error:
+        except (ClockRefused, DatabaseUnsuitable, StorageUnavailable, InvalidInput) as error:
             raise SystemExit(error.message) from None
         except SQLAlchemyError as error:  # without a database nothing is armed either
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)

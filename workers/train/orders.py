@@ -22,7 +22,7 @@ from service.datasets.vault import Images, Labels, key_id_of, key_path, open_dat
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.errors import Conflict, LedgerCorruption, NotFound
+from service.errors import Conflict, LedgerCorruption, NotFound, SeveralDatasets
 from service.failpoints import failpoint
 from service.jobs.training_sets import facts_of
 from service.settings import Settings
@@ -129,6 +129,7 @@ def read_training(session: Session, attempt: Attempt) -> Training:
 
     Raises:
         NotFound: the dataset's content is gone.
+        SeveralDatasets: an earlier version accepted the job.
         LedgerCorruption: the job lacks what every training has, or is not what its hold was taken for.
     """
     job = jobs.get_job(session, attempt.job_id)
@@ -136,6 +137,8 @@ def read_training(session: Session, attempt: Attempt) -> Training:
         raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
     account = ledger.get_account(session, job.account_id)
     named = [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job.id))]
+    if len(named) > 1:  # accepted by an earlier version
+        raise SeveralDatasets(len(named))
     datasets = tuple(session.get_one(Dataset, dataset_id) for dataset_id in named)
     for dataset in datasets:
         if dataset.state is not DatasetState.READY:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import faulthandler
 import os
 import signal
@@ -60,8 +59,6 @@ def failure_code(error: BaseException, kind: Kind) -> FailureCode:
     """Map what ended an attempt at a job of a kind to the closed set of reasons that may be told."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _is_allocator_failure(error):
         return FailureCode.OUT_OF_MEMORY
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return FailureCode.OUT_OF_DISK
     if isinstance(error, BudgetExceeded | HoldExhausted):
         return FailureCode.HOLD_EXHAUSTED
     if isinstance(error, AccountFrozen | LedgerCorruption | SQLAlchemyError):

@@ -183,7 +183,7 @@ INPUTS = (
         "npz_subjects_unwanted",
         npz(labels=NUMBERS, subjects=np.arange(COUNT) // 3),
         Refused("subject"),
-        browser=InBrowser(Refused("no subjects are declared"), IN_BROWSER),
+        browser=InBrowser(Refused("no number of people is stated"), IN_BROWSER),
     ),
     of_file(
         "medmnist_pneumonia",

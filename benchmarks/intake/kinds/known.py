@@ -208,6 +208,12 @@ INPUTS = (
         Refused("says whose"),
         path="a.parquet",
     ),
+    Input(
+        "hf_parquet_lesion",
+        parquet("a.parquet", lesion_id=[n // 2 for n in range(COUNT)]),
+        Read(NAMES, COUNT, said="seem to be of one person"),
+        path="a.parquet",
+    ),
     Input("hf_parquet_torn", torn, Refused("cannot be read as a table of pictures"), path="a.parquet"),
     Input("hf_saved", saved, Read(NAMES, COUNT, said="not test")),
     Input("webdataset", webdataset("a.tar", "cls", lambda n: str(n % 2)), Read(("0", "1"), COUNT), path="a.tar"),

@@ -101,6 +101,15 @@ def _beside(suffix: str, *lines: str) -> Callable[[Path, np.random.Generator], N
     return mend
 
 
+def _saved(suffix: str, text: str, encoding: str) -> Callable[[Path, np.random.Generator], None]:
+    """Write a text beside the input, as a program saves it."""
+
+    def mend(home: Path, _: np.random.Generator) -> None:
+        Path(f"{home}{suffix}").write_bytes(text.encode(encoding))
+
+    return mend
+
+
 PEOPLE = {
     "dates": ("DOE_JANE_19610423", "ROE_RICHARD_19551231"),
     "dates_with_points": ("Meier 23.04.1961", "Weber 31.12.1955"),
@@ -112,9 +121,67 @@ PEOPLE = {
     "subjects_of_bids": ("sub-01", "sub-02"),
     "unique_identifiers": ("1.2.840.113619.2.55.3", "1.2.840.113619.2.55.4"),
     "barcodes": ("TCGA-02-0006", "TCGA-02-0007"),
+    "patients_and_nodes": ("patient_004_node_4", "patient_009_node_1"),
+    "patients_and_sides": ("patient_004_left", "patient_004_right", "patient_009_left"),
+    "sessions_of_bids": ("sub-04_ses-01", "sub-09_ses-01", "sub-11_ses-01"),
+    "subjects_of_adni": ("002_S_0295", "002_S_4213"),
+    "eyes": ("10_left", "10_right", "11_left"),
+    "initials": ("JD1961", "MK1958"),
+    "hashes": ("anon_9f86d081", "anon_60303ae2"),
 }
+IDENTIFIERS = {
+    "lidc": ("LIDC-IDRI-0001", "LIDC-IDRI-0002"),
+    "oasis": ("OAS1_0001_MR1", "OAS1_0002_MR1"),
+    "dicom_files": ("IM-0001-0001", "IM-0001-0002"),
+    "padded": ("001", "002", "003"),
+    "samples": ("sample17", "sample23", "sample41"),
+    "slides": ("K12_b3", "K15_b1", "K15_b2"),
+}
+CLASSES = {
+    "padded": tuple(f"class_{number:03}" for number in range(10)),
+    "grades": tuple(f"grade_{number}" for number in range(1, 6)),
+    "birads": tuple(f"bi-rads {number}" for number in range(7)),
+    "ages": ("20-29", "30-39", "40-49"),
+    "types": ("no diabetes", "type 1 diabetes", "type 2 diabetes"),
+    "covid": ("covid-19", "normal"),
+    "stages": ("stage II", "stage IIIa", "stage IV"),
+    "sequences": ("T1", "T2"),
+}
+MASKS = {
+    "of_decathlon": ("imagesTr", "imagesTs", "labelsTr"),
+    "of_isic": ("ISIC2018_Task1-2_Training_Input", "ISIC2018_Task1_Training_GroundTruth"),
+    "short": ("img", "seg"),
+    "of_each_class": ("benign", "benign_mask", "malignant", "malignant_mask"),
+}
+BESIDE = [f"{label}/{number}{end}.png" for label in PAIR for number in range(3) for end in ("", "_mask")]
+
+
+def _table_of_pictures(home: Path, rng: np.random.Generator) -> None:
+    put(home, rng, *BESIDE)
+    rows = [f"{path},{path.partition('/')[0]}" for path in BESIDE if "_mask" not in path]
+    (home / "labels.csv").write_text("\n".join(["file,label", *rows, ""]), encoding="utf-8")
+
+
 INPUTS = (
     *(folder(f"people_{name}", Asked("--rename-classes"), filled(*tops)) for name, tops in PEOPLE.items()),
+    *(folder(f"identifiers_{name}", Asked("--classes", "numbers of people or records"), filled(*tops, count=30))
+      for name, tops in IDENTIFIERS.items()),
+    folder("identifiers_stated", Read(IDENTIFIERS["lidc"], 6), filled(*IDENTIFIERS["lidc"]),
+           classes=",".join(IDENTIFIERS["lidc"])),
+    folder("identifiers_in_public", Asked("--classes"), filled(*IDENTIFIERS["oasis"]), "public"),
+    *(folder(f"classes_{name}", Read(tuple(sorted(tops)), 2 * len(tops)), filled(*tops, count=2))
+      for name, tops in CLASSES.items()),
+    *(folder(f"masks_{name}", Asked("--classes", "masks of the pictures"), filled(*tops))
+      for name, tops in MASKS.items()),
+    folder("masks_stated", Read(("imagesTr", "labelsTr"), 6), filled("imagesTr", "labelsTr"),
+           classes="imagesTr,labelsTr"),
+    folder("masks_beside_pictures", Asked("--labels", "their masks"), BESIDE),
+    folder("masks_of_subjects", Asked("--labels", "their masks"),
+           filled("normal/P1/images", "normal/P1/masks", "sick/P2/images"), "subject"),
+    folder("masks_inside_classes", Asked("--split"), filled(*(f"{c}/{kind}" for c in PAIR for kind in ("img", "seg")))),
+    folder("masks_inside_classes_chosen", Read(PAIR, 6),
+           filled(*(f"{c}/{kind}" for c in PAIR for kind in ("img", "seg"))), split="img"),
+    Input("masks_left_out_by_a_table", _table_of_pictures, Read(PAIR, 6), options={"labels": "labels.csv"}),
     folder("people_in_public", Asked("--rename-classes"), filled(*PEOPLE["dates"]), "public"),
     folder("one_person_among_classes", Asked("--rename-classes"), filled("normal", "sick", "patient17")),
     folder("people_stated", Read(("patient001", "patient002"), 6), filled("patient001", "patient002"),
@@ -148,7 +215,7 @@ INPUTS = (
     archive("zip_of_parts", Asked("--classes"), filled("train", "test"), browser=InBrowser(Refused("parts"), SIZED)),
     archive("zip_with_wrapper", Read(PAIR, 6, said="chest_xray/train/"),
             filled("chest_xray/train/normal", "chest_xray/train/sick", "chest_xray/test/sick"),
-            browser=InBrowser(Refused("class/picture.png"), SIZED)),
+            browser=InBrowser(Refused("class/image.png"), SIZED)),
     folder("two_spellings", Asked("--classes"), filled("Normal", "normal", "sick")),
     folder("missing_as_a_class", Asked("--classes"), filled("nan", "sick")),
     folder("people_first", Refused("seem to be the people"), filled(*(f"P{n}/study1" for n in range(4))), "subject"),
@@ -167,6 +234,13 @@ INPUTS = (
            "subject"),
     folder("people_of_records", Refused("accounts create NAME --unit subject"), filled("normal/P1", "sick/P2")),
     folder("people_in_public_classes", Read(PAIR, 6), filled("normal/P1", "sick/P2"), "public"),
+    *(folder(f"people_in_names_{name}", Read(PAIR, 16, said="named after persons"),
+             [f"{PAIR[n % 2]}/{form.format(n, each)}.png" for n in range(8) for each in marks])
+      for name, form, marks in (
+          ("with_sides", "{}_{}", ("left", "right")), ("with_letters", "P{}_{}", "LR"),
+          ("with_eyes", "{}{}", ("OD", "OS")),
+          ("with_views", "x{}_{}", ("ap", "lateral")), ("with_slices", "vol{}_slice{}", ("001", "002")),
+          ("with_numbers", "scan{}_{}", ("001", "002")), ("with_frames", "v{}_frame_{}", "01"))),
     folder("people_in_names_of_files", Read(PAIR, 12, said="named after persons"),
            [f"{label}/person{number // 2}_virus_{number}.png" for label in PAIR for number in range(6)]),
     *(table(f"subject_{name}", Refused("stands for nobody"), ("P1", "P2", "P3", word))
@@ -174,6 +248,12 @@ INPUTS = (
     table("subject_case", Asked("--join-subjects"), ("P1", "p1", "P2")),
     table("subject_float", Asked("--join-subjects"), ("1", "1.0", "2")),
     table("subject_zeros", Asked("--join-subjects"), ("007", "7", "8")),
+    table("subject_zeros_of_some", Asked("--join-subjects", "leading zeros"), ("0007", "0008", "12")),
+    table("subject_decimals", Asked("--join-subjects", "decimals"), ("1.0", "2.0", "3.0")),
+    *(table(f"subject_{name}", Refused(said), ("P1", "P2", "P3", written))
+      for name, said, written in (
+          ("mark", "byte-order mark", "\ufeffP4"), ("unseen", "U+200B", "P\u200b4"), ("quoted", "quotation", "'P4"),
+          ("two_in_one", "separator", '"P4;P5"'), ("exponent", "scientific", "1.2E+05"))),
     table("subject_unicode", Asked("--join-subjects"), ("Zo\u00eb", "Zoe\u0308", "x")),
     table("subject_joined", Read(PAIR, 6, 2), ("P1", "p1", "P2"), join_subjects=True),
     table("subject_column_of_records", Refused("accounts create NAME --unit subject"), ("P1", "P2", "P3"), "record"),
@@ -192,6 +272,14 @@ INPUTS = (
            rename_classes="{folder}.csv"),
     mended("renamed_in_part", Refused("does not rename every class"), _beside(".csv", "old,new", "normal,healthy"),
            rename_classes="{folder}.csv"),
+    *(mended(f"renamed_{name}", Read(("healthy", "ill"), 6), _saved(".csv", text, encoding),
+             rename_classes="{folder}.csv")
+      for name, text, encoding in (
+          ("by_excel", "old;new\r\nnormal;healthy\r\nsick;ill\r\n\r\n", "utf-8-sig"),
+          ("as_unicode_text", "old\tnew\r\nnormal\thealthy\r\nsick\till\r\n", "utf-16"),
+          ("with_quotes", 'sep=,\r"Old","New"\r"normal","healthy"\r"sick","ill"\r', "utf-16-le"))),
+    mended("classes_of_notepad", Read(("sick", "normal"), 6), _saved(".txt", "sick\r\nnormal\r\n", "utf-16"),
+           classes="{folder}.txt"),
     mended("classes_in_a_file", Read(("sick", "normal", "rare"), 6), _beside(".txt", "sick", "normal", "rare"),
            classes="{folder}.txt"),
 )  # fmt: skip

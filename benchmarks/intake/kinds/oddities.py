@@ -8,7 +8,7 @@ import json
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,10 @@ BROKEN = Asked("--skip-broken")
 _ROOM = 2048  # for what does not fit into an entry
 
 
-def tiff(bits: int, sample: int = 1, white: int = 1, *, big: bool = False, bands: int = 1, apart: bool = False) -> Any:
+def tiff(
+    bits: int, sample: int = 1, white: int = 1, *, big: bool = False, bands: int = 1, apart: bool = False,
+    extra: Sequence[int] = (),
+) -> Any:  # fmt: skip
     """Write a TIFF by its numbers alone: TIFF 6.0, sections 2 and 8, with one strip, or one for each band."""
 
     def write(path: Path, values: Array) -> None:
@@ -57,7 +60,7 @@ def tiff(bits: int, sample: int = 1, white: int = 1, *, big: bool = False, bands
         height, width = values.shape[1:] if apart else values.shape[:2]
         said = {256: ("I", [width]), 257: ("I", [height]), 258: ("H", [bits] * bands), 259: ("H", [1])}
         said |= {262: ("H", [2 if bands == 3 else white]), 277: ("H", [bands]), 278: ("I", [height])}
-        said |= {284: ("H", [1 + apart]), 339: ("H", [sample] * bands)}
+        said |= {284: ("H", [1 + apart]), 339: ("H", [sample] * bands)} | ({338: ("H", list(extra))} if extra else {})
         size, first = len(data) // strips, 8 + _ROOM
         said |= {273: ("I", [first + number * size for number in range(strips)]), 279: ("I", [size] * strips)}
         entries, beyond, at = b"", b"", 8 + 2 + 12 * len(said) + 4
@@ -233,17 +236,21 @@ def of(name: str, expected: Outcome, build: Build, path: str = "", **options: An
     return Input(name, build, expected, path, unit, options)
 
 
-def colours(draw: Any, axis: int = 2) -> Any:
-    """The same numbers in three bands, side by side or one after the other."""
-    return lambda rng: np.stack([draw(rng)] * 3, axis)
+def bands(draw: Any, count: int = 3, axis: int = 2) -> Any:
+    """The same numbers in several bands, side by side or one after the other."""
+    return lambda rng: np.stack([draw(rng)] * count, axis)
 
 
 SIX = Read(PAIR, 6)
 INPUTS = (
     tiffs("16_big_endian", ALL, SIXTEEN, tiff(16, big=True), brightens),
     tiffs("12_packed", ALL, TWELVE, tiff(12), brightens),
-    tiffs("10_packed", Asked("--skip-broken", "TIFF of a kind that is not read"), TEN, tiff(10)),
-    tiffs("14_packed", Asked("--skip-broken", "TIFF of a kind that is not read"), FOURTEEN, tiff(14)),
+    tiffs("10_packed", Asked("--skip-broken", "numbers of 10 bits"), TEN, tiff(10)),
+    tiffs("14_packed", Asked("--skip-broken", "numbers of 14 bits"), FOURTEEN, tiff(14)),
+    tiffs("13_bands", Asked("--skip-broken", "13 channels"), bands(SIXTEEN, 13), tiff(16, bands=13)),
+    tiffs("2_bands", Asked("--skip-broken", "2 channels"), bands(EIGHT, 2), tiff(8, bands=2)),
+    tiffs("infrared", Read(PAIR, 12, said="of 4 channels"), bands(EIGHT, 4),
+          tiff(8, white=2, bands=4, extra=[0]), brightens),
     tiffs("4_bits_min_is_white", ALL, spread(0, 15, "u1"), tiff(4, white=0), darkens),
     tiffs("8_big_endian_min_is_white", ALL, EIGHT, tiff(8, white=0, big=True), darkens),
     tiffs("signed_8", ALL, spread(-128, 127, "i1"), tiff(8, 2), brightens, window="-128,127"),
@@ -251,10 +258,10 @@ INPUTS = (
     tiffs("32_bits", ALL, spread(0, 2**32 - 1, "u4"), tiff(32), brightens),
     tiffs("float_big_endian", ALL, MEASURED, tiff(32, 3, big=True), brightens, window="0,1"),
     tiffs("float_min_is_white", ALL, MEASURED, tiff(32, 3, white=0), darkens, window="0,1"),
-    tiffs("float_of_64", BROKEN, spread(0, 1, "f8"), tiff(64, 3), window="0,1"),
-    tiffs("colours_apart", ALL, colours(EIGHT, 0), tiff(8, bands=3, apart=True), brightens),
-    tiffs("colours_of_16_big_endian", ALL, colours(SIXTEEN), tiff(16, bands=3, big=True), brightens),
-    tiffs("colours_of_16_apart", Asked("--skip-broken", "stored apart"), colours(SIXTEEN, 0),
+    tiffs("float_of_64", Asked("--skip-broken", "floats of 64 bits"), spread(0, 1, "f8"), tiff(64, 3), window="0,1"),
+    tiffs("colours_apart", ALL, bands(EIGHT, 3, 0), tiff(8, bands=3, apart=True), brightens),
+    tiffs("colours_of_16_big_endian", ALL, bands(SIXTEEN), tiff(16, bands=3, big=True), brightens),
+    tiffs("colours_of_16_apart", Asked("--skip-broken", "stored apart"), bands(SIXTEEN, 3, 0),
           tiff(16, bands=3, apart=True)),
     of_pixels("jpeg2000", folder_of(".jp2", EIGHT, write=saved("JPEG2000")), ALL, brightens),
     of_pixels("jpeg2000_of_16_bits", folder_of(".j2k", SIXTEEN, write=saved("JPEG2000")), ALL, brightens),

@@ -134,6 +134,16 @@ def given(
 TWELVE, SIXTEEN, EIGHT = spread(0, 4095, "u2"), spread(0, 65535, "u2"), spread(0, 255, "u1")
 TEN, FOURTEEN = spread(0, 1023, "u2"), spread(0, 16383, "u2")
 HOUNSFIELD, MEASURED = spread(-1024, 3071, "i2"), spread(0, 1, "f4")
+OFFSET = spread(32768 - 800, 32768 + 800, "u2")  # Hounsfield units + 32,768
+
+
+def hot(rng: np.random.Generator) -> Array:
+    """A dim picture with a few pixels that are black or white."""
+    values = spread(900, 1700, "u2")(rng)
+    values[0, 0], values[9, 9] = 0, 65535
+    return values
+
+
 WINDOW = Asked("--window", "signed or measured")
 DEPTH = Asked("--depth", "far below")
 INPUTS = (
@@ -157,6 +167,16 @@ INPUTS = (
     given("png16_and_png8_stated", folder_of(".png", SIXTEEN, EIGHT), ALL, brightens, depth=16),
     given("png12_and_png8_stated", folder_of(".png", TWELVE, EIGHT), ALL, brightens, depth=12),
     given("png16_of_two_devices", folder_of(".png", SIXTEEN, TWELVE), Asked("--depth", "another device")),
+    given("png16_of_offset_ct", folder_of(".png", OFFSET), Asked("--window", "31744,35839")),
+    given("png16_of_offset_ct_windowed", folder_of(".png", OFFSET), ALL, brightens, window="31968,33568"),
+    given("png16_of_offset_ct_as_it_is", folder_of(".png", OFFSET), ALL, depth=16),
+    given("png16_with_hot_pixels", folder_of(".png", hot), Asked("--window", "64 of 256 grey levels")),
+    given("tiff16_with_hot_pixels", folder_of(".tif", hot), Asked("--window", "64 of 256 grey levels")),
+    given(
+        "png16_black_and_white",
+        folder_of(".png", lambda rng: np.where(rng.random((SIDE, SIDE)) < 0.5, 0, 65535).astype("u2")),
+        ALL,
+    ),
     given("png8_with_a_depth", folder_of(".png", EIGHT), Refused("there is none"), depth=12),
     given("png8_with_a_window", folder_of(".png", EIGHT), Refused("none of these has more"), window="0,100"),
     given("tiff16_min_is_white", folder_of(".tif", SIXTEEN, write=tagged(1, 0)), ALL, darkens),

@@ -15,7 +15,6 @@ NOBODY = {
 }  # fmt: skip
 ALIKE = {
     "marks": ("P-1", "P 1", "P_1", "P2"), "carets": ("DOE^JANE", "Doe^Jane^", "P1", "P2"), "sign": ("12", "+12", "13"),
-    "apostrophe": ("12", "'12", "13"),
 }  # fmt: skip
 DISTINCT = {
     "pseudonyms": ("anon0001", "anon0002", "anon0003"), "counted_from_zero": ("00000000", "00000001", "00000002"),
@@ -60,6 +59,7 @@ INPUTS = (
     *(of_ids(f"nobody_{name}", Refused("for nobody"), ("P1", "P2", "P3", word)) for name, word in NOBODY.items()),
     *(of_ids(f"alike_{name}", Asked("--join-subjects"), ids) for name, ids in ALIKE.items()),
     *(of_ids(f"distinct_{name}", Read(PAIR, 2 * len(ids), len(ids)), ids) for name, ids in DISTINCT.items()),
+    of_ids("apostrophe_of_excel", Refused("quotation mark"), ("12", "'12", "13")),
     of_ids("one_subject_alone", Read(PAIR, 2, 1, said="One subject"), ("P1",)),
     *(folder(f"names_of_{name}", Asked("--rename-classes"), filled(*tops)) for name, tops in PEOPLE.items()),
     *(folder(f"codes_of_{name}", Asked("--classes"), filled(*tops)) for name, tops in CODES.items()),

@@ -100,6 +100,37 @@ def _dead(place: Path, rng: np.random.Generator) -> None:
     (place / "003.png").unlink()
 
 
+def _parts_below(place: Path, rng: np.random.Generator) -> None:
+    """A table above train/ and test/, whose rows name pictures of both."""
+    paths = [f"{part}/{n:03d}.png" for part in ("train", "test") for n in range(COUNT)]
+    put(place, rng, *paths)
+    lines = [json.dumps({"file_name": path, "label": WORDS[n % 2]}) for n, path in enumerate(paths)]
+    (place / "metadata.jsonl").write_text("\n".join(lines), "utf-8")
+
+
+def _arrays(*names: str) -> Build:
+    def build(place: Path, rng: np.random.Generator) -> None:
+        for name in names:
+            with (place / name).open("wb") as file:
+                np.savez(file, images=rng.integers(0, 256, (4, 16, 16), dtype=np.uint8), labels=np.arange(4) % 2)
+
+    return build
+
+
+def several(name: str, label: str) -> Input:
+    """A table in which every third cell holds two labels."""
+    return given(
+        f"cells_with_{name}",
+        table("file,label", "{file},{label}", alternating("COVID-19", "Effusion", f'"{label}"')),
+        Asked("--attribute", "several labels"),
+    )
+
+
+def shared(name: str, head: str, line: str) -> Input:
+    """A table of records with a column whose values several pictures share."""
+    return given(f"shared_{name}", table(head, line), Read(WORDS, COUNT, said="seem to be of one person"))
+
+
 CHEXPERT = table(
     "Path,Sex,No Finding,Edema,Pneumonia", "{file},F,{label},{other}.0,-1.0", labels=alternating("1.0", "0.0")
 )
@@ -289,4 +320,40 @@ INPUTS = (
     given(
         "csv_padchest", table("ImageID,Labels", "{file},\"['{label}', 'old']\""), Asked("--attribute", "several labels")
     ),
+    *(
+        several(name, label)
+        for name, label in {
+            "a_comma": "COVID-19, Effusion",
+            "a_semicolon": "COVID-19;Effusion",
+            "a_slash": "COVID-19/Effusion",
+            "a_plus": "COVID-19 + Effusion",
+            "an_and": "COVID-19 and Effusion",
+            "a_line_break": "COVID-19\nEffusion",
+            "a_space": "COVID-19 Effusion",
+        }.items()
+    ),
+    given(
+        "cells_with_a_comma_attribute",
+        table("file,label", "{file},{label}", alternating("Mass", "Effusion", '"Mass, Effusion"')),
+        Read(("not Mass", "Mass"), COUNT),
+        options={"attribute": "Mass"},
+    ),
+    given(
+        "cells_with_a_comma_combinations",
+        table("file,label", "{file},{label}", alternating("Mass", "Effusion", '"Mass, Effusion"')),
+        Read(("Effusion", "Effusion|Mass", "Mass"), COUNT),
+        options={"combinations": True},
+    ),
+    given("names_without_zeros", table("image,label", "{n},{label}"), Refused("a spreadsheet")),
+    given("names_with_decimals", table("image,label", "{n}.0,{label}"), Refused("a spreadsheet")),
+    given("names_with_another_ending", table("file,label", "{stem}.jpg,{label}"), Refused("endings differ")),
+    given("names_of_another_folder", table("file,label", "a/{file},{label}", folder="b"), Refused("folders differ")),
+    given("names_of_other_files", table("file,label", "x{stem},{label}"), Refused("No name in column 'file'")),
+    given("column_that_names_pictures", table("a,b,label", "{n},{file},{label}"), BOTH),
+    Input("metadata_above_parts", _parts_below, Read(WORDS, COUNT, said="not test/")),
+    Input("metadata_above_parts_chosen", _parts_below, Read(WORDS, COUNT, said="test/"), options={"split": "test"}),
+    Input("arrays_in_a_folder", _arrays("A.NPZ"), Refused("Push each .npz by itself")),
+    shared("lesion", "file,label,lesion_id", "{file},{label},{subject}"),
+    shared("study", "file,label,StudyInstanceUID", "{file},{label},1.2.{subject}"),
+    shared("scan", "file,label,scan", "{file},{label},{subject}"),
 )

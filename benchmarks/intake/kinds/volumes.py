@@ -106,6 +106,13 @@ def report(folder: Path, rng: np.random.Generator) -> None:
     (folder / "sick" / "report.dcm").write_bytes(whole[: whole.index(b"\x28\x00\x02\x00")])
 
 
+def objects(folder: Path, rng: np.random.Generator) -> None:
+    """Objects with pixels that are no image: a segmentation and a dose."""
+    for name, stored, modality in (("seg", "66.4", "SEG"), ("dose", "481.2", "RTDOSE")):
+        content = dicom(frames(rng), PatientID="P0", Modality=modality, SOPClassUID=f"1.2.840.10008.5.1.4.1.1.{stored}")
+        (folder / "sick" / f"{name}.dcm").write_bytes(content)
+
+
 def write(path: Path, content: bytes) -> None:
     """Write a file, and return nothing."""
     path.write_bytes(content)
@@ -139,6 +146,18 @@ def volumes(path: str = "{word}/sub-{number:02d}.nii.gz", kind: str = "u1", wind
             place.write_bytes(gzip.compress(data) if place.suffix == ".gz" else data)
 
     return build
+
+
+def as_decathlon(folder: Path, _: np.random.Generator) -> None:
+    """Call the class folders as the Medical Segmentation Decathlon calls its images and masks."""
+    for word, name in zip(WORDS, ("imagesTr", "labelsTr"), strict=True):
+        (folder / word).rename(folder / name)
+
+
+def segmented(folder: Path, _: np.random.Generator) -> None:
+    """A mask beside its volume."""
+    volume = folder / "sick" / "BRATS_001_flair.nii.gz"
+    volume.with_name("BRATS_001_seg.nii.gz").write_bytes(volume.read_bytes())
 
 
 def of(name: str, build: Build, expected: Outcome, unit: Any = "subject", path: str = "", **options: Any) -> Input:
@@ -235,6 +254,11 @@ INPUTS = (
         with_more(files(), report),
         Read(WORDS, COUNT, PATIENTS, said="1 DICOM file without a picture"),
     ),
+    of(
+        "dicom_and_segmentations",
+        with_more(files(), objects),
+        Read(WORDS, COUNT, PATIENTS, said="2 DICOM objects without an image"),
+    ),
     of("dicom_and_pictures", with_more(files(**ALONE), picture), Asked("--depth", "more bits than others"), "record"),
     of("dicom_and_pictures_of_subjects", with_more(files(), picture), Refused("nothing says whose")),
     of(
@@ -256,5 +280,17 @@ INPUTS = (
     of("nifti_of_unknown_units", volumes(kind="i2"), Asked("--window", "signed or measured"), slices="axial"),
     of("nifti_windowed", volumes(kind="i2"), looking(brightens, COUNT), slices="axial", window="0,255"),
     of("nifti_windowed_by_its_header", volumes(kind="f4", window=True), looking(brightens, COUNT), slices="axial"),
+    of(
+        "nifti_of_decathlon",
+        with_more(volumes("{word}/BRATS_{number:03d}.nii.gz"), as_decathlon),
+        Asked("--classes", "labelsTr"),
+        slices="axial",
+    ),
+    of(
+        "nifti_with_masks",
+        with_more(volumes("{word}/BRATS_{number:03d}_flair.nii.gz"), segmented),
+        Asked("--labels", "BRATS_001_seg"),
+        slices="axial",
+    ),
     of("slices_of_pictures", files(), Refused("NIfTI"), slices="axial"),
 )

@@ -18,6 +18,7 @@ from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
 from obscura.preparing.dicom import (
     HEAD_BYTES,
     begins_like_dicom,
+    describes_images,
     frames_of,
     has_picture,
     open_dicom,
@@ -38,9 +39,14 @@ if TYPE_CHECKING:
 _DIRECTORY_NAME = "dicomdir"  # it names files of the folders, which are looked through anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 NO_PICTURE = "DICOM file without a picture"
+NO_IMAGE = "DICOM object without an image (segmentation, dose, ...)"
 BURNT_IN = (
     "may show text that is burnt into the pixels, for their files do not say that there is none (BurnedInAnnotation): "
     "look at some of them first"
+)
+SAME_STUDY = (
+    "have no subject and the StudyInstanceUID of another picture, so they seem to be of one person: use an account "
+    "whose unit is the subject"
 )
 FIRST_FRAMES = "are the first frame of a file that has several"
 
@@ -70,7 +76,8 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
             ["--label-tag NAME"],
         )
     title = f"{note}, DICOM" if note else "DICOM"
-    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named)
+    owned = f"The tag {choices.subject_tag}" if subjects else None
+    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named, owned=owned)
 
 
 def _holds(tree: Tree, at: str) -> bool:
@@ -95,7 +102,8 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
     """
     if choices.label_tag is not None:
         raise PackingError(f"{source.title} says of which class each picture is: leave --label-tag out.")
-    return replace(source, walk=lambda tally: _owned(source, _Reader(choices, subjects, tally)))
+    owned = source.owned or (f"The tag {choices.subject_tag}" if subjects else None)
+    return replace(source, walk=lambda tally: _owned(source, _Reader(choices, subjects, tally)), owned=owned)
 
 
 def _owned(source: Source, reader: _Reader) -> Iterator[Record]:
@@ -155,16 +163,18 @@ class _Reader:
     subjects: bool | None
     tally: Tally
     private_owners: defaultdict[str, set[str | None]] = field(default_factory=lambda: defaultdict(set))  # by class
+    private_studies: set[str] = field(default_factory=set)
     private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no picture
 
     def records(self, record: Record, content: bytes) -> Iterator[Record]:
         """Return what becomes of a file: nothing, a picture, or several frames."""
         try:
             dataset = open_dicom(content)
-            if not has_picture(dataset):
-                if "SOPClassUID" not in dataset or "Rows" in dataset:
+            describing = describes_images(dataset)
+            if describing or not has_picture(dataset):
+                if not describing and ("SOPClassUID" not in dataset or "Rows" in dataset):
                     raise Unreadable("it is damaged: its pixels are missing")
-                self.tally.left_out[NO_PICTURE] += 1
+                self.tally.left_out[NO_IMAGE if has_picture(dataset) else NO_PICTURE] += 1
                 self.private_reports |= {record.label: None} if record.label else {}
                 return
             label, owner = record.label, record.subject
@@ -205,6 +215,9 @@ class _Reader:
                 f"whose a picture is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
                 "no two pictures are of one person."
             )
+        study = "" if owner or self.subjects is not False else tag_text(dataset, "StudyInstanceUID")
+        self.tally.notes[SAME_STUDY] += study in self.private_studies
+        self.private_studies |= {study} - {""}
         self.private_owners[label].add(owner or None)
 
     def require_classes(self) -> None:

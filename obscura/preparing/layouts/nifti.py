@@ -16,11 +16,11 @@ from typing import NoReturn
 from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Axis, Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
-from obscura.preparing.folders import LOOSE, base_of
+from obscura.preparing.folders import LOOSE, base_of, require_no_masks
 from obscura.preparing.nifti import SUFFIXES, Volume, open_volume, require_reader
 from obscura.preparing.sources import Content, Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, folders, suffix_of
+from obscura.preparing.trees import OTHER, Tree, all_files, below, folders, suffix_of
 
 FIRST_VOLUMES = "are of the first volume of a file that has several"
 BY_FILE = (
@@ -60,8 +60,11 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
             f"The volumes of {tree.name} lie in no class folders: put them into one folder for each class. A table of "
             "labels is not read for volumes."
         )
+    for name in folders(tree, base):
+        require_no_masks(tree, below(base, name), frozenset(SUFFIXES))
     walk = partial(_walk, tree, base, choices.slices, choices.every, subjects)
-    return Source(f"{note + ', ' if note else ''}NIfTI, {choices.slices} slices", walk, folders=True)
+    owned = "The paths of the volumes" if subjects else None
+    return Source(f"{note + ', ' if note else ''}NIfTI, {choices.slices} slices", walk, folders=True, owned=owned)
 
 
 @dataclass

@@ -17,8 +17,8 @@ from typing import Any
 
 from obscura.extras import extras
 from obscura.preparing.choices import Choices
-from obscura.preparing.column_names import known_labels, known_subjects
-from obscura.preparing.columns import NOT_ONE, read_columns
+from obscura.preparing.column_names import known_groups, known_labels, known_subjects
+from obscura.preparing.columns import NOT_ONE, read_columns, shared_column
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
 from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
@@ -93,7 +93,8 @@ def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
     labels, classes = _labels_of(tree, taken, columns, choices)
     owned = None if columns.subject is None else f"The column {columns.subject!r} of {taken[0]}"
     title = title_of("Hugging Face table", list(parts), chosen) if chosen else "Hugging Face table"
-    return Source(title, _Rows(tree, taken, columns, labels, bool(choices.attributes)).walk, classes, owned=owned)
+    walk = _Rows(tree, taken, columns, labels, bool(choices.attributes)).walk
+    return Source(title, walk, classes, owned=owned, grouped=_grouped(tree, taken, columns))
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
@@ -157,6 +158,15 @@ def _one(file: str, types: Mapping[str, str], stated: str | None, known: list[st
             [f"{flag} NAME"],
         )
     return found[0]
+
+
+def _grouped(tree: Tree, files: tuple[str, ...], known: _Columns) -> str:
+    with _opened(tree, files[0]) as (schema, _):
+        plain = [field.name for field in schema if re.match(r"(large_)?string|u?int", str(field.type))]
+        columns = tuple(name for name in known_groups(plain) if name not in (known.image, known.label))
+    batches = [batch for file in files for batch in _batches(tree, file, list(columns))] if columns else []
+    rows = [tuple(str(row[name]) for name in columns) for batch in batches for row in batch.to_pylist()]
+    return shared_column(Table(files[0], columns, rows), ())
 
 
 def _labels_of(

@@ -30,20 +30,23 @@ from service.api.deps import (
     PROBLEMS,
     READ,
     Admin,
+    ApiRoute,
     IdempotencyKey,
     Paging,
     Running,
     Service,
     Uploader,
 )
+from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor, narrowed
 from service.datasets import withdrawal
 from service.db.access_tables import Decision
 from service.db.session import transaction
+from service.dependencies import calling
 from service.storage.journals import write_count
 from service.views import accounts as views
 
-router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
 AccountId = Annotated[Identifier, Path()]
 
 
@@ -118,12 +121,13 @@ def pay_for_count(
     The count is made where the records are: draw the noise after this has answered, once, and declare no less. 409 with
     all numbers when the account cannot pay; 422 where it protects subjects.
     """
-    with transaction(service.factory) as session:
-        paid = jobs.pay_for_count(
-            session, principal=uploader.id, idempotency_key=key, account_id=account_id, now=service.clock()
-        )
-        record = views.count(paid)
-    write_count(service.storage, account_id, sequence=paid.sequence, price_nano=paid.amount_nano)
+    with calling("storage"):  # who finds no place pays nothing
+        with transaction(service.factory) as session:
+            paid = jobs.pay_for_count(
+                session, principal=uploader.id, idempotency_key=key, account_id=account_id, now=service.clock()
+            )
+            record = views.count(paid)
+        write_count(service.storage, account_id, sequence=paid.sequence, price_nano=paid.amount_nano)
     return answer(request, record, status_code=201)
 
 
@@ -200,6 +204,7 @@ def reopen(service: Running, _admin: Admin, request: Request, account_id: Accoun
     response_model=WithdrawalRecord,
     summary="Let subjects withdraw from an account",
 )
+@body_limit(LARGE_BODY_BYTES_MAX)
 def withdraw_subjects(service: Running, request: Request, account_id: AccountId, body: WithdrawalRequest) -> Response:
     """Destroy the images of subjects in all datasets of the account that recognise them, and leave them out for ever.
 
@@ -214,17 +219,19 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
         body.subjects,
         cancel_jobs=body.cancel_jobs,
         now=service.clock(),
+        subjects_key_check=body.subjects_key_check,
     )
     return answer(request, record_of(WithdrawalRecord, done))
 
 
 def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
-    with transaction(service.factory) as session:
+    # A place is taken first: whoever waits for one must not keep other writers waiting.
+    with calling("storage"), transaction(service.factory) as session:
         record = views.account(restrictions.set_closed(session, service.storage, account_id, closed=closed))
     return answer(request, record)
 
 
-limit_router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS)
+limit_router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
 RequestId = Annotated[Identifier, Path()]
 _decide = partial(answer_decision, effects=ledger.LIMIT_EFFECTS, show=views.limit_request)
 

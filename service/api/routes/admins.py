@@ -28,7 +28,7 @@ from obscura.wire.schemas import Identifier, Page, ReasonRequest
 from service import admins, auth, projects, quotas
 from service.access import find
 from service.api.conditional import answer, answer_decision
-from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, Paging, Running
+from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, ApiRoute, Paging, Running
 from service.api.pages import answer_newest, each
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
@@ -36,7 +36,7 @@ from service.db.project_tables import Project
 from service.db.session import transaction
 from service.views import admins as views
 
-router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS, route_class=ApiRoute)
 AdminId = Annotated[str, Path(max_length=64)]
 RequestId = Annotated[str, Path(max_length=64)]
 KeyId = Annotated[Identifier, Path()]
@@ -112,7 +112,7 @@ def decline_admin_request(service: Running, admin: Admin, request: Request, requ
     return _decide(service, request, admin, request_id, approved=False)
 
 
-project_router = APIRouter(prefix="/v1/projects", tags=["projects"], responses=PROBLEMS)
+project_router = APIRouter(prefix="/v1/projects", tags=["projects"], responses=PROBLEMS, route_class=ApiRoute)
 ProjectId = Annotated[Identifier, Path()]
 
 
@@ -120,7 +120,10 @@ ProjectId = Annotated[Identifier, Path()]
     "", dependencies=[INSTALLATION], status_code=201, response_model=ProjectRecord, summary="Create a project"
 )
 def create_project(service: Running, request: Request, body: ProjectRequest) -> Response:
-    """Create a project for a department. Accounts are opened in it, and keys made for it, by naming it there."""
+    """Create a project for a department. Accounts are opened in it, and keys made for it, by naming it there.
+
+    The second project hides the datasets, jobs and releases of every project from keys without a project.
+    """
     with transaction(service.factory) as session:
         record = views.project(projects.create(session, name=body.name, now=service.clock()))
     return answer(request, record, status_code=201, headers={"Location": f"/v1/projects/{record.id}"})
@@ -161,7 +164,7 @@ def set_quota(service: Running, request: Request, project_id: ProjectId, body: Q
     return answer(request, record)
 
 
-key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS)
+key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS, route_class=ApiRoute)
 
 
 @key_router.post("", status_code=201, response_model=NewKeyRecord, summary="Create a key")

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from obscura.wire.schemas import Identifier
-from service.api.deps import AUDIT, PROBLEMS, Running
+from service.api.deps import AUDIT, PROBLEMS, ApiRoute, Running
 from service.db.session import transaction
 from service.views import events
 
 LINES_MAX = 1000
-router = APIRouter(prefix="/v1/audit-events", tags=["audit"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/audit-events", tags=["audit"], responses=PROBLEMS, route_class=ApiRoute)
 
 
 class Lines(Response):

@@ -7,11 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from obscura.wire.formats import UploadFormat
-from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, Page
+from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
 from service.access import find
 from service.api.conditional import answer
-from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
+from service.api.deps import DATA, PROBLEMS, READ, ApiRoute, OfAccount, Paging, Running, Uploader
+from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.pages import answer_newest, each, narrowed
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
@@ -21,7 +22,7 @@ from service.db.session import transaction
 from service.ingest.formats import titles
 from service.views import datasets as views
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS, route_class=ApiRoute)
 DatasetId = Annotated[Identifier, Path()]
 
 _RAW_BODY = {
@@ -34,6 +35,7 @@ _RAW_BODY = {
 
 
 @router.post("", dependencies=[DATA], status_code=201, response_model=DatasetRecord, summary="Declare a dataset")
+@body_limit(LARGE_BODY_BYTES_MAX)
 def declare_dataset(service: Running, request: Request, body: DatasetRequest) -> Response:
     """Declare a dataset. What is declared is public: it appears in plans, privacy cards and reports."""
     with transaction(service.factory) as session:
@@ -48,21 +50,29 @@ def declare_dataset(service: Running, request: Request, body: DatasetRequest) ->
     summary="Upload a dataset's content",
     openapi_extra=_RAW_BODY,
 )
+@body_limit(None)
 def put_content(
     service: Running,
     request: Request,
     caller: Uploader,
     dataset_id: DatasetId,
     format: Annotated[UploadFormat, Query(description=f"{titles()}.")],
+    subjects_key_check: Annotated[
+        KeyCheck | None,
+        Query(
+            description="The check value of the key under which subject ids were keyed. All uploads and withdrawals of "
+            "an account need the same one, or none."
+        ),
+    ] = None,
 ) -> Response:
     """Stream the content as the raw body. It is validated in a confined process before this answers.
 
     A refused upload changes nothing: the dataset stays declared, and the answer says which rule was broken.
     """
     body = Body(request, service.uploads.limits)
-    with service.uploads.taken(caller.id):
+    with service.uploads.taken(caller.id, caller.project_id):
         try:
-            sent = Sent(body.blocks(), format, content_length(request))
+            sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check)
             dataset = receiving.receive(
                 service.settings, service.factory, dataset_id, sent, clock=service.clock, by=caller.id
             )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Literal
 
 import anyio
 from anyio.to_thread import run_sync
 from fastapi import APIRouter
 
 from obscura.wire.schemas import HealthRecord
-from service.api.deps import PROBLEMS, Running, Service
+from service.api.deps import PROBLEMS, ApiRoute, Running, Service
 from service.api.problems import Busy
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
 
-router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS, route_class=ApiRoute)
 VERSION = version("obscura-images")
 READY_SECONDS = 2.0
 
@@ -27,10 +28,12 @@ async def live() -> HealthRecord:
 
 @router.get("/ready", response_model=HealthRecord, summary="Readiness")
 async def ready(service: Running) -> HealthRecord:
-    """The database answers, the disks can be written to and have room, and so can the audit log where the service does
-    nothing without it, within two seconds. 503 otherwise, and while the service shuts down.
+    """The database answers within two seconds, and so does the audit log where it is required. 503 otherwise, and while
+    the service shuts down.
 
-    Tells whether trainings may start.
+    Reports whether trainings may start, and which external services do not answer: `storage`, `sign-in provider`. The
+    process stays ready without these, because all other requests are served. The state of the disks is left out: it
+    follows from the sizes of uploads.
     """
     if service.stopping.is_set():
         raise Busy("The service is shutting down.")
@@ -42,19 +45,21 @@ async def ready(service: Running) -> HealthRecord:
             own = anyio.CapacityLimiter(1)
             stopped, trouble = await run_sync(_look, service, abandon_on_cancel=True, limiter=own)
     except TimeoutError:
-        raise Busy("The database, or a disk, does not answer.") from None
+        raise Busy("The database does not answer.") from None
     if trouble:
         raise Busy(trouble)
-    return HealthRecord(status="ok", version=VERSION, trainings="stopped" if stopped else "open")
+    trainings: Literal["stopped", "open"] = "stopped" if stopped else "open"
+    away = service.dependencies.away()
+    return HealthRecord(status="ok", version=VERSION, trainings=trainings, unavailable=away or None)
 
 
 def _look(service: Service) -> tuple[bool, str]:
-    """Ask the database whether trainings are stopped, the disks, and the audit log; free the place among those who ask,
-    however late the answer comes.
+    """Ask the database whether trainings are stopped, and the audit log; free the place among those who ask, however
+    late the answer comes.
     """
     try:
         with transaction(service.factory, read_only=True) as session:
             stopped = bool(arming_stops(session))
-        return stopped, service.disks.trouble() or service.audit_trouble()
+        return stopped, service.audit_trouble()
     finally:
         service.readiness.release()

@@ -15,11 +15,13 @@ from obscura.wire.sweep_schemas import SweepRecord, SweepRequest
 from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES
 from service import auth, jobs
+from service.access import Principal
 from service.api.conditional import answer
 from service.api.deps import (
     PROBLEMS,
     READ,
     TRAIN,
+    ApiRoute,
     IdempotencyKey,
     OfAccount,
     PageRequest,
@@ -30,6 +32,7 @@ from service.api.deps import (
     Trainer,
 )
 from service.api.events import EventStream, Snapshot, follow
+from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.ordering import order_sweep
 from service.api.pages import answer_newest, narrowed
 from service.db.job_tables import Job, Sweep
@@ -42,17 +45,18 @@ if TYPE_CHECKING:
 else:
     RecipeName = Literal[tuple(RECIPES)]
 
-plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS)
+plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, route_class=ApiRoute)
 
 
 @plan_router.post("", dependencies=[READ], response_model=PlanRecord, summary="Plan a training")
+@body_limit(LARGE_BODY_BYTES_MAX)
 def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
     with transaction(service.factory, read_only=True) as session:
         return plans.plan(session, service.settings, body)
 
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS, route_class=ApiRoute)
 JobId = Annotated[Identifier, Path()]
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -100,19 +104,20 @@ def follow_job(
     Streams are bounded in number and duration: a client reconnects with Last-Event-ID and misses nothing.
     """
     read = partial(_snapshot, service, job_id, principal.id)
-    return stream_events(service, principal.id, read, last_event_id)
+    return stream_events(service, principal, read, last_event_id)
 
 
 def stream_events(
-    service: Service, by: str, read: Callable[[], Snapshot | None], last_event_id: str | None
+    service: Service, caller: Principal | None, read: Callable[[], Snapshot | None], last_event_id: str | None
 ) -> Response:
     """Open a stream of what is read of a job, or answer that its last event was seen."""
     first = read()
     if first is not None and first.final and first.id == last_event_id:
         return Response(status_code=204)
-    service.streams.take(by)
+    slot = (caller.id, caller.project_id) if caller is not None else ("readers without a key", None)
+    service.streams.take(*slot)
     events = follow(read, last_event_id=last_event_id, limits=service.streams.limits, stopping=service.stopping)
-    return EventStream(events, on_close=partial(service.streams.give_back, by))
+    return EventStream(events, on_close=partial(service.streams.give_back, *slot))
 
 
 @router.post("/{job_id}/cancel", dependencies=[TRAIN], response_model=JobRecord, summary="Cancel a job")
@@ -139,12 +144,13 @@ def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
         return Snapshot(job.progress_version, views.event(session, job))
 
 
-sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS)
+sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS, route_class=ApiRoute)
 SweepId = Annotated[Identifier, Path()]
 SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
 
 
 @sweep_router.post("", status_code=202, response_model=SweepRecord, summary="Ask for a hyper-parameter search")
+@body_limit(LARGE_BODY_BYTES_MAX)
 def create_sweep(
     service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: SweepRequest
 ) -> Response:

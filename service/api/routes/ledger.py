@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Minute
 from service.api.conditional import answer
-from service.api.deps import INSTALLATION, PROBLEMS, Running
+from service.api.deps import INSTALLATION, PROBLEMS, ApiRoute, Running
 from service.audit.arming import verifications
 from service.audit.checkpoints import newest_checkpoint
 from service.db.session import transaction
@@ -85,7 +85,7 @@ def read_ledger(session: Session) -> LedgerRecord:
     )
 
 
-router = APIRouter(prefix="/v1/ledger", tags=["ledger"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/ledger", tags=["ledger"], responses=PROBLEMS, route_class=ApiRoute)
 
 
 @router.get("", dependencies=[INSTALLATION], response_model=LedgerRecord, summary="Read the state of the ledger")

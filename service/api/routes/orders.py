@@ -12,7 +12,8 @@ from obscura.wire.schemas import Identifier
 from service import jobs
 from service.access import find
 from service.api.conditional import answer, answer_bytes
-from service.api.deps import PROBLEMS, READ, VIEW, IdempotencyKey, Running, Service, Trainer
+from service.api.deps import PROBLEMS, READ, VIEW, ApiRoute, IdempotencyKey, Running, Service, Trainer
+from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.ordering import order
 from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Job
@@ -32,7 +33,7 @@ def router() -> APIRouter:
 @cache
 def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
     """Making the routes takes longer than all else that a process does for its application."""
-    made = APIRouter(responses=PROBLEMS)
+    made = APIRouter(responses=PROBLEMS, route_class=ApiRoute)
     for kind in kinds:
         if kind.order is not None:
             _add_order(made, kind, kind.order)
@@ -84,7 +85,7 @@ def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
         tags=[asked.tag],
         summary=asked.summary,
         description=asked.description,
-    )(endpoint)
+    )(body_limit(LARGE_BODY_BYTES_MAX)(endpoint))
 
 
 def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:

@@ -11,10 +11,10 @@ from obscura.wire.schemas import Name
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service.api.conditional import answer
-from service.api.deps import PROBLEMS, READ
+from service.api.deps import PROBLEMS, READ, ApiRoute
 from service.errors import NotFound
 
-router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROBLEMS, route_class=ApiRoute)
 
 
 @router.get("", dependencies=[READ], response_model=RecipeList, summary="List recipes")

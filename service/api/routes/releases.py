@@ -18,7 +18,7 @@ from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
 from service.access import find, visible
 from service.api.conditional import answer, answer_bytes, send_file
-from service.api.deps import PROBLEMS, VIEW, OfAccount, Paging, Running, Service
+from service.api.deps import PROBLEMS, VIEW, ApiRoute, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.db.job_tables import Evaluation, Job, Release, Sample
@@ -30,7 +30,7 @@ from service.storage.files import digest_file
 from service.storage.interface import key_of
 from service.views import releases as views
 
-router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute)
 ReleaseId = Annotated[Identifier, Path()]
 FileName = Annotated[str, Path(max_length=64)]
 _OF_GENERATORS = ("report.html", "report.json", "grid.png")
@@ -172,7 +172,7 @@ def _send(service: Service, request: Request, release_id: str, name: str, media_
     return send_file(request, path, sha256=digest_file(path), media_type=media_type)
 
 
-sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS)
+sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS, route_class=ApiRoute)
 SampleId = Annotated[Identifier, Path()]
 
 _CONTENT: dict[int | str, dict[str, Any]] = {

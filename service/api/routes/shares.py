@@ -13,7 +13,7 @@ from obscura.wire.schemas import Identifier, Page
 from obscura.wire.share_schemas import ShareRecord, ShareRequest, ShareRequestRecord
 from service import jobs
 from service.api.conditional import answer, answer_decision
-from service.api.deps import ADMIN, PROBLEMS, READ, Admin, Paging, Running
+from service.api.deps import ADMIN, PROBLEMS, READ, Admin, ApiRoute, Paging, Running
 from service.api.pages import answer_newest, each
 from service.api.routes.releases import ReleaseId
 from service.db.access_tables import Decision
@@ -21,7 +21,9 @@ from service.db.job_tables import Share
 from service.db.session import transaction
 from service.views import releases as views
 
-router = APIRouter(prefix="/v1/releases/{release_id}/shares", tags=["releases"], responses=PROBLEMS)
+router = APIRouter(
+    prefix="/v1/releases/{release_id}/shares", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute
+)
 
 
 @router.get("", dependencies=[READ], response_model=Page[ShareRecord], summary="List with whom it is shared")
@@ -64,7 +66,7 @@ def end_share(
     return answer(request, record)
 
 
-request_router = APIRouter(prefix="/v1/share-requests", tags=["releases"], responses=PROBLEMS)
+request_router = APIRouter(prefix="/v1/share-requests", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute)
 RequestId = Annotated[Identifier, Path()]
 _decide = partial(answer_decision, effects=jobs.SHARE_EFFECTS, show=views.share_request)
 

@@ -19,15 +19,16 @@ from obscura.wire.webhook_schemas import (
 )
 from service.access import find
 from service.api.conditional import answer
-from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
+from service.api.deps import ADMIN, PROBLEMS, Admin, ApiRoute, Paging, Running
 from service.api.pages import answer_newest
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
+from service.dependencies import SECONDS_MAX
 from service.views import admins as views
 from service.webhooks import delivering, hooks
 from service.webhooks.sending import Sender
 
-router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS, route_class=ApiRoute)
 WebhookId = Annotated[Identifier, Path()]
 
 
@@ -66,10 +67,10 @@ def rotate_webhook(service: Running, webhook_id: WebhookId, body: WebhookRotatio
 
 
 @router.post("/{webhook_id}/test", dependencies=[ADMIN], response_model=WebhookTestRecord, summary="Try a webhook")
-def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
+async def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
     """Send a request of the type `test` now, and say what came of it. One that is answered enables a webhook again."""
-    sender = Sender(service.settings.webhooks_private)
-    sent = delivering.try_out(service.factory, sender, webhook_id, service.clock)
+    sender = Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
+    sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
     return answer(request, WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason))
 
 

@@ -1,5 +1,17 @@
-// Keeps the marked regions of a page fresh. Everything it shows is also on the page without it, after a reload.
+// Disables the button of a form until as many boxes are ticked as its action takes.
 "use strict";
+for (const form of document.querySelectorAll("form[data-picks]")) {
+  const [least, most] = form.dataset.picks.split(" ").map(Number);
+  const count = () => {
+    const ticked = form.querySelectorAll("input[type=checkbox]:checked").length;
+    form.querySelector("button[type=submit]").disabled = ticked < least || ticked > most;
+  };
+  form.addEventListener("change", count);
+  addEventListener("pageshow", count); // also when the browser restores ticked boxes
+  count();
+}
+
+// Keeps the marked regions of a page fresh. Everything it shows is also on the page without it, after a reload.
 (() => {
   const regions = [...document.querySelectorAll("[data-live]")];
   const bar = document.querySelector("[data-live-bar]");

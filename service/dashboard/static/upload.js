@@ -1,6 +1,7 @@
-// Sends a file with its progress shown. Without it, two plain forms do. Of a declaration it fills in what the format of
-// a file says of all its records alike, and the names of the class folders: never their number, nor what pictures are.
-// What the service would refuse by a file's directory alone is said before anything is declared.
+// Uploads a file and shows the progress. Without a script, two plain forms do that. It fills in a declaration with what
+// the format of a file says of all its records alike, and the names of the class folders: never their number, nor what
+// pictures are. What the service would refuse by a file's size or directory alone is said before anything is sent.
+// class_folders.js says which folders the class folders are.
 "use strict";
 (() => {
   const declaring = document.querySelector("[data-declare]");
@@ -65,21 +66,47 @@
     }
   }
 
-  // --- what is wrong with it, whatever is declared --------------------------------------------------------------------
+  // --- what is wrong with it, by the declaration as far as it is filled in ----------------------------------------------
   let wrong = ""; // a sentence
-  let subjects = false; // whether it says whose its records are
+  let subjects = false; // whether the arrays include subject ids
+  let names = null; // of the entries of a ZIP
+  let filled = null; // the classes that this script has filled in
+
+  const FAULTS = {
+    archive_path: "The archive contains a name that leaves its folder, with '..', a drive letter, or an empty part.",
+    empty: "The archive contains no images.",
+    layout:
+      "Every file must be in a class folder, as in class/image.png, or class/subject/image.png if the account protects people. Remove all other files.",
+    subjects_unexpected:
+      "The class folders contain folders, as for subjects, and no number of people is stated. State it, or put the images into the class folders themselves: class/image.png.",
+    subjects_absent:
+      "A number of people is stated, and the archive has no folder for each of them: class/subject/image.png.",
+    class_undeclared: "A folder's name is not among the classes. The names must be equal, letter by letter.",
+  };
+  const typed = () => form.elements.namedItem("classes").value.split(/[,\n]/).map((name) => name.trim()).filter(Boolean);
+  const bySubject = () => form.elements.namedItem("subjects_declared").value !== "";
+
+  // Classes that somebody has typed are kept, and decide which folders are class folders.
+  function readClasses() {
+    const field = form.elements.namedItem("classes");
+    if (field.value && field.value !== filled) return "";
+    let found = classFolders(names, [], bySubject());
+    if (found.fault === "subjects_unexpected") found = classFolders(names, [], true); // the number may still be stated
+    const [only, ...more] = found.classes ?? [];
+    const unclear = bySubject() && only !== undefined && more.length === 0;
+    field.value = filled = found.classes === undefined || unclear ? "" : found.classes.join(", ");
+    if (found.fault !== undefined) return `${FAULTS[found.fault]} ${PUSH}`;
+    if (unclear) return `The archive has one outer folder, ${only}. Enter the class names: ${only}, if the folders in it are people.`;
+    const around = found.wrapped ? " Folders around all class folders are ignored." : "";
+    return `The classes are filled in from the folder names. They become public, so check each of them.${around}`;
+  }
 
   function wrongOf(entries) {
-    const names = entries.map((entry) => entry.name.toLowerCase());
-    const parts = entries.filter((entry) => !entry.name.endsWith("/")).map((entry) => entry.name.split("/"));
-    subjects = parts.length > 0 && parts.every((each) => each.length === 3);
+    const lower = entries.map((entry) => entry.name.normalize("NFKC").toLowerCase());
     if (entries.some((entry) => entry.encrypted)) return "The archive is encrypted.";
-    if (new Set(names).size < names.length) return "Two files of the archive have the same name.";
-    if (parts.flat().some((part) => part === "__MACOSX" || part.startsWith(".") || part.includes("\\") || part === ""))
-      return "The archive holds hidden files, or names with . or backslashes that do not lead to class folders.";
-    if (!subjects && !parts.every((each) => each.length === 2))
-      return "Not every picture lies in a class folder, as in class/picture.png; a folder around everything is one too many.";
-    return "";
+    if (new Set(lower).size < lower.length) return "Two files of the archive have the same name.";
+    const { fault } = classFolders(entries.map((entry) => entry.name), [], false);
+    return ["archive_path", "empty"].includes(fault) ? FAULTS[fault] : "";
   }
 
   async function header(file, entry) {
@@ -111,11 +138,9 @@
       return "The size is filled in from the arrays. Name the classes, in the order of their labels.";
     }
     wrong = wrongOf(entries);
-    const names = form.elements.namedItem("classes");
-    if (wrong || names.value) return "";
-    const files = entries.filter((entry) => !entry.name.endsWith("/") && !/(^|\/)(\.|__MACOSX)/.test(entry.name));
-    fill({ classes: [...new Set(files.map((entry) => entry.name.split("/")[0]))].sort().join(", ") });
-    return "The classes are filled in from the folders' names: they become public, so see that each may.";
+    if (wrong) return "";
+    names = entries.map((entry) => entry.name);
+    return readClasses();
   }
 
   async function chosen() {
@@ -127,7 +152,7 @@
     const found = form.querySelector("[data-found]");
     const name = form.elements.namedItem("name");
     if (!name.value) name.value = file.name.replace(/\.[^.]*$/, "");
-    [wrong, subjects] = ["", false];
+    [wrong, subjects, names] = ["", false, null];
     try {
       found.textContent = await look(file);
     } catch {
@@ -137,9 +162,20 @@
   }
 
   function unwanted() {
-    if (wrong || !subjects || form.elements.namedItem("subjects_declared").value) return wrong;
-    return "The file says whose each record is, by folders inside the class folders or an array, and no subjects are declared.";
+    if (wrong) return wrong;
+    if (names !== null) {
+      const { fault, classes } = classFolders(names, typed(), bySubject());
+      const declaredClasses = new Set(typed().map((name) => name.normalize("NFC")));
+      const undeclared = classes?.some((name) => !declaredClasses.has(name)) ? "class_undeclared" : undefined;
+      return FAULTS[fault ?? undeclared] ?? "";
+    }
+    if (!subjects || bySubject()) return "";
+    return "The file contains subject ids, and no number of people is stated.";
   }
+
+  form.elements.namedItem("subjects_declared")?.addEventListener("change", () => {
+    if (names !== null && !wrong) form.querySelector("[data-found]").textContent = readClasses();
+  });
 
   input.addEventListener("change", chosen);
   for (const kind of ["dragover", "dragleave", "drop"]) {
@@ -168,35 +204,52 @@
 
   const PROBLEM = "application/problem+json";
 
-  async function declared() {
-    const body = new URLSearchParams(new FormData(form));
-    const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: PROBLEM } });
-    if (!answer.ok) throw await answer.json();
-    return new URL(answer.url).pathname;
+  function size(bytes) {
+    const units = ["bytes", "kB", "MB", "GB", "TB"];
+    while (bytes >= 1000 && units.length > 1) {
+      bytes /= 1000;
+      units.shift();
+    }
+    return `${bytes.toFixed(1).replace(/\.0$/, "")} ${units[0]}`;
   }
 
-  function send(page, file) {
+  function tooLarge(file) {
+    const limit = Number(form.dataset.uploadMax);
+    return file.size > limit ? `This file is ${size(file.size)}. The limit is ${size(limit)}.` : "";
+  }
+
+  // Declares and uploads in one request, which leaves neither where it fails; on a dataset's page it only uploads.
+  function send(file) {
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
-      request.open("PUT", `${page}/content?format=${form.elements.namedItem("format")?.value ?? format(file)}`);
+      let body = file;
+      if (declaring) {
+        request.open("POST", form.dataset.declare);
+        body = new FormData(form);
+        body.append("format", format(file));
+        body.append("file", file); // the service reads the fields first
+      } else {
+        request.open("PUT", `${form.dataset.upload}/content?format=${form.elements.namedItem("format").value}`);
+        request.setRequestHeader("Content-Type", "application/octet-stream");
+        request.setRequestHeader("X-Form-Token", form.elements.namedItem("token").value);
+      }
       request.setRequestHeader("Accept", PROBLEM);
-      request.setRequestHeader("Content-Type", "application/octet-stream");
-      request.setRequestHeader("X-Form-Token", form.elements.namedItem("token").value);
       bar.hidden = false;
       request.upload.addEventListener("progress", (event) => {
         bar.value = event.loaded / event.total;
-        note.textContent = `${Math.floor((100 * event.loaded) / event.total)}% of ${(event.total / 1e6).toFixed(1)} MB sent`;
+        note.textContent = `${Math.floor((100 * event.loaded) / event.total)}% of ${size(event.total)} sent`;
       });
       request.upload.addEventListener("load", () => {
         bar.removeAttribute("value");
         note.textContent = "Sent. Every picture is being checked.";
       });
       request.addEventListener("load", () => {
-        if (request.status === 200) resolve();
-        else reject(JSON.parse(request.responseText));
+        if (request.status === 200) resolve(declaring ? request.responseURL : form.dataset.upload);
+        else if (request.getResponseHeader("Content-Type") === PROBLEM) reject(JSON.parse(request.responseText));
+        else reject({}); // a proxy's page
       });
       request.addEventListener("error", () => reject({}));
-      request.send(file);
+      request.send(body);
     });
   }
 
@@ -204,20 +257,15 @@
     const file = input.files[0];
     if (!file) return; // the plain form declares, and the next page takes the file
     event.preventDefault();
-    const detail = declaring ? unwanted() : "";
+    const detail = tooLarge(file) || (declaring ? unwanted() : "");
     if (detail) {
       say({ detail: `${detail} ${PUSH}` });
       return;
     }
     button.disabled = true;
     try {
-      const page = declaring ? await declared() : form.dataset.upload;
-      await send(page, file);
-      location.assign(page);
+      location.assign(await send(file));
     } catch (problem) {
-      const seed = crypto.getRandomValues(new Uint8Array(16));
-      const once = form.elements.namedItem("once");
-      if (once !== null) once.value = [...seed].map((byte) => byte.toString(16).padStart(2, "0")).join("");
       bar.hidden = true;
       note.textContent = "";
       say(problem);

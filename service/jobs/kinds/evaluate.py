@@ -19,12 +19,13 @@ from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, failure_of
-from service.jobs.lookup import get_release, payer_of, trained_on, training_of
+from service.jobs.lookup import get_dataset, get_release, payer_of, trained_on, training_of
 from service.jobs.planning import evaluation_set
 from service.jobs.submission import new_job, queue_job, require_drawable
 from service.ledger.commitments import columns_of, evaluation_digest, keyed_digest
 
 LISTED_MAX = 50
+SAMPLES_MIN, SAMPLES_PER_TEST_IMAGE = 1000, 3
 # Of a release's summary, what comes from evaluations.
 _FIGURES = (
     "accuracy",
@@ -59,6 +60,11 @@ def accept(
     return queue_evaluation(session, ask, release, dataset_id, samples=samples, seed=seed)
 
 
+def samples_for(test_images: int) -> int:
+    """Return the default number of images to generate: in proportion to the public test set."""
+    return max(SAMPLES_MIN, SAMPLES_PER_TEST_IMAGE * test_images)
+
+
 def queue_evaluation(
     session: Session,
     ask: Ask,
@@ -71,14 +77,14 @@ def queue_evaluation(
     """Queue the evaluation of a release that is there, or is published in this transaction.
 
     An evaluation belongs to the sweep that its training is a trial of, unless another project asks for it. Without
-    numbers it takes the training's options.
+    numbers it takes the training's options, and at most `samples_for` the test set.
     """
     training, payer = training_of(session, release), payer_of(session, release)
     config = plan_from_json(training.plan).config
     if release.kind is not ReleaseKind.GENERATOR:
         samples = None
     elif samples is None:
-        samples = config.measured_samples
+        samples = min(config.measured_samples, samples_for(get_dataset(session, dataset_id).records_declared))
     seed = config.measuring_seed if seed is None else seed
     measured = {"samples": samples, "seed": seed}
     job = new_job(

@@ -12,8 +12,10 @@ import logging
 import os
 import random
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -35,11 +37,14 @@ from botocore.exceptions import (
     ConnectionError as NoConnection,
 )
 
+from service.dependencies import in_web_request, progressed
 from service.errors import InvalidInput
 from service.storage.interface import StorageUnavailable
 
 PATIENCE_SECONDS = 60.0  # from the first try of a request to the last one
 CONNECT_SECONDS, READ_SECONDS = 5.0, 20.0  # of one try
+# The same of a web request, whose client waits. The times are between two bytes: what makes progress may take longer.
+WEB_PATIENCE_SECONDS, WEB_CONNECT_SECONDS, WEB_READ_SECONDS = 3.0, 2.0, 4.0
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 8.0  # between two tries: doubled each time, less a random part
 CONNECTIONS = 40  # as many as the server has threads
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9][A-Za-z0-9._-]*)*)/?")
@@ -75,6 +80,7 @@ for _noisy in ("botocore", "urllib3"):  # on DEBUG they log whole requests, with
     logging.getLogger(_noisy).setLevel(logging.WARNING)
 
 T = TypeVar("T")
+_making = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -168,10 +174,15 @@ class Bucket:
         Raises:
             StorageUnavailable: the storage did not answer, or refuses.
         """
-        until, pause = time.monotonic() + PATIENCE_SECONDS, PAUSE_SECONDS
+        web = in_web_request()
+        until, pause = time.monotonic() + (WEB_PATIENCE_SECONDS if web else PATIENCE_SECONDS), PAUSE_SECONDS
         while True:
             try:
-                return act(_client(os.getpid()))
+                with _making if web else nullcontext():  # many requests may need the first one at once
+                    client = _client(os.getpid(), web)
+                done = act(client)
+                progressed("storage")
+                return done
             except (BotoCoreError, ClientError) as error:
                 failure = self._explained(error)
             if isinstance(failure, _Refused) or time.monotonic() + pause > until:
@@ -233,13 +244,13 @@ def _date_of(page: Any) -> datetime:
     return parsedate_to_datetime(said) if said else datetime.now(UTC)
 
 
-@functools.lru_cache(maxsize=2)
-def _client(process: int) -> Any:  # noqa: ARG001 - a forked process must not share its parent's connections
+@functools.lru_cache(maxsize=4)
+def _client(process: int, web: bool) -> Any:  # noqa: ARG001 - a forked process must not share its parent's connections
     session = botocore.session.get_session()
     region = session.get_config_variable("region") or "us-east-1"
     config = Config(
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=READ_SECONDS,
+        connect_timeout=WEB_CONNECT_SECONDS if web else CONNECT_SECONDS,
+        read_timeout=WEB_READ_SECONDS if web else READ_SECONDS,
         max_pool_connections=CONNECTIONS,
         retries={"total_max_attempts": 1},
         # Newer checksums are unknown to many servers; the signature covers the content's SHA-256 all the same.

@@ -11,6 +11,7 @@ import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,7 +154,9 @@ class S3Storage(Storage):
 
         pool = ThreadPoolExecutor(_AT_ONCE)
         try:
-            return dict(zip(names, pool.map(read, names), strict=True))
+            contexts = [copy_context() for _ in names]  # of the web request, if this is one
+            contents = pool.map(lambda context, name: context.run(read, name), contexts, names)
+            return dict(zip(names, contents, strict=True))
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+import stat
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from obscura.client import DownloadCorrupt
 from obscura.client.contents import PlaceTaken, read_images, unpack
 
 LABELS = np.array([2, 0, 2, 0], dtype=np.int64)
@@ -28,7 +31,7 @@ def test_both_formats_say_the_same(tmp_path, shape):
             archive.writestr(lines[-1]["file_name"], file.getvalue())
         archive.writestr("metadata.jsonl", "\n".join(map(json.dumps, lines)))
     for file_name, format in (("arrays.npz", "npz"), ("folders.zip", "imagefolder")):
-        found = read_images(tmp_path / file_name, format)
+        found = read_images(tmp_path / file_name, format, 4)
         assert np.array_equal(found.pixels, pixels)
         assert np.array_equal(found.labels, LABELS)
         assert found.classes == tuple(NAMES)
@@ -43,17 +46,65 @@ def zipped(path: Path, *names: str) -> Path:
 
 def test_a_folder_appears_as_a_whole_or_not_at_all(tmp_path):
     (tmp_path / "empty").mkdir()
-    assert unpack(zipped(tmp_path / "a.zip", "x/1.png"), tmp_path / "empty") == tmp_path / "empty"
+    assert unpack(zipped(tmp_path / "a.zip", "x/1.png"), tmp_path / "empty", 1) == tmp_path / "empty"
     assert (tmp_path / "empty" / "x" / "1.png").read_text() == "content"
     (tmp_path / "broken.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:40])
-    with pytest.raises(zipfile.BadZipFile):
-        unpack(tmp_path / "broken.zip", tmp_path / "new")
+    with pytest.raises(DownloadCorrupt):
+        unpack(tmp_path / "broken.zip", tmp_path / "new", 1)
     with pytest.raises(PlaceTaken):
-        unpack(tmp_path / "a.zip", tmp_path / "empty")
+        unpack(tmp_path / "a.zip", tmp_path / "empty", 1)
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "a.zip", "broken.zip"}
 
 
-def test_no_name_in_a_zip_leads_out_of_the_folder(tmp_path):
-    unpack(zipped(tmp_path / "a.zip", "../outside.png", "/absolute.png"), tmp_path / "in" / "side")
-    outside = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")}
-    assert outside == {"in/side/outside.png", "in/side/absolute.png"}
+def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
+    made = zipfile.ZipInfo(name)
+    made.external_attr = mode << 16
+    return made
+
+
+HOSTILE = {
+    "a parent": [(entry("../outside.png"), b"x")],
+    "a parent in the middle": [(entry("a/../../outside.png"), b"x")],
+    "an absolute name": [(entry("/absolute.png"), b"x")],
+    "a drive": [(entry("C:/absolute.png"), b"x")],
+    "a backslash": [(entry("..\\outside.png"), b"x")],
+    "a control character": [(entry("a\x1b[2J.png"), b"x")],
+    "a name that is too long": [(entry("a" * 300 + ".png"), b"x")],
+    "a name twice": [(entry("a.png"), b"x"), (entry("a.png"), b"y")],
+    "a file and a folder": [(entry("a"), b"x"), (entry("a/b.png"), b"y")],
+    "a symbolic link": [(entry("a.png", stat.S_IFLNK | 0o777), b"/etc/passwd")],
+    "a device": [(entry("a.png", stat.S_IFCHR | 0o666), b"")],
+    "too many entries": [(entry(f"{number}.png"), b"") for number in range(1100)],
+    "a bomb": [(entry("a.png"), bytes(10_000_000))],
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive_is_refused_and_leaves_nothing(tmp_path, kind):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for info, content in HOSTILE[kind]:
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, content)
+    with pytest.raises(DownloadCorrupt):
+        unpack(tmp_path / "a.zip", tmp_path / "in" / "side", 10)
+    assert {path.name for path in tmp_path.rglob("*")} == {"a.zip", "in"}
+
+
+def test_a_hostile_description_is_refused(tmp_path):
+    picture, huge = io.BytesIO(), io.BytesIO()
+    Image.new("L", (8, 8)).save(picture, "PNG")
+    Image.new("1", (4000, 4000)).save(huge, "PNG")
+    for line, content in (
+        ({"file_name": "a.png", "label": 10**15, "class": "a"}, picture),
+        ({"file_name": "a.png", "label": "a", "class": "a"}, picture),
+        ({"file_name": "b.png", "label": 0, "class": "a"}, picture),
+        ({"label": 0}, picture),
+        ({"file_name": "a.png", "label": 0, "class": "a"}, huge),
+        ({"file_name": "a.png", "label": 0, "class": "a"}, io.BytesIO(b"no picture")),
+    ):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            archive.writestr("metadata.jsonl", json.dumps(line))
+            archive.writestr("a.png", content.getvalue())
+        with pytest.raises(DownloadCorrupt):
+            read_images(tmp_path / "a.zip", "imagefolder", 1)

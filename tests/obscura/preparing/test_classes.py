@@ -53,8 +53,8 @@ def test_what_is_no_list_of_classes(stated):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cat,feline\n", "names the columns old and new"),
-        ("old,new\n", "names no class"),
+        ("cat,feline\ndog,beast\n", "must name the columns old and new"),
+        ("old,new\n", "holds no rows"),
         ("old,new\ncat,\n", "Line 2 .* lacks a name"),
         ("old,new\ncat,feline\ncat,tiger\n", "Line 3 .* contradicts another"),
         ("old,new\ncat,feline\n", "does not rename every class: dog"),

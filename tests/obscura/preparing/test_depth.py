@@ -15,6 +15,7 @@ from obscura.preparing.choices import Choices, read_choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.pictures import Target, look, prepare_picture
 from tests.obscura.preparing.conftest import deep_png
+from tests.obscura.preparing.dicom_files import dicom_file
 
 SIDE = 16
 RAMP = np.arange(SIDE * SIDE, dtype=np.uint16).reshape(SIDE, SIDE) * 16  # 0 to 4,080
@@ -48,7 +49,7 @@ def folder(root: Path, *files: bytes) -> Path:
     for place, content in enumerate(files):
         kind = root / "ab"[place % 2]
         kind.mkdir(parents=True, exist_ok=True)
-        suffix = ".png" if content.startswith(PNG_MAGIC) else ".tif"
+        suffix = ".dcm" if content[128:132] == b"DICM" else ".png" if content.startswith(PNG_MAGIC) else ".tif"
         (kind / f"{place}{suffix}").write_bytes(content)
     return root
 
@@ -96,8 +97,10 @@ def test_pictures_whose_white_is_zero_are_inverted_at_every_depth(kind):
         ([SIXTEEN, TWELVE], ("--depth 12",)),
         ([SIXTEEN, EIGHT], ("--depth 12",)),
         ([deep_png(np.dstack([RAMP] * 3))] * 2, ("--depth 16",)),
-        ([SIGNED, SIGNED], ("--window LOW,HIGH",)),
-        ([MEASURED, MEASURED], ("--window LOW,HIGH",)),
+        ([SIGNED, SIGNED], ("--window -1024,3071",)),
+        ([MEASURED, MEASURED], ("--window 0,1",)),
+        ([tiff((RAMP / 7).astype("f4"), 1, 3)] * 2, ("--window -1024,3071",)),
+        ([tiff(RAMP.astype("f4") * 9, 1, 3)] * 2, ("--window LOW,HIGH",)),
         ([SIXTEEN, MEASURED], ("--window LOW,HIGH",)),
         ([tiff(RAMP.astype("u4"))] * 2, ("--depth 12",)),
     ],
@@ -122,6 +125,74 @@ def test_where_a_guess_would_destroy_pictures_their_owner_is_asked(tmp_path, fil
 )
 def test_what_is_known_or_stated_passes(tmp_path, files, scale):
     assert prepare(folder(tmp_path, *files), Choices(scale=scale)).private_records == 2
+
+
+NOISE = np.random.default_rng(3)
+TISSUE = NOISE.normal(60, 60, (2, 64, 64)).astype(np.int32)  # Hounsfield units
+CT = np.where(np.arange(64) < 20, -1000, TISSUE)
+DIM = (NOISE.gamma(2, 100, (2, 64, 64)) + 300).astype(np.uint16)  # a few hundred of 65,536, and hot pixels
+DIM[:, :2, :2] = NOISE.integers(0, 65536, (2, 2, 2))
+DIM[:, 0, 0], DIM[:, 0, 1] = 0, 65535
+FLAT = np.where(NOISE.random((64, 64)) < 0.5, 0, 65535).astype(np.uint16)
+
+
+def offset_ct(offset: int) -> list[bytes]:
+    return [saved((values + offset).astype(np.uint16)) for values in CT]
+
+
+@pytest.mark.parametrize(
+    ("files", "window"),
+    [
+        (offset_ct(32768), "32640,33024"),
+        ([tiff((values * 8 + 32768).astype(np.uint16)) for values in TISSUE], "31744,35839"),
+        (offset_ct(40000), "39808,40320"),
+        ([saved(values) for values in DIM], "256,1024"),
+        ([dicom_file(values) for values in DIM], "256,1024"),
+        ([tiff(values.astype("u4") * 65536) for values in DIM], "16777216,67108864"),
+    ],
+)
+def test_a_window_is_proposed_where_few_grey_levels_would_be_left(tmp_path, files, window):
+    assert asked(folder(tmp_path, *files)) == (f"--window {window}",)
+    package = prepare(tmp_path, read_choices(window=window, size=64, grey=True))
+    pictures = [shown(content, read_choices(window=window).scale, 64) for content in files]
+    assert package.private_records == 2
+    assert len(np.unique(pictures)) > 30
+
+
+def test_few_levels_through_the_windows_of_the_files_are_asked_about(tmp_path):
+    wide = [dicom_file(values, WindowCenter=32767, WindowWidth=65535) for values in DIM]
+    assert asked(folder(tmp_path / "wide", *wide)) == ("--window LOW,HIGH",)
+    assert prepare(tmp_path / "wide", read_choices(window="auto")).private_records == 2
+    narrow = [dicom_file(values, WindowCenter=600, WindowWidth=1000) for values in DIM]
+    assert prepare(folder(tmp_path / "narrow", *narrow), Choices()).private_records == 2
+
+
+def test_an_offset_of_colour_pictures_is_asked_about(tmp_path):
+    colours = NOISE.integers(40000, 50000, (2, 16, 16, 3)).astype(np.uint16)
+    assert asked(folder(tmp_path, *map(deep_png, colours))) == ("--depth 16",)
+    assert prepare(tmp_path, Choices(scale=Scale(depth=16))).private_records == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        FLAT,
+        np.full((64, 64), 65535, np.uint16),
+        np.arange(64 * 64, dtype=np.uint16).reshape(64, 64) // 400 * 5900,  # a drawing in eleven greys
+        np.where(NOISE.random((64, 64)) < 0.8, 0, NOISE.integers(0, 65536, (64, 64))).astype(np.uint16),
+        (NOISE.integers(0, 256, (64, 64)) * 257).astype(np.uint16),  # eight bits, saved as sixteen
+        (NOISE.beta(4, 4, (64, 64)) * 65535).astype(np.uint16),
+    ],
+)
+def test_drawings_and_pictures_with_contrast_are_not_asked_about(tmp_path, values):
+    assert prepare(folder(tmp_path, saved(values), saved(np.flipud(values).copy())), Choices()).private_records == 2
+
+
+def test_eight_bits_with_little_contrast_are_not_asked_about(tmp_path):
+    files = [
+        saved(values.astype(np.uint8)) for values in (np.full((9, 9), 3), np.eye(9) * 255, np.arange(9)[None] + 99)
+    ]
+    assert prepare(folder(tmp_path, *files), Choices()).private_records == 3
 
 
 def test_the_question_names_no_number_of_the_pictures(tmp_path):

@@ -204,7 +204,7 @@ def test_a_table_with_subjects(fill):
     ("text", "message"),
     [
         ("picture,kind\n1.png,a\n", "Its columns are picture, kind"),
-        ("file,label\n", "names no picture"),
+        ("file,label\n", "holds no rows"),
         ("file,label\n1.png,\n", "do not tell the class"),
         ("file,label\n1.png,a\n1.png,b\n", "several labels in 'label'"),
         ("file,label\n../secret.png,a\n", "outside of the folder"),
@@ -241,12 +241,14 @@ def test_whose_pictures_a_table_tells_is_not_ignored(fill):
         prepare(root, read_choices(labels=table))
 
 
-@pytest.mark.parametrize("ids", [("1", "1.0"), ("P1", "p1"), ("7", "07"), ("Zoë", "Zoe\u0308"), ("AB", "ＡＢ")])
+@pytest.mark.parametrize(
+    "ids", [("1", "1.0"), ("P1", "p1"), ("P7", "P07"), ("7", "07"), ("Zoë", "Zoe\u0308"), ("AB", "ＡＢ")]
+)
 def test_ids_that_look_like_one_persons_are_asked_about(fill, ids):
     root = fill("1.png", "2.png", "3.png")
     rows = "".join(f"{number}.png,{'ab'[number % 2]},{name}\n" for number, name in enumerate((*ids, "other"), start=1))
     (root / "labels.csv").write_text(f"file,label,subject\n{rows}", encoding="utf-8")
-    with pytest.raises(ChoiceNeeded, match="may name one person") as error:
+    with pytest.raises(ChoiceNeeded, match=r"may name one person|with decimals|leading zeros") as error:
         prepare(root, Choices(labels=Path("labels.csv")), subjects=True)
     assert error.value.flags == ("--join-subjects",)
     assert prepare(root, Choices(labels=Path("labels.csv"), join_subjects=True), subjects=True).private_subjects == 2
@@ -264,7 +266,7 @@ def test_one_person_with_a_large_share_is_told_to_the_owner_of_the_pictures(fill
     root = fill(*(f"{number}.png" for number in range(12)))
     rows = "".join(f"{n}.png,{'ab'[n % 2]},{'most' if n < 6 else f'P{n}'}\n" for n in range(12))
     (root / "labels.csv").write_text(f"file,label,subject\n{rows}")
-    (note,) = prepare(root, read_choices(labels="labels.csv"), subjects=True).private_notes
+    _, note = prepare(root, read_choices(labels="labels.csv"), subjects=True).private_notes
     assert note.startswith("One subject (most) has 6 of the 12 pictures.")
 
 
@@ -334,7 +336,7 @@ def test_names_of_systems_stay_out_of_arrays(tmp_path):
 
 @pytest.mark.parametrize("name", ["cat\u202e", "c\u200bat", "c\x85at", " cat", "cat\u00a0", "cat\u200d"])
 def test_a_folder_whose_name_no_class_can_have_is_refused_before_anything_is_sent(fill, name):
-    with pytest.raises(PackingError, match="cannot be the name of a class: a name has 1 to 100 characters"):
+    with pytest.raises(PackingError, match=r"cannot be the name of a class: .* 1 to 100 characters"):
         prepare(fill(f"{name}/1.png", "b/2.png"))
 
 
@@ -353,3 +355,37 @@ def test_classes_that_are_numbers_are_in_their_order(fill):
     root = fill(*(f"{name}.png" for name in range(12)))
     (root / "labels.csv").write_text("\n".join(["file,label", *(f"{name}.png,{name}" for name in range(12))]))
     assert prepare(root, read_choices(labels="labels.csv")).classes == tuple(map(str, range(12)))
+
+
+@pytest.mark.parametrize(
+    ("subjects", "paths"),
+    [
+        (False, ["a/1.png", "a/1_mask.png", "b/2.png"]),
+        (False, ["a/1.jpg", "b/2.jpg", "b/2_segmentation.png"]),
+        (False, ["train/a/1.png", "train/b/image_2.png", "train/b/label_2.png"]),
+        (False, ["a/1.png", "a/masks/1.png", "b/2.png"]),
+        (True, ["a/P1/1.png", "a/P1/1_gt.png", "b/P2/2.png"]),
+        (True, ["a/P1/images/1.png", "a/P1/masks/1.png", "b/P2/images/2.png"]),
+        (None, ["a/1.png", "b/2.png", "b/2_mask.png"]),
+    ],
+)
+def test_masks_inside_class_folders_are_asked_about(fill, subjects, paths):
+    root = fill(*paths)
+    with pytest.raises(ChoiceNeeded, match="their masks") as needed:
+        prepare(root, subjects=subjects)
+    assert needed.value.flags == ("--labels labels.csv",)
+
+
+def test_a_table_leaves_masks_out(fill):
+    root = fill("a/1.png", "a/1_mask.png", "b/2.png", "b/2_mask.png")
+    (root / "labels.csv").write_text("file,label\na/1.png,a\nb/2.png,b\n")
+    assert names(root, labels="labels.csv") == ["a 0", "b 2"]
+
+
+@pytest.mark.parametrize("kinds", [("img", "seg"), ("imagesTr", "labelsTr"), ("images", "masks"), ("input", "gt")])
+def test_kinds_of_pictures_inside_class_folders_are_asked_about(fill, kinds):
+    root = fill(*(f"{label}/{kind}/1.png" for label in ("a", "b") for kind in kinds))
+    with pytest.raises(ChoiceNeeded) as needed:
+        prepare(root)
+    assert needed.value.flags == (f"--split {kinds[0]}",)
+    assert prepare(root, read_choices(split=kinds[0])).private_records == 2

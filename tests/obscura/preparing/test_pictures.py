@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from benchmarks.intake.kinds.oddities import tiff
+from obscura.preparing import prepare
 from obscura.preparing.depth import FORMAT_SCALE, Scale
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.pictures import Target, look, prepare_picture
@@ -203,6 +205,61 @@ def test_colours_that_are_not_converted():
     """Seen at the first look: what fails later would fail when the dataset is declared already."""
     with pytest.raises(Unreadable, match=r"not taken \(LAB\)"):
         look(saved(Image.new("LAB", (16, 16)), "TIFF"))
+
+
+@pytest.mark.parametrize(
+    ("bands", "kind", "photometric", "says"),
+    [
+        (13, "u2", 1, "it has 13 channels"),
+        (13, "f4", 2, "it has 13 channels"),
+        (2, "u1", 1, "it has 2 channels"),
+        (2, "u2", 1, "it has 2 channels"),
+        (5, "u1", 2, "it has 5 channels"),
+        (6, "u2", 2, "it has 6 channels"),
+        (4, "u1", 1, "4 channels, and does not say that they are colours"),
+        (4, "f4", 2, "colour TIFF of floats of 32 bits"),
+        (1, "f2", 1, "floats of 16 bits"),
+        (1, "f8", 1, "floats of 64 bits"),
+        (1, "u8", 1, "numbers of 64 bits"),
+        (1, "c8", 1, "complex numbers of 64 bits"),
+        (1, "u2", 32803, "TIFF of a kind that is not read"),
+    ],
+)
+def test_a_tiff_that_is_no_picture_is_refused_with_its_reason(tmp_path, capfd, bands, kind, photometric, says):
+    for apart in (False, True) if bands > 1 else (False,):
+        values = np.ones((bands, 9, 9) if apart else (9, 9, bands), kind)
+        sample = {"u": 1, "f": 3, "c": 6}[kind[0]]
+        tiff(8 * values.itemsize, sample, photometric, bands=bands, apart=apart)(tmp_path / "a.tif", values)
+        with pytest.raises(Unreadable, match=says):
+            look((tmp_path / "a.tif").read_bytes())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_fourth_channel_beside_colours_is_left_out_and_counted(tmp_path):
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        values = np.full((9, 9, 4), 10 if label == "a" else 20, np.uint8)
+        tiff(8, white=2, bands=4, extra=[0])(tmp_path / label / "1.tif", values)
+    assert "2 cut down to red, green and blue, of 4 channels" in prepare(tmp_path).summary
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\0\0\0\x18ftypheic", "a HEIC picture"),
+        (b"\0\0\0\x18ftypavif", "an AVIF picture"),
+        (b"\0\0\0\x18ftypisom", "a film"),
+        (b"%PDF-1.7", "a PDF"),
+        (b"8BPS\0\1", "a Photoshop file"),
+        (b"PK\3\4", "an archive"),
+        (b"\x93NUMPY\1\0", "an array"),
+        (b'<?xml version="1.0"?><svg/>', "SVG"),
+        (b"words", "not a PNG"),
+    ],
+)
+def test_other_files_that_are_called_like_pictures_are_named(content, says):
+    with pytest.raises(Unreadable, match=says):
+        look(content)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I", "F"])

@@ -139,6 +139,55 @@ def test_whose_a_picture_is_stands_in_its_path():
     assert owner_in("train/patient00001/study1/view1_frontal.jpg") == "patient00001"
     assert owner_in("sub-01/ses-02/anat.png") == "sub-01"
     assert owner_in("train/normal/patient1.jpg") is None
-    assert persons_in_file_names([f"a/person{number // 3}_virus_{number}.jpeg" for number in range(9)])
-    assert not persons_in_file_names([f"a/person{number}.jpeg" for number in range(9)])
-    assert not persons_in_file_names([f"a/{number:03}.jpeg" for number in range(9)])
+
+
+@pytest.mark.parametrize(
+    ("form", "many"),
+    [
+        ("a/person{p}_virus_{n}.jpeg", 3),
+        ("a/{p}_{side}.jpeg", 2),
+        ("a/{side}_{p:04}.jpeg", 2),
+        ("a/P{p}{letter}.png", 2),
+        ("a/P{p}_{letter}.png", 2),
+        ("a/p{p}-{eye}.png", 2),
+        ("a/{p}{eye}.png", 2),
+        ("a/{p}_{side}_cc.png", 2),
+        ("a/x{p}_T1.png a/x{p}_FLAIR.png", 1),
+        ("{side}/{p}.png", 2),
+        ("{p}/{side}.png", 2),
+        ("a/scan{p}_{n:03}.png", 3),
+        ("a/vol{p}_slice{n:03}.png", 3),
+        ("a/brain_slice_{n:03}.png", 3),
+        ("a/frame{n:05}.png", 3),
+        ("a/{p:08}_{n:03}.png", 3),
+        ("a/CNV-10160{p}-{n}.jpeg", 3),
+    ],
+)
+def test_files_that_are_named_after_persons_with_several_pictures(form: str, many: int):
+    names = [
+        name
+        for n in range(12)
+        for name in form.format(
+            p=n // many, n=n, side=("left", "right")[n % 2], letter="LR"[n % 2], eye=("OD", "OS")[n % 2]
+        ).split(" ")
+    ]
+    pair = persons_in_file_names(names)
+    assert pair is not None
+    assert pair[0] != pair[1]
+    assert {*pair} <= {*names}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "person{n}.png",
+        "{n:03}.png",
+        "img_{n:03}.png",
+        "left_{n}.png",
+        "ISIC_{n:07}.png",
+        "grade{c}_{n:03}.png",
+        "x{n}_1.png",
+    ],
+)
+def test_files_that_are_only_numbered_say_nothing_of_persons(form: str):
+    assert persons_in_file_names([f"a/{form.format(n=n, c=n % 2)}" for n in range(12)], classes=2) is None

@@ -10,6 +10,7 @@ import pytest
 
 from obscura.preparing import PackingError, prepare, read_choices
 from obscura.preparing.arrays import Arrays
+from obscura.preparing.subjects import keyed_numbers, read_ids, subject_key
 
 SECRET = "0123456789abcdef" * 4
 
@@ -50,6 +51,13 @@ def test_another_secret_gives_others_and_a_newline_at_the_end_is_none(key: Path,
     assert numbers[0] == numbers[2] != numbers[1]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_an_editor_that_saves_the_secret_anew_does_not_change_it(key: Path, tmp_path: Path, encoding: str) -> None:
+    saved = tmp_path / "saved.key"
+    saved.write_bytes(f"{SECRET}\r\n".encode(encoding))
+    assert pushed(["anna"], key)[0] == pushed(["anna"], saved)[0]
+
+
 def test_without_a_secret_numbers_are_those_of_one_upload() -> None:
     numbers, recognised = pushed(["anna", "bert"], None)
     assert not recognised
@@ -64,3 +72,24 @@ def test_a_secret_that_is_missing_or_can_be_guessed_is_refused(content: str | No
     with pytest.raises(PackingError, match="at least 32 bytes"):
         read_choices(subjects_key=path)
     assert path.exists() is (content is not None)  # none is made: another one would let known subjects pass for new
+
+
+@pytest.mark.parametrize("subjects", [np.array([3, 4, 3]), np.array(["a", "b", "a"]), np.array([b"a", b"b", b"a"])])
+def test_ids_of_numpy_are_ids(subjects: Any) -> None:
+    numbers, _ = pushed(subjects, None)
+    assert numbers[0] == numbers[2] != numbers[1]
+
+
+@pytest.mark.parametrize("subjects", [np.array([3.0, 4.0]), [None, "b"], [float("nan"), "b"]])
+def test_numbers_with_decimals_and_nothing_are_not_ids(subjects: Any) -> None:
+    with pytest.raises(PackingError, match="an integer or a text, not"):
+        pushed(subjects, None)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_list_of_who_withdraws_names_the_subjects_of_the_upload(key: Path, tmp_path: Path, encoding: str) -> None:
+    listed = tmp_path / "left.txt"
+    listed.write_bytes("0010\r\n0012\r\n".encode(encoding))
+    names = [subject_key(private_id, join=False) for private_id in read_ids(listed)[1]]
+    sent = keyed_numbers(names, SECRET.encode()).values()
+    assert [str(number) for number in sent] == pushed(["0010", "0012"], key)[0]

@@ -68,8 +68,8 @@ def test_other_encodings_are_asked_and_then_kept_to() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("t.csv", b"", "names no picture"),
-        ("t.csv", b"file,label\n", "names no picture"),
+        ("t.csv", b"", "holds no rows"),
+        ("t.csv", b"file,label\n", "holds no rows"),
         ("t.xlsx", b"PK\x03\x04....", "save the sheet"),
         ("t.csv", b"file,label,file\n1.png,a,2.png\n", "two columns 'file'"),
         ("t.csv", b"file,label\n1.png,a,b\n", "quotation marks"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,16 +18,17 @@ from typer.testing import CliRunner
 from obscura.cli import app as cli
 from obscura.client import Client
 from obscura.wire.words import Outcome
+from service.api import auditing
 from service.api.auditing import Audit, EventWriter
 from service.audit.events import verify_events
 from service.audit.signing import trusted_keys
 from service.db.audit_tables import AuditEvent
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.recording import Act
+from service.recording import Act, event_of
 from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.api.conftest import Served, npz, serving
-from tests.together import wait_until
+from tests.together import ready, wait_until
 
 ACTS = set(Act)
 JOB = f"job_{'a' * 20}"
@@ -84,7 +86,7 @@ def test_what_cannot_be_logged_is_refused_and_changes_nothing(tmp_path, database
         finally:
             mend(served.factory)
         newest = events_of(database_url)[-1].sequence
-        assert served.client(None).get("/v1/health/ready").status_code == 200  # although nothing was asked meanwhile
+        ready(served.client(None))  # although nothing was asked meanwhile
         assert events_of(database_url)[-1].sequence == newest
         assert "k" not in [key["name"] for key in served.read("keys", scope="admin")["items"]]
         assert served.client("admin").get("/v1/accounts").status_code == 200
@@ -117,7 +119,7 @@ def test_a_service_that_never_could_write_an_event_is_not_ready(tmp_path, databa
             assert served.client(None).get("/v1/health/ready").status_code == 503
         finally:
             mend(served.factory)
-        assert served.client(None).get("/v1/health/ready").status_code == 200
+        ready(served.client(None))
 
 
 def test_the_client_reads_the_whole_log_and_what_comes_next(tmp_path, database_url):
@@ -210,6 +212,64 @@ def test_an_upload_is_logged_where_it_began_whatever_becomes_of_it(tmp_path, dat
     assert rows[first].at < rows[first + 1].at
     uploads = [(event.object_id, event.outcome) for event in rows if event.action == upload]
     assert uploads == [(dataset, Outcome.ALLOWED), (again, Outcome.ALLOWED), (dataset, Outcome.REFUSED)]
+
+
+def test_a_flood_of_refusals_is_counted(tmp_path, database_url, monkeypatch):
+    """1,500 requests beyond the limit left 1,512 events."""
+    monkeypatch.setattr(auditing, "ALIKE_MAX", 3)
+    settings = {"audit_log": "required", "requests_per_minute": 5}
+    with served_with(tmp_path, database_url, **settings) as served:
+
+        def ask(scope: str | None, address: str, count: int, path: str = "/v1/jobs", **headers: str) -> list[int]:
+            client = served.client(scope)
+            return [client.get(path, headers={"X-Forwarded-For": address} | headers).status_code for _ in range(count)]
+
+        assert ask("read", "203.0.113.1", 60) == [200] * 5 + [429] * 55
+        assert ask(None, "203.0.113.2", 40) == [401] * 5 + [429] * 35
+        wrong = {"Authorization": "Bearer obs_wrong"}
+        assert set(ask(None, "203.0.113.3", 30, **wrong)) == {401, 429}
+        assert ask(None, "203.0.113.4", 2, "/v1/accounts") == [401, 401]
+    rows = [(row.action, row.key_id is not None, row.outcome) for row in events_of(database_url)]
+    counted = {row: count for row, count in Counter(rows).items() if row[0].endswith(("jobs", "more)", "accounts"))}
+    jobs, refused = "GET /v1/jobs", Outcome.REFUSED
+    assert counted == {
+        (jobs, True, Outcome.ALLOWED): 5,
+        (jobs, True, refused): 1,
+        ("* (54 more)", True, refused): 1,
+        (jobs, False, refused): 3 + 1 + 3 + 1,
+        ("GET /v1/jobs (2 more)", False, refused): 1,
+        ("* (34 more)", False, refused): 1,
+        ("GET /v1/jobs (7 more)", False, refused): 1,
+        ("* (19 more)", False, refused): 1,
+        ("GET /v1/accounts", False, refused): 2,
+    }
+
+
+def test_the_count_of_a_flood_is_written_at_the_end_of_its_window(tmp_path, factory, database_url, monkeypatch):
+    monkeypatch.setattr(auditing, "FLOOD_SECONDS", 0.5)
+    writer = EventWriter(factory, Settings(data_dir=tmp_path, audit_log="required"), lambda: NOW)
+    event = event_of(None, "GET /v1/jobs", JOB, Outcome.REFUSED, at=NOW)
+    writer.start()
+    try:
+        for _ in range(2):
+            while writer.put_refusal(event, "203.0.113.1", 429) is None:
+                pass
+            counted = AuditEvent.action.endswith("more)")
+            wait_until(lambda: not writer._floods and not writer._waiting, "the window has no end")
+        assert all(row.object_id is None for row in events_of(database_url, counted))
+    finally:
+        writer.stop()
+
+
+def test_floods_of_very_many_senders_take_bounded_memory(tmp_path, factory, monkeypatch):
+    monkeypatch.setattr(auditing, "FLOODS_MAX", 10)
+    writer = EventWriter(factory, Settings(data_dir=tmp_path, audit_log="on"), lambda: NOW)
+    event = event_of(None, "GET /v1/jobs", None, Outcome.REFUSED, at=NOW)
+    for number in range(50):
+        for _ in range(5):
+            writer.put_refusal(event, f"203.0.113.{number}", 429)
+    assert len(writer._floods) == 10
+    assert len(writer._waiting) == 50 + 40
 
 
 def test_several_processes_write_one_chain(tmp_path, database_url):

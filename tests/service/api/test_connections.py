@@ -25,6 +25,8 @@ from tests.service.api.conftest import _broker_that_is_away, running
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 60
+HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+HALF_A_FORM += b"Content-Length: 9\r\n\r\nk"
 HALF_A_HEAD = b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -152,9 +154,8 @@ def test_a_body_that_nobody_waits_for_is_not_read_for_ever(application):
 
 
 def test_a_body_has_to_come_in_time(application, monkeypatch):
-    monkeypatch.setattr(middleware.BodyLimit.__init__, "__defaults__", (middleware.JSON_BODY_BYTES_MAX, 0.5))
-    head = b"POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
-    with running(application) as url, connected(url, head + b"{") as slow:
+    monkeypatch.setattr(middleware, "BODY_SECONDS_MAX", 0.5)
+    with running(application) as url, connected(url, HALF_A_FORM) as slow:
         assert received(slow, b"\r\n\r\n").startswith(b"HTTP/1.1 408")
 
 
@@ -252,3 +253,79 @@ def test_a_crowd_of_requests_leaves_room_for_liveness(served, monkeypatch):
     assert (answer.status_code, answer.json()["code"]) == (503, "busy")
     assert int(answer.headers["retry-after"]) > 0
     assert alive(served.url)
+
+
+def gate_of(served: Any) -> Any:
+    found = served.app.middleware_stack
+    while not hasattr(found, "requests_max"):
+        found = found.app
+    return found
+
+
+def half_a_form(url: str, client: str) -> socket.socket:
+    return connected(url, HALF_A_FORM.replace(b"\r\n", f"\r\nX-Forwarded-For: {client}\r\n".encode(), 1))
+
+
+def test_incomplete_bodies_of_one_address_keep_nobody_out(served, monkeypatch):
+    """Each used to count as a request for 30 seconds."""
+    monkeypatch.setattr(gate_of(served), "requests_max", 10)
+    monkeypatch.setattr(gate_of(served), "_room", middleware.WaitingRoom(20, 5))
+    with ExitStack() as crowd:
+        patient = crowd.enter_context(half_a_form(served.url, "203.0.113.7"))
+        slow = [crowd.enter_context(half_a_form(served.url, "203.0.113.66")) for _ in range(40)]
+        for first in slow[:35]:
+            assert received(first, b"\r\n\r\n").startswith(b"HTTP/1.1 503")
+        assert served.client("read").get("/v1/jobs").status_code == 200
+        assert served.client(None).post("/login", data={"key": served.tokens["read"]}).status_code == 303
+        for waiting in (patient, slow[-1]):
+            waiting.sendall(b"=wrong&x=")
+            assert received(waiting, b"\r\n\r\n").startswith(b"HTTP/1.1 401")
+
+
+def test_incomplete_bodies_of_many_addresses_make_room_for_each_other(served, monkeypatch):
+    monkeypatch.setattr(gate_of(served), "requests_max", 10)
+    monkeypatch.setattr(gate_of(served), "_room", middleware.WaitingRoom(20, 5))
+    with ExitStack() as crowd:
+        slow = [crowd.enter_context(half_a_form(served.url, f"203.0.113.{n // 4}")) for n in range(40)]
+        assert received(slow[0], b"\r\n\r\n").startswith(b"HTTP/1.1 503")
+        wait_until(lambda: len(gate_of(served)._room) == 20)
+        assert served.client(None).post("/login", data={"key": served.tokens["read"]}).status_code == 303
+    wait_until(lambda: not gate_of(served)._open and not len(gate_of(served)._room), "a request is still counted")
+
+
+def test_one_address_does_not_take_all_requests(served, monkeypatch):
+    monkeypatch.setattr(gate_of(served), "per_address_max", 0)
+    assert served.client("read").get("/v1/jobs").status_code == 503
+    monkeypatch.setattr(gate_of(served), "per_address_max", 2)
+    with _every_thread_busy(served), ExitStack() as crowd:
+        head = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.tokens['read']}\r\n"
+        for _ in range(4):
+            crowd.enter_context(connected(served.url, f"{head}X-Forwarded-For: 203.0.113.66\r\n\r\n".encode()))
+        wait_until(lambda: gate_of(served)._open["203.0.113.66"] == 2)
+        assert gate_of(served)._open["203.0.113.66"] == 2
+
+
+def test_a_client_that_hangs_up_is_one_line_of_the_log(served, caplog, capfd):
+    """It used to be an unexpected error with its stack."""
+    for head in (HALF_A_FORM, HALF_A_FORM.replace(b"/login", b"/logout")):
+        with connected(served.url, head):
+            wait_until(lambda: len(gate_of(served)._room) == 1)
+        wait_until(lambda: gate_of(served)._open.total() + len(gate_of(served)._room) == 0)
+    logged = capfd.readouterr()
+    assert not [record for record in caplog.records if record.exc_info]
+    assert "Traceback" not in logged.out + logged.err
+    assert "unexpected_error" not in logged.out + logged.err
+    assert (logged.out + logged.err).count("client_disconnected") == 2
+
+
+def test_connections_whose_clients_do_not_read_make_room(application):
+    asks = b"GET /reference/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
+    with running(application, connections_max=10) as url, ExitStack() as crowd:
+        for _ in range(20):
+            unread = crowd.enter_context(socket.socket())
+            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            unread.connect(address(url))
+            unread.sendall(asks)
+        wait_until(lambda: _answers(url))
+        whole = httpx.get(f"{url}/reference/swagger-ui-bundle.js", timeout=PATIENCE_SECONDS)
+        assert len(whole.content) == int(whole.headers["content-length"]) > 2**20

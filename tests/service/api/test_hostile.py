@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from service.api.deps import JSON_VALUES_MAX
 from service.api.pages import encode_cursor
+from service.api.problems import ERRORS_MAX
 from service.db.session import transaction
 from service.settings import Settings
 from tests.service.api.conftest import ACCOUNT, DATASET
-from tests.service.api.test_connections import address
+from tests.service.api.test_connections import address, received
 
 LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "limit-requests")
 
@@ -182,3 +184,74 @@ def test_a_name_that_was_taken_while_one_looked_is_a_conflict(served):
     served.app.router.routes.insert(0, served.app.router.routes.pop())
     answer = served.client().get("/v1/doubles")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+
+
+def test_a_body_of_very_many_faults_is_described_in_part(served):
+    order = {"dataset_id": "ds_x", "recipe": "datalens", "epsilon": 1}
+    client = served.client("read")
+    many = client.post("/v1/plans", json=order | {f"x{number}": 1 for number in range(11_000)})
+    assert (many.status_code, len(many.json()["errors"])) == (422, ERRORS_MAX)
+    long = client.post("/v1/plans", json=order | {"x" * 100_000: 1})
+    assert (long.status_code, len(long.text) < 5000) == (422, True)
+
+
+HEAPS = ["1,", "[],", "{},", '"",', "1e400,", "-0,", "9" * 4000 + ","]
+
+
+@pytest.mark.parametrize("value", HEAPS, ids=range(len(HEAPS)))
+def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(served, value):
+    count = 1_000_000 // len(value)
+    values = (value * count)[:-1]
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "k"}
+    for path in ("/v1/plans", "/v1/datasets", "/v1/previews"):
+        answer = served.client().post(path, content=f'{{"options": {{"a": [{values}]}}}}', headers=headers)
+        assert answer.status_code in (400, 422), answer.text
+        if count > JSON_VALUES_MAX:
+            assert "more than 12,000 values" in answer.json()["detail"]
+    unknown = "".join(f'"x{number}":1,' for number in range(80_000))
+    refused = served.client("read").post("/v1/plans", content=f"{{{unknown[:-1]}}}", headers=headers)
+    assert "more than 12,000 values" in refused.json()["detail"]
+
+
+def test_a_route_takes_no_more_than_it_needs(served):
+    body = {"name": "k", "scopes": ["read"], "more": "x" * 100_000}
+    refused = served.client().post("/v1/keys", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
+    assert refused.json()["detail"].startswith("This request is 100 kB. The limit is 65.5 kB.")
+    classes = [f"{number:04}" + "x" * 96 for number in range(1000)]
+    assert served.client().post("/v1/datasets", json=DATASET | {"classes": classes}).status_code == 201
+
+
+@pytest.mark.parametrize("path", ["plans", "accounts", "keys", "sweeps", "webhooks"])
+def test_a_body_is_not_read_before_its_sender_is_known(served, path):
+    """A client without a key used to be waited for."""
+    head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+    for key in ("", "Authorization: Bearer obs_wrong\r\n"):
+        answer = raw(served, f"{head}{key}\r\n".encode() + b"{")
+        assert answer.startswith(b"HTTP/1.1 401"), answer
+        assert b"connection: close" in answer.lower()
+
+
+FRAMINGS = [
+    b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+    b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+    b"Content-Length: 4\r\nContent-Length: 5\r\n",
+    b"Content-Length: 4, 5\r\n",
+    b"Content-Length: +4\r\n",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS, ids=range(len(FRAMINGS)))
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_whose_end_is_ambiguous_is_refused_and_its_connection_closed(served, framing, method):
+    """A proxy may take a part of it for the next request, and the service another part."""
+    hidden = b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = f"{method} /v1/health/live HTTP/1.1\r\nHost: localhost\r\n".encode()
+    with socket.create_connection(address(served.url), timeout=60) as connection:
+        connection.sendall(head + framing + b"\r\n0\r\n\r\n" + hidden)
+        answer = received(connection, b"not to come")
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")), answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answer.lower()

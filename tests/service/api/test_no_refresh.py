@@ -226,6 +226,8 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
             {"dataset_id": row["id"]} for row in served.read("datasets", scope="admin", limit=2)["items"]
         )
         content = {"files": {"file": ("x.npz", make_npz(10))}}
+        at_once = {**declared, "account_id": ask.account_id, "format": "npz"}
+        ask("POST", "/datasets/new", at_once, client=browser, **content)
         ask("POST", "/datasets/{dataset_id}/content", {"format": "npz"}, client=browser, **by_form, **content)
         sending = {"params": {"format": "npz"}, "content": make_npz(10), "data": None}
         ask("PUT", "/datasets/{dataset_id}/content", client=browser, **by_script, **sending)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ from fastapi import Request
 from scripts.with_services import REDIS_USUAL, REDIS_VARIABLE, private_redis, redis_answers
 from service.api.counts import ProcessCounts, SharedCounts, counts_of
 from service.api.problems import TooManyRequests
-from service.api.rates import Rates, client_address, is_own_machine
+from service.api.rates import PROJECT_KEYS, Rates, client_address, is_own_machine
 from service.settings import Settings
 from tests.service.api.conftest import Served, serving
 
@@ -21,8 +22,9 @@ def ask(served: Served, scope: str | None, path: str = "/v1/jobs", **headers: st
     return served.client(scope).get(path, headers=ELSEWHERE | headers)
 
 
-def request_from(host: str) -> Request:
-    return Request({"type": "http", "client": (host, 1)})
+def request_from(host: str | None, *forwarded: str) -> Request:
+    headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
+    return Request({"type": "http", "client": None if host is None else (host, 1), "headers": headers})
 
 
 def test_a_key_is_told_what_is_left_and_then_to_wait_and_no_other_key_is(settings: Settings):
@@ -75,12 +77,44 @@ def test_nothing_is_counted_where_there_is_no_limit():
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64", False),
         ("127.0.0.1", "127.0.0.1", True),
         ("::1", "::/64", True),
-        ("a unix socket", "unknown", True),
+        (None, "unix", True),
+        ("garbage", "unknown", False),
+        ("", "unknown", False),
     ],
 )
 def test_a_client_is_counted_by_what_it_cannot_change_at_will(host, counted, own):
     assert client_address(request_from(host)) == counted
     assert is_own_machine(request_from(host)) is own
+
+
+@pytest.mark.parametrize("named", ["garbage", "127.0.0.1.", "1", "localhost", "", ",", "127.0.0.1,", "\u00e9"])
+def test_a_client_that_a_proxy_names_by_no_address_is_counted_as_a_remote_one(settings: Settings, named: str):
+    with serving(settings.model_copy(update={"requests_per_minute": 2}), "read") as served:
+        headers = {"X-Forwarded-For": named.encode()}
+        answers = [served.client(None).get("/v1/jobs", headers=headers) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [401, 401, 429]
+        assert ask(served, None).status_code == 401, "clients with an address have minutes of their own"
+
+
+def test_the_keys_of_a_project_share_a_limit_and_a_key_beyond_its_own_takes_nothing_of_it():
+    rates, request = Rates(10), request_from("203.0.113.9")
+
+    def passed(key_id: str, times: int, project_id: str | None = "prj_a") -> int:
+        count = 0
+        for _ in range(times):
+            with suppress(TooManyRequests):
+                rates.pass_key(request, key_id, project_id)
+                count += 1
+        return count
+
+    assert passed("key_flood", 1000) == 10
+    assert passed("key_a", 7) == 7
+    assert sum(passed(f"key_{number}", 10) for number in range(20)) == PROJECT_KEYS * 10 - 17
+    assert passed("key_other", 10, "prj_b") == 10
+    assert passed("key_admin", 10, None) == 10
+    with pytest.raises(TooManyRequests, match="This project has sent 20 requests"):
+        rates.pass_key(request, "key_b", "prj_a")
+    assert request.state.rate_headers["RateLimit-Policy"] == '"project";q=20;w=60'
 
 
 def test_a_window_ends_and_the_next_request_begins_another():

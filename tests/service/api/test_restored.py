@@ -1,35 +1,53 @@
-"""A service that is started on an older database knows, before its first answer, what people have taken away since."""
+"""What a service says after a restore: which trainings are refused and why, and which datasets nothing can open."""
 
-import shutil
+from service.datasets import states, vault
+from service.db.ledger_tables import EVERYWHERE, ArmingStop
+from service.db.session import transaction
+from tests.service.api.conftest import SMALL, npz
 
-from service.settings import Settings
-from tests.service.api.conftest import ACCOUNT, serving
+
+def test_a_training_is_refused_with_the_reason_while_trainings_are_stopped(served, now):
+    account_id = served.account()["id"]
+    dataset_id = served.ready_dataset(account_id)["id"]
+    with transaction(served.factory) as session:
+        session.add(ArmingStop(scope=EVERYWHERE, code="restored", found_at=now))
+    before = served.read(f"accounts/{account_id}")["balance"]
+    refused = served.train(dataset_id)
+    assert (refused.status_code, refused.json()["code"]) == (409, "arming_stopped")
+    assert "`restored`" in refused.json()["detail"]
+    assert "verify --clear" in refused.json()["detail"]
+    search = {"dataset_id": dataset_id, "recipe": "datalens", "name": "s"}
+    trial = {"epsilon": 0.1, "options": SMALL}
+    answer = served.send("sweeps", {**search, "trials": [trial, trial]}, key="k", status=409)
+    assert answer["code"] == "arming_stopped"
+    assert served.read(f"accounts/{account_id}")["balance"] == before
+    assert served.read("jobs")["items"] == []
+    with transaction(served.factory) as session:
+        session.delete(session.get_one(ArmingStop, EVERYWHERE))
+    assert served.train(dataset_id).status_code == 202
 
 
-def test_what_was_taken_away_since_is_known_before_the_first_answer(settings: Settings):
-    admin_file, database = settings.data_dir / "admin.key", settings.data_dir / "obscura.db"
-    with serving(settings) as served:
-        served.tokens["admin"] = admin_file.read_text("ascii").strip()
-        limited, closed = (served.account(name=name)["id"] for name in ("limited", "closed"))
-        key = served.send("keys", {"name": "gone", "scopes": ["read"]}, status=201)
-        with served.bearer(key["token"]) as reader:
-            assert reader.get("/v1/accounts").status_code == 200
-    shutil.copy(database, database.with_suffix(".backup"))
-    with serving(settings) as served:
-        served.tokens["admin"] = admin_file.read_text("ascii").strip()
-        served.ask("POST", f"keys/{key['id']}/revoke")
-        served.send(f"accounts/{closed}/close")
-        served.send(f"accounts/{limited}/lower-limit", {"epsilon": ACCOUNT["epsilon"] / 2, "reason": "less"})
-    shutil.move(database.with_suffix(".backup"), database)
-    with serving(settings) as served:
-        served.tokens["admin"] = admin_file.read_text("ascii").strip()
-        with served.bearer(key["token"]) as reader:
-            assert reader.get("/v1/accounts").status_code == 401
-        assert served.ask("GET", f"accounts/{closed}").get("closed")
-        assert served.ask("GET", f"accounts/{limited}")["balance"]["limit_epsilon"] == ACCOUNT["epsilon"]
-        stops = {(stop["code"], stop["account_id"]) for stop in served.ask("GET", "ledger")["stops"]}
-        assert ("restriction_forgotten", limited) in stops
-        served.send(f"accounts/{closed}/reopen")
-    with serving(settings) as served:
-        served.tokens["admin"] = admin_file.read_text("ascii").strip()
-        assert not served.ask("GET", f"accounts/{closed}").get("closed")
+def test_a_dataset_whose_key_is_gone_is_not_shown_as_ready_and_refuses_jobs(served, settings):
+    facts = {"visibility": "private", "height": 28, "width": 28, "records_declared": 60_000}
+    dataset_id = served.dataset(account_id=served.account()["id"], **facts)["id"]
+    assert served.upload(dataset_id, npz(10, side=28)).status_code == 200
+    path = vault.key_path(settings, dataset_id)
+    key = path.read_bytes()
+
+    def checked() -> dict[str, object]:
+        with transaction(served.factory) as session:
+            states.check_keys(session, settings)
+        return dict(served.read(f"datasets/{dataset_id}"))
+
+    assert checked()["state"] == "ready"
+    path.unlink()
+    shown = checked()
+    assert (shown["state"], shown["failure_code"]) == ("failed", "key_missing")
+    refused = served.train(dataset_id)
+    assert refused.status_code == 409
+    assert "key of its images is missing" in refused.json()["detail"]
+    path.write_bytes(key)
+    path.chmod(0o600)
+    shown = checked()
+    assert (shown["state"], shown["failure_code"]) == ("ready", None)
+    assert served.train(dataset_id).status_code == 202

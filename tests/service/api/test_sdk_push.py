@@ -50,8 +50,8 @@ def test_a_folder_goes_in_as_it_is_and_is_declared_as_stated(served, client, alb
     assert (dataset.state, dataset.name, dataset.visibility) == ("ready", "album", "private")
     assert (dataset.height, dataset.width, dataset.channels, dataset.classes) == (32, 32, 3, ["boat", "car"])
     assert said[0].startswith("9 pictures: 2 cropped to 32 x 32, 7 scaled to 32 x 32, 1 laid on white, ")
-    assert said[1] == "Stays here: pictures by class: boat 5, car 4."
-    assert said[-1].startswith("Declaring, and thereby making public: classes boat, car;")
+    assert said[1] == 'Stays here: pictures by class: "boat" 5, "car" 4.'
+    assert said[-1].startswith('Declaring, and thereby making public: classes "boat", "car";')
     assert said[-1].endswith("at most 2000 records, each protected by itself.")
     assert [found.id for found in client.datasets()] == [dataset.id]
     assert sorted(album.rglob("*")) == before

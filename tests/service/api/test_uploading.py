@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from service import auth
-from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits
+from service.api.problems import TooManyUploads
+from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits, upload_slots
 from service.db.session import transaction
 from service.main import utc_now
 from tests.together import PATIENCE_SECONDS, wait_until
@@ -74,6 +75,44 @@ def test_slow_connections_of_one_key_leave_room_for_others(served, make_npz):
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many_uploads_for_key")
         assert int(refused.headers["retry-after"]) > 0
         assert served.upload(late, make_npz(4)).status_code == 200  # with another key
+
+
+def test_the_keys_of_one_project_leave_slots_to_others():
+    slots = upload_slots(UploadLimits(uploads_max=8, uploads_per_project_max=6, uploads_per_key_max=4))
+    taken = 0
+    for number in range(16):
+        with suppress(TooManyUploads):
+            slots.take(f"key_{number % 3}", "prj_a")
+            taken += 1
+    assert taken == 6
+    with pytest.raises(TooManyUploads, match="This project has 6 uploads under way") as refused:
+        slots.take("key_new", "prj_a")
+    assert refused.value.code == "too_many_uploads_for_project"
+    for _ in range(2):
+        slots.take("key_b", "prj_b")
+    with pytest.raises(TooManyUploads) as refused:
+        slots.take("key_c", "prj_c")
+    assert refused.value.code == "busy"
+    slots.give_back("key_0", "prj_a")
+    slots.take("key_new", "prj_a")
+
+
+def test_slow_connections_of_a_project_leave_room_for_another(served, make_npz):
+    """An owner makes as many keys as they like."""
+    object.__setattr__(served.app.state.service.uploads, "_per_project", 2)
+    with transaction(served.factory) as session:
+        tokens = [auth.create_key(session, name=f"k{n}", scopes=["data"], now=utc_now())[1] for n in range(3)]
+    with ExitStack() as stack:
+        for token in tokens[:2]:
+            dataset_id = served.dataset()["id"]
+            stack.enter_context(sending(served, dataset_id, "Content-Length: 100000", token=token))
+            wait_until(receiving(served, dataset_id))
+        late = served.dataset()["id"]
+        with served.bearer(tokens[2]) as client:
+            refused = client.put(f"/v1/datasets/{late}/content", params={"format": "npz"}, content=b"x")
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_uploads_for_project")
+        assert int(refused.headers["retry-after"]) > 0
+        assert served.upload(late, make_npz(4)).status_code == 200  # by an admin of the installation
 
 
 def test_uploads_are_bounded_in_all(served):

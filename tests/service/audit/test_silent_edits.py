@@ -8,6 +8,7 @@ why that does not matter or cannot be helped.
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from sqlalchemy.types import Integer
 
 from obscura.wire.words import DatasetState, EntryKind, JobState, Visibility
 from service import jobs, ledger
+from service.audit.facts import find_changed_facts
 from service.audit.findings import FindingCode
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
@@ -25,7 +27,8 @@ from service.datasets.reading import Content
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Evaluation, FailureCode, Job, Sample
-from service.db.session import SessionFactory, transaction
+from service.db.ledger_tables import EntryRow
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import LedgerCorruption
 from service.jobs import kinds
 from service.jobs.endings import end_job
@@ -58,6 +61,7 @@ BELIEVED_BY_NOBODY = {
 UNSEEN = {
     ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
     ("accounts", "closed"): "whether new data may come; whoever comes is counted, and no amount depends on it",
+    ("accounts", "subjects_key_check"): "refuses requests whose ids would be found nowhere; no amount depends on it",
     ("datasets", "project_id"): "who may look, as above",
     ("jobs", "project_id"): "likewise, and whose turn and quota it takes",
     ("datasets", "content_name"): "which file and key are opened; there is one, and no training starts without",
@@ -136,8 +140,7 @@ class World(LedgerBook):
             kinds.sample.finish(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
         self.do(ledger.charge_count, account_id=self.accounts["patients"])
         self.open("patients of the year after")
-        first, second = (self.upload("patients of the year after", records=10_000) for _ in range(2))
-        self.run(self.ask(dataset_id=first, further_dataset_ids=[self.private, second]))
+        self.run(self.ask(dataset_id=self.upload("patients of the year after", records=10_000)))
         return self
 
     def upload(
@@ -395,3 +398,56 @@ def test_a_training_is_compared_with_its_hold_before_anything_is_opened(world: W
         session.execute(text(edit), used)
         with pytest.raises(LedgerCorruption, match="not what its hold was taken for"):
             compare(session, secret)
+
+
+def test_entries_that_are_gone_accuse_no_row_beside_the_log(world: World) -> None:
+    """Whatever a missing entry said, the rows that it was about were edited by nobody."""
+    with transaction(world.factory, read_only=True) as session:
+        rows = session.execute(select(EntryRow.account_id, EntryRow.sequence)).all()
+    for account_id, sequence in rows:
+        for which in ("=", ">="):
+            with world.tampered() as session:
+                gone = f"DELETE FROM entries WHERE account_id = :account AND sequence {which} :sequence"
+                session.execute(text(gone), {"account": account_id, "sequence": sequence})
+                assert world.codes(session) == {FindingCode.ENTRY_MISSING}, (account_id, which, sequence)
+
+
+def test_a_log_that_cannot_be_read_again_accuses_no_row_beside_it(world: World) -> None:
+    """As where an index hides rows that the replay has read."""
+    account_id = world.accounts["patients"]
+    with world.tampered() as session:
+        expected = {account_id: session.query(EntryRow).filter_by(account_id=account_id).count()}
+        session.execute(
+            text("DELETE FROM entries WHERE account_id = :account AND kind = 'fact'"), {"account": account_id}
+        )
+        found = list(find_changed_facts(session, [account_id], expected, fingerprints=True))
+    assert [finding.code for finding in found] == [FindingCode.LOG_UNREADABLE]
+    assert "could not be read a second time" in found[0].message
+
+
+def test_a_broken_page_of_the_log_is_reported_with_the_last_entry_before_it(tmp_path, sqlite_template) -> None:
+    """Every page that holds entries is overwritten in turn. Nothing is said of the rows beside the log."""
+    path = tmp_path / "obscura.db"
+    shutil.copyfile(sqlite_template, path)
+    engine = make_engine(f"sqlite:///{path}")
+    made = World(make_session_factory(engine), tmp_path / "var", NOW).build()
+    with engine.begin() as connection:
+        size = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+        root = connection.exec_driver_sql("SELECT rootpage FROM sqlite_master WHERE name = 'entries'").scalar_one()
+    engine.dispose()  # the last connection writes the log of SQLite into the file
+    sound = path.read_bytes()
+    at = (root - 1) * size
+    cells = int.from_bytes(sound[at + 3 : at + 5], "big")
+    assert sound[at] == 5, "the table has leaves"
+    places = [int.from_bytes(sound[at + 12 + 2 * n : at + 14 + 2 * n], "big") for n in range(cells)]
+    leaves = [int.from_bytes(sound[at + place : at + place + 4], "big") for place in places]
+    for leaf in leaves:
+        path.write_bytes(sound[: (leaf - 1) * size] + b"\xff" * size + sound[leaf * size :])
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        engine = make_engine(f"sqlite:///{path}")
+        with transaction(make_session_factory(engine), read_only=True, snapshot=True) as session:
+            report = verify(session, trusted=trusted_keys(made.key_path), prices_required=False, fingerprints=True)
+        engine.dispose()
+        assert {finding.code for finding in report.findings} == {FindingCode.LOG_UNREADABLE}, leaf
+        assert all("could not be read" in finding.message for finding in report.findings)

@@ -221,8 +221,8 @@ def test_an_edited_account_is_found(book: LedgerBook, patients: str) -> None:
     for column, value in EDITED_ACCOUNT.items():
         found = book.found_after(f"UPDATE accounts SET {column} = {_plain(value)} WHERE id = '{patients}'")
         assert found == [(FindingCode.ACCOUNT_MISMATCH, head)], column
-    # No entry tells the project, or whether it is closed to new data: see test_silent_edits.
-    assert set(EDITED_ACCOUNT) | {"id", "project_id", "closed"} == _columns(book, "accounts")
+    # No entry names the project, whether it is closed to new data, or the subjects key: see test_silent_edits.
+    assert set(EDITED_ACCOUNT) | {"id", "project_id", "closed", "subjects_key_check"} == _columns(book, "accounts")
 
 
 def test_an_account_that_names_a_later_head_misses_it(book: LedgerBook, patients: str) -> None:

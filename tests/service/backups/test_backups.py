@@ -5,12 +5,14 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 
-from service import installation, ledger
+from service import decisions, installation, ledger
 from service.audit.arming import clear_stops
 from service.audit.carried import read_notes
 from service.backups.carrying import carry_forward
@@ -19,9 +21,14 @@ from service.backups.drill import drill
 from service.backups.making import back_up
 from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
 from service.backups.restoring import restore
+from service.datasets import receiving, states
+from service.datasets.reading import Sent
 from service.datasets.vault import make_fingerprint_key
+from service.db.access_tables import Decision
+from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
+from service.errors import Conflict, InvalidInput
 from service.inspection import inspect_ledger, sign_heads
 from service.settings import Settings
 from service.storage import storage_of
@@ -29,6 +36,8 @@ from service.storage.folder import FolderStorage
 from service.storage.journals import journalled, journalled_jobs, write_count
 from tests.service.audit.book import LedgerBook
 from tests.service.backups.losing import codes, installed, left, lose_database, settings_of, spend
+from tests.service.datasets.uploading import npz
+from tests.service.people import make_key
 
 
 @pytest.fixture
@@ -132,6 +141,109 @@ def test_carrying_forward_that_is_interrupted_takes_nothing_twice(lone, tmp_path
     assert carried.report.clean, carried.report.findings
     assert codes(lone) == set()
     assert journalled_jobs(storage_of(settings)) == []
+
+
+def restored_with_carried_spending(lone: LedgerBook, backup: Path) -> None:
+    """Spend after a backup, lose the database, restore, and carry the spending forward."""
+    spend(lone, 2)
+    lose_database(lone)
+    restore(settings_of(lone), backup, keep_files=True, now=lone.now)
+    assert carry_forward(settings_of(lone), lone.factory, now=lone.tick()).report.clean
+
+
+def test_a_raise_does_not_refund_carried_spending(lone, tmp_path):
+    """Carried spending only lowers the limit: under a limit of 1, a raise back to 1 allowed a true epsilon of 1.4."""
+    settings, account_id = settings_of(lone), lone.accounts["patients"]
+    limit = lone.read(ledger.get_account, account_id=account_id).epsilon
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    restored_with_carried_spending(lone, tmp_path / "backup")
+    left_nano = left(lone)
+    with pytest.raises(Conflict, match=r"cannot be raised.*nano-units that were spent after the backup"):
+        lone.raise_limit("patients", limit)
+    assert left(lone) == left_nano
+    lone.open("visitors")
+    lone.raise_limit("visitors", 9.0)  # other accounts are not concerned
+
+
+def test_a_raise_requested_before_the_backup_is_not_approved_after_carrying(lone, tmp_path):
+    settings, account_id = settings_of(lone), lone.accounts["patients"]
+    asking, approving = (lone.do(make_key, name=name, scopes=["admin"])[0].id for name in ("asks", "approves"))
+    wanted = {"account_id": account_id, "epsilon": 9.0, "reason": "protocol 17", "asked_with": asking}
+    request_id = lone.do(ledger.request_raise, **wanted).id
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    restored_with_carried_spending(lone, tmp_path / "backup")
+    with transaction(lone.factory) as session:  # as if the limit were the one at which the raise was requested
+        row = session.get_one(Decision, request_id)
+        row.epsilon_before = ledger.get_account(session, account_id).epsilon
+    with pytest.raises(Conflict, match="cannot be raised"), transaction(lone.factory) as session:
+        decisions.decide(session, request_id, approving, lone.tick(), ledger.LIMIT_EFFECTS, approved=True)
+
+
+@pytest.mark.parametrize("frozen_before", [False, True])
+def test_an_account_that_carried_spending_has_used_up_is_neither_raised_nor_unfrozen(lone, tmp_path, frozen_before):
+    settings, account_id = settings_of(lone), lone.accounts["patients"]
+    known = spend(lone)
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    lose_and_restore = partial(restore, settings, tmp_path / "backup", keep_files=True)
+    spend(lone, 2, hold=known)
+    lose_database(lone)
+    lose_and_restore(now=lone.now)
+    lone.do(ledger.lower_limit, account_id=account_id, epsilon=0.001, reason="less")
+    if frozen_before:
+        assert lone.read(ledger.get_account, account_id=account_id).frozen
+    carry_forward(settings, lone.factory, now=lone.tick())
+    assert lone.read(ledger.get_account, account_id=account_id).frozen
+    for step, terms in ((ledger.set_frozen, {"frozen": False, "reason": "go on"}), (lone.raise_limit, {})):
+        with pytest.raises(Conflict):
+            lone.do(step, account_id=account_id, **terms) if terms else step("patients", 5.0)
+
+
+def test_a_person_cannot_lock_an_account_by_the_words_of_a_reason(lone):
+    reason = f"5 {ledger.CARRIED} (x)"
+    lone.do(ledger.lower_limit, account_id=lone.accounts["patients"], epsilon=2.0, reason=reason, by="key_somebody")
+    lone.raise_limit("patients", 4.0)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a restore forgets the fingerprints of uploads after the backup, so these units get a second budget; "
+    "a locked restore will replace carrying forward",
+)
+@pytest.mark.parametrize("unit", ["record", "subject"])
+def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another_account(lone, tmp_path, unit):
+    settings, ids = settings_of(lone), np.arange(40)
+    make_fingerprint_key(settings)
+    first, second = (lone.open(name, unit=unit) for name in ("first", "second"))
+    pictures = np.random.default_rng(7).integers(0, 256, (2, 40, 4, 4), dtype=np.uint8)
+
+    def upload(account_id: str, images: np.ndarray) -> Dataset:
+        facts = {
+            "name": "faces",
+            "classes": ["a", "b"],
+            "height": 4,
+            "width": 4,
+            "channels": 1,
+            "visibility": "private",
+        }
+        facts |= {"records_declared": 50, "subjects_declared": 50 if unit == "subject" else None}
+        facts |= {"subjects_recognised": True} if unit == "subject" else {}
+        with transaction(lone.factory) as session:
+            dataset_id = states.declare(session, settings, account_id=account_id, now=lone.tick(), **facts).id
+        subjects = {"subjects": ids} if unit == "subject" else {}
+        sent = Sent(iter([npz(images, np.zeros(len(images), np.int64), **subjects)]), "npz")
+        return receiving.receive(settings, lone.factory, dataset_id, sent, clock=lone.tick)
+
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    assert upload(first, pictures[0]).account_id == first
+    lose_database(lone)
+    restore(settings, tmp_path / "backup", keep_files=True, now=lone.now)
+    carry_forward(settings, lone.factory, now=lone.tick())
+    try:  # the same images, or new images of the same subjects
+        account_id = upload(second, pictures[0 if unit == "record" else 1]).account_id
+    except (InvalidInput, Conflict):
+        return
+    assert account_id == first
 
 
 def test_a_noisy_count_that_was_paid_for_after_the_backup_is_not_refunded(lone, tmp_path):

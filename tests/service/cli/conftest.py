@@ -23,7 +23,7 @@ from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
 
-START_SECONDS = 60
+START_SECONDS = 300
 
 
 @pytest.fixture

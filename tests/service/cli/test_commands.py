@@ -24,7 +24,7 @@ MakeImages = Callable[[Path, int], Path]
 def account(shell: Any) -> str:
     """The name of a fresh account with epsilon 2."""
     name = f"people-{secrets.token_hex(4)}"
-    shell("accounts", "create", name, "-e", "2", "-d", "1e-3", "--unit", "record")
+    shell("accounts", "create", name, "-e", "2", "-d", "1e-4", "--unit", "record")
     return name
 
 
@@ -44,6 +44,22 @@ def test_accounts_and_budgets(shell, account):
     table = shell("budget", "show")
     assert account in table.out
     assert table.err == ""
+
+
+def test_a_large_delta_is_accepted_by_its_flag_alone(shell):
+    terms = (f"risky-{secrets.token_hex(4)}", "-e", "2", "-d", "0.05", "--unit", "record")
+    refused = shell("accounts", "create", *terms, code=2)
+    assert "1 in 20" in refused.err
+    assert "--accept-large-delta" in refused.err
+    assert terms[0] not in shell("accounts", "list").out
+    assert shell("accounts", "create", *terms, "--accept-large-delta", "--json").json["delta"] == pytest.approx(0.05)
+
+
+def test_a_second_project_is_explained_before_it_is_created(shell):
+    refused = shell("projects", "create", "heart", code=2)
+    assert "--role owner --project prj_default" in refused.err
+    assert "--yes" in refused.err
+    assert [project["name"] for project in shell("projects", "list", "--json").json] == ["default"]
 
 
 def test_pushing_tells_what_becomes_public(shell, account, make_images, tmp_path):

@@ -74,7 +74,7 @@ def test_at_a_terminal_push_asks_before_it_declares(shell, make_images, tmp_path
     with Client(url, token) as client:
         declined = CliRunner().invoke(app, command, input="n\n")
         assert declined.exit_code == 1
-        assert "Stays here: pictures by class: 0 15, 1 15." in declined.stderr
+        assert 'Stays here: pictures by class: "0" 15, "1" 15.' in declined.stderr
         assert "Nothing was declared or sent." in declined.stderr
         assert "asked" not in {each.name for each in client.datasets()}
         assert CliRunner().invoke(app, command, input="y\n").exit_code == 0

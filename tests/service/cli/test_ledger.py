@@ -3,14 +3,20 @@
 import json
 import shutil
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from obscura.cli import app as cli
+from service import ledger
 from service.audit.checkpoints import CHECKPOINT_FILE
+from service.db.access_tables import Installation
+from service.db.base import new_id
+from service.db.session import transaction
 from service.ledger.stops import arming_stops
+from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
 from tests.service.cli.conftest import Shell
 
@@ -133,3 +139,15 @@ def test_the_public_key_is_shown_to_be_pinned(book, run):
 def test_a_key_that_cannot_be_read_is_no_verdict(book, run):
     book.key_path.with_suffix(".pub.pem").write_text("nothing")
     assert run("verify", code=2)
+
+
+def test_a_clock_that_was_ahead_is_accepted_once(book, run):
+    """Entries of these tests are dated 2030: the machine's clock is behind them."""
+    if datetime.now(UTC) > NOW:
+        pytest.skip("the entries are in the past by now")
+    with transaction(book.factory) as session:
+        session.add(Installation(id=new_id("ins"), made_at=NOW))
+    assert run("accept-clock", "--json").json["newest_entry"].startswith("2030")
+    with transaction(book.factory) as session:
+        ledger.require_clock(session, datetime.now(UTC))
+    run("accept-clock", code=1)

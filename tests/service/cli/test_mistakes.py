@@ -96,6 +96,12 @@ MISTAKES = {
     "an option that the recipe has not": (f"{TRAIN} 1 -o colour_blind=1", "obscura recipes"),
     "an option without a value": (f"{TRAIN} 1 -o teachers", "--option takes NAME=VALUE"),
     "more than is left": (f"{TRAIN} 5", "obscura budget show"),
+    "several datasets": ("train {people} {people} -r datalens -e 1", "combine the synthetic images"),
+    "a plan on several datasets": ("plan {people} {people} -r datalens -e 1", "combine the synthetic images"),
+    "a search on several datasets": (
+        "sweep {people} {people} -r datalens -e 1 --grid epsilon=0.1,0.2",
+        "combine the synthetic images",
+    ),
     "an epsilon below 0": (f"{TRAIN} -1", "epsilon"),
     "how many images": (f"download rel_{ID}", "--count"),
     "a folder that is taken": (f"download rel_{ID} -n 5 --unpack --out full", "choose another place"),

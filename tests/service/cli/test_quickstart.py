@@ -107,8 +107,11 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         return answer
 
     def yes_and_then_a_picture_goes(question: str, otherwise: str) -> None:
-        if "Send" in question:
+        if "upload" in question.lower():
             (pets / "cat" / "0.png").unlink()
+
+    def never(*_: object) -> None:
+        raise AssertionError("nobody asked for a preview")
 
     with Client(url, token) as client:
         before = list(client.datasets())
@@ -116,15 +119,16 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
         small = ("--size", "8", "--grey")
         declined = start(pets, *small, before=target, answers="100\n")
-        assert "thereby making public: classes cat, dog;" in declined.stderr
-        assert "Nothing was declared or sent." in declined.stderr
-        monkeypatch.setattr(quickstart, "confirm", no_to("Send"))
-        declined = start(pets, *small, before=target, answers="100\n")
-        assert "Nothing was sent, and nothing spent." in declined.stderr, declined.stderr
+        assert 'thereby making public: classes "cat", "dog";' in declined.stderr
+        assert "Nothing was declared or uploaded." in declined.stderr
+        assert "Planning" not in declined.stderr
+        monkeypatch.setattr(quickstart, "confirm", no_to("Upload the images and train?"))
+        declined = start(pets, *small, "--preview", before=target, answers="100\n")
+        assert "Nothing was uploaded or spent." in declined.stderr, declined.stderr
         assert "This is a forecast on other images, not a promise." in declined.output
         assert (pets.parent / "preview.png").read_bytes().startswith(b"\x89PNG")
         monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
-        monkeypatch.setattr(Onboarding, "try_on_public", lambda *_: None)  # which takes long, and was seen above
+        monkeypatch.setattr(Onboarding, "try_on_public", never)
         broken = start(pets, *small, "--at-most", "100", before=target)
         assert "The pictures changed while they were sent" in broken.stderr
         assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken.stderr

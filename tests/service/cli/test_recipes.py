@@ -25,7 +25,7 @@ def test_a_recipe_that_only_the_service_knows_is_listed_shown_planned_and_traine
     shown = newer("recipes", "toy")
     assert "rounds=1  (an integer between 1 and 100)\n    Noisy sums that are released." in shown.out
     assert "toy" in shown.err
-    newer("accounts", "create", "people", "-e", "2", "-d", "1e-3", "--unit", "record")
+    newer("accounts", "create", "people", "-e", "2", "-d", "1e-4", "--unit", "record")
     images = make_images(tmp_path / "images.npz", 40)
     dataset = newer("datasets", "push", str(images), "--account", "people", "--at-most", "40", "--json").json["id"]
     asked = (dataset, "--recipe", "toy", "--epsilon", "1", "--option")

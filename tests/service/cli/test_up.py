@@ -2,17 +2,28 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+from sqlalchemy import Engine, create_engine, make_url, text
+
 from obscura.client.local_service import running_at
+from service import projects
 from service.db.base import new_id
+from service.db.project_tables import Project
+from service.db.schema import upgrade_schema
+from service.db.session import make_engine, make_session_factory, transaction
+from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.cli.conftest import START_SECONDS, Shell, environment
 
 MARK = "ins_" + "a" * 20
+MINIMUM_FREE = Settings.model_fields["disk_free_bytes_min"].default
 
 
 def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp_path, warm):
@@ -23,15 +34,19 @@ def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp
     os.close(terminal)
     said, deadline = "", time.monotonic() + START_SECONDS
     try:
-        while "WITHOUT A KEY" not in said:
+        while not re.search(r"/sign-in/[0-9a-f]+\r\n", said):
             assert time.monotonic() < deadline, said
             said += os.read(reading, 4096).decode()
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
         os.close(reading)
-    assert "https://obscura.example/sign-in/" in said
-    assert "dashboard_open_to_everybody" in said
+    lines = said.split("\r\n")
+    assert "https://obscura.example/sign-in/" in "".join(lines[-3:]), "the link is last, where no log line moves it"
+    assert "open a second terminal" in said
+    assert "WITHOUT A KEY" in said
+    assert re.search(r"\d\d:\d\d:\d\d warning dashboard_open_to_everybody", said)
+    assert not re.search("alembic|Running upgrade|Uvicorn", said)
 
 
 def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path, warm: str) -> None:
@@ -68,3 +83,122 @@ def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path
     assert release.is_dir()
     assert (data_dir / "admin.key").read_text() == "what its database knows\n"
     assert not (data_dir / "keys" / "fingerprints.key").exists()
+
+
+def starts(python: str, data_dir: Path, **variables: str) -> tuple[int, str]:
+    """Run `obscura up` to its end; return its exit code, and what it wrote as one line."""
+    finished = subprocess.run(
+        [python, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"],
+        env=environment(PYTHONDONTWRITEBYTECODE="1", **variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+    return finished.returncode, " ".join((finished.stdout + finished.stderr).split())
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system without a free byte."""
+    place = tmp_path / "full"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount")
+    with pytest.raises(OSError, match="No space"):
+        (place / "filling").write_bytes(bytes(2**20))
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def assert_one_sentence(ended: tuple[int, str], *words: str) -> None:
+    code, said = ended
+    assert code == 1, said
+    assert "error: " in said
+    assert "Traceback" not in said
+    assert "startup failed" not in said
+    for word in words:
+        assert word in said
+
+
+@pytest.mark.parametrize(("on_it", "free"), [("data", 0), ("data", 12288), ("keys", 0), ("database", 4096)])
+def test_up_on_a_full_disk_says_which_and_how_many_bytes_it_needs(warm, full_disk, tmp_path, on_it, free):
+    os.truncate(full_disk / "filling", (full_disk / "filling").stat().st_size - free)
+    places = {"keys": {"OBSCURA_KEYS_DIR": f"{full_disk}/keys"}}
+    places["database"] = {"OBSCURA_DATABASE_URL": f"sqlite:///{full_disk}/obscura.db"}
+    ended = starts(warm, (full_disk if on_it == "data" else tmp_path) / "data", **places.get(on_it, {}))
+    assert_one_sentence(ended, f"The disk of {full_disk}", "bytes are free", f"needs {MINIMUM_FREE:,}")
+
+
+@pytest.mark.parametrize("folder", ["/proc/x/y", "/dev/null"])
+def test_up_in_a_place_that_takes_no_folder_names_it(warm, folder):
+    assert_one_sentence(starts(warm, Path(folder)), "/".join(folder.split("/")[:3]))
+
+
+def test_up_on_a_disk_that_is_read_only_names_the_folder(warm, full_disk):
+    subprocess.run(["mount", "-o", "remount,ro", full_disk], check=True)
+    assert_one_sentence(starts(warm, full_disk), str(full_disk), "Read-only file system")
+
+
+@pytest.fixture
+def other_database(postgres_server: Engine) -> Iterator[Callable[[str], str]]:
+    """Create an empty database of an encoding, and return its URL."""
+    names = []
+
+    def created(encoding: str) -> str:
+        name = f"obscura_{encoding.lower()}_{new_id('x')}"
+        with postgres_server.connect() as connection:
+            connection.execute(
+                text(f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+            )
+        names.append(name)
+        return postgres_server.url.set(database=name).render_as_string(hide_password=False)
+
+    yield created
+    with postgres_server.connect() as connection:
+        for name in names:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP"])
+def test_up_refuses_a_database_of_another_encoding_and_writes_nothing(warm, other_database, tmp_path, encoding):
+    url = other_database(encoding)
+    ended = starts(warm, tmp_path / "data", OBSCURA_DATABASE_URL=url)
+    assert_one_sentence(ended, f"has the encoding {encoding}", "needs UTF8", "CREATE DATABASE")
+    engine = create_engine(url, connect_args={"client_encoding": "utf8"})
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM pg_class WHERE relname = 'accounts'")) == 0
+    engine.dispose()
+
+
+@pytest.mark.services
+def test_a_database_that_cannot_be_reached_is_named_without_its_password(warm, tmp_path):
+    url = "postgresql+psycopg://obscura:word@127.0.0.1:1/obscura"
+    ended = starts(warm, tmp_path / "data", OBSCURA_DATABASE_URL=url)
+    assert_one_sentence(ended, "127.0.0.1", "obscura:***@")
+    assert "word" not in ended[1]
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("style", ["German", "ISO, DMY"])
+def test_defaults_of_the_database_change_neither_times_nor_texts(other_database, now, style):
+    url = other_database("UTF8")
+    admin = create_engine(url, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        for setting in (f"DateStyle TO {style}", "TimeZone TO 'Asia/Kolkata'", "client_encoding TO 'LATIN1'"):
+            connection.execute(text(f"ALTER DATABASE {make_url(url).database} SET {setting}"))
+    admin.dispose()
+    upgrade_schema(url)
+    engine = make_engine(url)
+    try:
+        factory = make_session_factory(engine)
+        with transaction(factory) as session:
+            made = projects.create(session, name="Köln 患者", now=now).id
+        with transaction(factory, read_only=True) as session:
+            project = session.get_one(Project, made)
+            assert (project.name, project.created_at) == ("Köln 患者", now)
+            assert session.scalar(text("SHOW DateStyle")) == "ISO, MDY"
+    finally:
+        engine.dispose()

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
-from service import auth
+from service import auth, projects
 from service.dashboard.access import COOKIE
 from service.dashboard.sessions import (
     LINK_SECONDS,
@@ -18,7 +18,9 @@ from service.dashboard.sessions import (
     open_session,
 )
 from service.db.access_tables import ApiKey, SignIn
+from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
+from tests.service.dashboard.conftest import assert_shown
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -69,6 +71,15 @@ def test_the_cookie_is_for_https_only_where_there_is_https_and_holds_no_token(cl
     cookie = client.post("/login", data={"key": token}).headers["set-cookie"]
     assert "Secure" in cookie
     assert token.rsplit("_", 1)[1] not in cookie
+    assert cookie.startswith(f"__Host-{COOKIE}=")
+    assert "Domain" not in cookie
+    assert client.get("/jobs").status_code == 200
+    value = cookie.partition("=")[2].partition(";")[0]
+    planted = closed.client(scheme="https", host="obscura.example").get("/", headers={"Cookie": f"{COOKIE}={value}"})
+    assert planted.status_code == 303, "another host of the domain can set a cookie of this name"
+    signed_out = client.post("/logout", data={"sign": "out"}).headers["set-cookie"]
+    assert signed_out.startswith(f"__Host-{COOKIE}=")
+    assert "Secure" in signed_out
 
 
 @pytest.mark.parametrize("key", ["", "obs_wrong", "obs_" + "a" * 20 + "_" + "0" * 64, "ü" * 10])
@@ -210,3 +221,28 @@ def test_a_link_of_a_revoked_admin_signs_nobody_in(closed):
         auth.revoke(session, ApiKey.id.is_not(None), now=closed.now)
     secret = SignInLinks.make(closed.app.state.dashboard.links, now_seconds=time.monotonic())
     assert closed.client().post(f"/sign-in/{secret}", headers=FORM).status_code == 401
+
+
+def test_an_admin_learns_why_the_data_of_several_projects_are_hidden(site, stock):
+    """Only an admin of the installation sees the banner and its number."""
+    admin, pages = site.signed_in("admin"), ("/", "/jobs", "/releases", "/datasets", "/train")
+    with transaction(site.factory) as session:
+        facts = {"name": "member", "now": site.now, "project_id": DEFAULT_PROJECT}
+        _, token = auth.create_key(session, scopes=["train", "read"], **facts)
+    member = site.client()
+    assert member.post("/login", data={"key": token}).status_code == 303
+    for client in (admin, member, site.client()):
+        assert all("projects hide" not in client.get(page).text for page in pages)
+    with transaction(site.factory) as session:
+        for name in ("heart", "lung"):
+            projects.create(session, name=name, now=site.now)
+    for page in pages:
+        assert_shown(
+            admin.get(page).text, "Its 3 projects hide their datasets", "nothing was deleted", 'href="/projects"'
+        )
+        assert "projects hide" not in member.get(page).text
+        assert "projects hide" not in site.client().get(page).text
+    assert stock.dataset in member.get("/datasets").text, "the data are where they were"
+    assert "First steps" not in admin.get("/").text
+    shown = admin.get("/projects").text
+    assert_shown(shown, "View a project", "obscura keys create my-view --role owner --project prj_")

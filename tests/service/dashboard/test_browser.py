@@ -76,6 +76,54 @@ def test_neighbouring_files_fill_in_the_same_declaration(site, live, tmp_path):
     assert said == []
 
 
+def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, tmp_path):
+    """As macOS writes it. The class names follow the stated number of people, unless somebody has typed them."""
+    from playwright.sync_api import expect
+
+    names = ["digits/0/a.png", "digits/1/b.png", "__MACOSX/digits/0/._a.png", "digits/.DS_Store"]
+    with zipfile.ZipFile(tmp_path / "digits.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, b"x")
+    with a_page(base_url=live) as (page, said):
+        page.goto("/login")
+        page.fill("#key", site.key("admin"))
+        page.click("main button[type=submit]")
+        page.wait_for_url("**/")
+        page.goto("/datasets/new")
+        page.set_input_files("#file", tmp_path / "digits.zip")
+        expect(page.locator("#classes")).to_have_value("0, 1")
+        page.fill("#subjects_declared", "20")
+        page.locator("#subjects_declared").blur()
+        expect(page.locator("#classes")).to_have_value("")
+        page.get_by_text("one outer folder, digits").wait_for()
+        page.fill("#subjects_declared", "")
+        page.locator("#subjects_declared").blur()
+        expect(page.locator("#classes")).to_have_value("0, 1")
+        page.fill("#classes", "0, 2")
+        for field, value in (("width", "8"), ("height", "8"), ("records_declared", "2000")):
+            page.fill(f"#{field}", value)
+        page.select_option("#channels", label="grey")
+        page.select_option("#account_id", index=1)
+        page.click("[data-declare] button[type=submit]")
+        page.get_by_text("not among the classes").wait_for()
+    assert said == []
+
+
+def test_compare_waits_for_two_releases(site, stock, live):
+    job = site.add_job(stock.account, stock.dataset, epsilon=0.2, state="succeeded")
+    site.add_release(job, name="second")
+    with a_page(base_url=live) as (page, said):
+        page.goto("/releases")
+        button, boxes = page.get_by_role("button", name="Compare releases"), page.get_by_label("Compare ")
+        found = [button.is_disabled()]
+        for number in (0, 1):
+            boxes.nth(number).check()
+            found.append(button.is_disabled())
+        button.click()
+        page.get_by_role("heading", name="Side by side").wait_for()
+    assert (found, said) == ([True, True, False], [])
+
+
 @pytest.mark.parametrize(("width", "scheme"), WINDOWS)
 def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, width, scheme):
     key = site.key("train", "read")

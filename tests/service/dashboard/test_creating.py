@@ -18,7 +18,7 @@ from service.dashboard.multipart import FileForm
 from service.datasets.vault import make_fingerprint_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FurtherDataset, Job, Preview
+from service.db.job_tables import Job, Preview
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import transaction
 from service.errors import InvalidInput
@@ -79,6 +79,17 @@ def test_an_account_is_opened_once_and_refusals_stand_at_their_fields(site):
     assert len(site.rows(AccountRow)) == 1
 
 
+def test_a_large_delta_is_confirmed_on_the_form(site):
+    admin = site.signed_in("admin")
+    assert "accept_large_delta" not in admin.get("/accounts/new").text
+    warned = send(admin, "/accounts/new", "/accounts", **ACCOUNT | {"delta": "0.05"})
+    assert (warned.status_code, site.rows(AccountRow)) == (422, [])
+    assert_shown(warned.text, "1 in 20", 'name="accept_large_delta"', 'value="0.05"')
+    accepted = ACCOUNT | {"delta": "0.05", "accept_large_delta": "true"}
+    assert send(admin, "/accounts/new", "/accounts", **accepted).status_code == 303
+    assert [account.delta for account in site.rows(AccountRow)] == [0.05]
+
+
 def test_images_are_declared_and_sent_by_forms_alone(site, declared):
     uploader = site.signed_in("data", "read")
     (row,) = site.rows(Dataset)
@@ -122,6 +133,57 @@ def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_r
     assert shown == [shown[0]] * 4
     (paying,) = site.rows(AccountRow)
     assert (paying.spent_nano, paying.held_nano) == (0, 0)
+
+
+def declare_and_upload(client, content, **changes):
+    """Send the form of /datasets/new as the page's script does."""
+    fields = DATASET | {"token": token_of(client, "/datasets/new"), "format": "zip", "account_id": "public"} | changes
+    return client.post("/datasets/new", data=fields, files={"file": ("x.zip", content)}, headers=PROBLEM)
+
+
+def test_a_declaration_and_its_images_are_taken_in_one_request(site):
+    make_fingerprint_key(site.settings)
+    uploader = site.signed_in("data", "read")
+    sent = declare_and_upload(uploader, zipped())
+    (row,) = site.rows(Dataset)
+    assert (sent.status_code, sent.headers["location"], row.state) == (303, f"/datasets/{row.id}", DatasetState.READY)
+
+
+REFUSED_UPLOADS = {
+    "another size": (422, "upload_refused", {}, lambda: zipped((5, 4))),
+    "no archive": (422, "upload_refused", {}, lambda: b"nothing"),
+    "nothing": (422, "upload_refused", {}, lambda: b""),
+    "a field": (422, "invalid_input", {"height": "0"}, zipped),
+    "no account": (422, "invalid_input", {"account_id": ""}, zipped),
+    "unknown format": (422, "invalid_input", {"format": "tar"}, zipped),
+    "another session": (403, "forbidden", {"token": "0" * 64}, zipped),
+    "too large": (413, "too_large", {}, lambda: b"x" * 1_300_000),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED_UPLOADS.values(), ids=REFUSED_UPLOADS.keys())
+def test_a_refused_upload_leaves_no_declaration(make_site, refused):
+    status, code, fields, content = refused
+    site = make_site(upload_bytes_max=1_000_000)
+    make_fingerprint_key(site.settings)
+    uploader = site.signed_in("data", "read")
+    answer = declare_and_upload(uploader, content(), **fields)
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    if code == "too_large":
+        assert answer.json()["detail"] == "This file is 1.3 MB. The limit is 1 MB."
+    assert all(row.erased_at is not None for row in site.rows(Dataset))
+    assert "scans" not in uploader.get("/datasets").text
+    assert not any(path.is_file() for path in (site.settings.data_dir / "quarantine").rglob("*"))
+    assert declare_and_upload(uploader, zipped()).status_code == 303
+
+
+def test_a_form_whose_fields_have_no_end_is_refused(site):
+    uploader = site.signed_in("data", "read")
+    head = b'--b\r\nContent-Disposition: form-data; name="'
+    for endless in (b"x" * 3_000_000, b'a"\r\nX: ' + b"y" * 3_000_000, b'a"\r\n\r\n' + b"z" * 3_000_000):
+        headers = PROBLEM | {"Content-Type": "multipart/form-data; boundary=b"}
+        answer = uploader.post("/datasets/new", content=head + endless, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
 
 
 def test_images_are_sent_by_the_pages_script(site, declared):
@@ -187,7 +249,7 @@ def test_a_form_with_a_file_is_read_however_its_body_is_cut():
 
 def test_a_training_is_priced_then_asked_for_once(site, stock):
     trainer = site.signed_in("train", "read")
-    page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4&options=teachers+%3D+300").text
+    page = trainer.get(f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.4&options=teachers+%3D+300").text
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
     assert fields["options"] == "teachers = 300"
     assert_shown(page, "Left afterwards", "<code>teachers</code></dt><dd>300", "Train for ε")
@@ -195,7 +257,7 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
     assert_shown(page, f"<code>{terminal}</code>")
     before = site.rows(Job)
     for number, epsilon in enumerate(("0.2", "0.8")):
-        part = trainer.get(f"/train/price?dataset={stock.dataset}&epsilon={epsilon}").text
+        part = trainer.get(f"/train/price?dataset={stock.dataset}&recipe=datalens&epsilon={epsilon}").text
         price, now, after = map(float, re.findall(r"<dd>ε ([\d.]+)", part)[:3])
         assert (0.15, 0.7)[number] < price < float(epsilon) + 0.01
         assert after <= now
@@ -213,95 +275,68 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
         assert ledger.balance(session, stock.account).held_nano > held
 
 
-def cohorts_of(site, stock, open_account, declare_dataset, **terms: Any) -> tuple[str, str, str]:
-    """A second account, a dataset of it that is like the first one's, and one of the first account."""
-    account = open_account(site.factory, name="patients of 2026", **terms)
-    few = {"records_declared": 20_000}
-    second = declare_dataset(site.factory, account_id=account, name="scans of 2026", **few)
-    return account, second, declare_dataset(site.factory, account_id=stock.account, name="scans of 2025", **few)
-
-
-def test_datasets_of_several_accounts_are_chosen_priced_for_each_and_trained_on_once(
-    site, stock, open_account, declare_dataset
+@pytest.mark.parametrize("limit", [0.01, 0.241, 1.0, 3.0, 900.0])
+def test_a_plan_begins_with_the_recommended_recipe_and_a_third_of_what_is_left(
+    site, open_account, declare_dataset, limit
 ):
-    account, second, own = cohorts_of(site, stock, open_account, declare_dataset)
-    larger = declare_dataset(site.factory, account_id=account, name="larger scans", height=64, width=64)
+    account = open_account(site.factory, epsilon=limit)
+    dataset = declare_dataset(site.factory, account_id=account)
+    page = site.signed_in("train", "read").get(f"/train?dataset={dataset}").text
+    recipes = re.search(r'<select id="recipe".*?</select>', page)
+    assert re.findall(r'<option value="(\w+)"', recipes[0]) == list(RECIPES)
+    assert re.findall(r'<option value="(\w+)" selected', recipes[0]) == ["moments"] == list(RECIPES)[:1]
+    epsilon = float(re.search(r'<input id="epsilon"[^>]* value="([\d.]+)"', page)[1])
+    assert limit / 5 < epsilon <= limit / 3
+    assert 'name="confirmed"' not in page
+
+
+def test_a_price_above_half_of_what_is_left_is_confirmed(site, open_account, declare_dataset):
+    """By the form alone: without the box, the server asks, and nothing is held."""
+    account = open_account(site.factory, epsilon=1.0)
+    dataset = declare_dataset(site.factory, account_id=account)
+    trainer = site.signed_in("train", "read")
+    one = {"dataset": dataset, "recipe": "moments", "epsilon": "0.9"}
+    for action, fields in (
+        ("/jobs", one),
+        ("/sweeps", one | {"epsilon": "0.3", "grids": "epsilon=0.4,0.5", "name": "two"}),
+    ):
+        asked = send(trainer, "/train", action, **fields, once="c" * 32)
+        assert asked.status_code == 422
+        assert_shown(asked.text, 'name="confirmed"', "required", "more than half", "never comes back")
+        assert (site.rows(Job), site.rows(HoldRow)) == ([], [])
+    small = send(trainer, "/train", "/jobs", **one | {"epsilon": "0.4", "once": "a" * 32})
+    assert small.status_code == 303
+    fields = one | {"epsilon": "0.6", "once": "b" * 32}
+    page = trainer.get(f"/train?dataset={dataset}&recipe=moments&epsilon=0.6").text
+    assert 'name="confirmed" type="checkbox" value="yes" required' in page
+    confirmed = send(trainer, "/train", "/jobs", **fields, confirmed="yes")
+    assert confirmed.status_code == 303
+    again = send(trainer, "/train", "/jobs", **fields)
+    assert again.headers["location"] == confirmed.headers["location"], "the same form, sent again"
+    assert len(site.rows(Job)) == 2
+
+
+def test_a_training_on_several_datasets_is_neither_offered_nor_accepted(site, stock, declare_dataset):
+    second = declare_dataset(site.factory, account_id=stock.account, name="scans of 2025", records_declared=20_000)
     trainer = site.signed_in("train", "read")
     page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4").text
-    offered = dict(re.findall(r'name="further" type="checkbox" value="(\w+)"( checked)?', page))
-    assert offered == {second: "", own: ""}, "the larger one cannot be read together with it"
-    assert_shown(page, "Paid by patients of 2026, which has ε", "Paid by the same account")
-    asked = f"dataset={stock.dataset}&epsilon=0.4&further={second}&further={own}"
-    page = trainer.get(f"/train?{asked}").text
-    names = re.findall(
-        r'<h3[^>]*><a href="/accounts/(\w+)">([^<]+)</a><span class="under">pays for ([^<]+)</span>', page
-    )
-    names = [(account_id, sorted(said.split(", "))) for account_id, _, said in names]
-    (first,) = site.rows(Dataset, Dataset.id == stock.dataset)
-    assert names == [(stock.account, sorted([first.name, "scans of 2025"])), (account, ["scans of 2026"])]
-    assert page.count("<dt>Left afterwards</dt>") == 2
-    together = " ".join(re.findall(r'type="checkbox" value="(\w+)" checked', page))
-    assert_shown(page, "Held on all 2 accounts now, or on none", f"obscura train {stock.dataset} {together} --recipe")
+    assert second not in page[page.index('name="recipe"') :]
+    asked = f"dataset={stock.dataset}&epsilon=0.4&further={second}"
+    for path in ("/train", "/train/price"):
+        refused = trainer.get(f"{path}?{asked}")
+        assert (refused.status_code, "A training reads one dataset of one account" in refused.text) == (422, True)
     form = page[page.index('action="/jobs"') :]
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form[: form.index("</form>")]))
-    before = len(site.rows(HoldRow))
-    first_time, again = (send(trainer, "/train", "/jobs", **fields) for _ in range(2))
-    place = first_time.headers["location"]
-    assert place == again.headers["location"]
-    job_id = place.removeprefix("/jobs/")
-    assert {row.dataset_id for row in site.rows(FurtherDataset)} == {second, own}
-    held = site.rows(HoldRow, HoldRow.job_id == job_id)
-    assert ({row.account_id for row in held}, len(site.rows(HoldRow))) == ({stock.account, account}, before + 2)
-    shown = trainer.get(place).text
-    assert_shown(shown, *(f'<a href="/datasets/{each}">' for each in (stock.dataset, second, own)))
-    assert_shown(shown, ">scans of 2026</a>", ">scans of 2025</a>", ">patients of 2026</a>: ε", "of each account")
-    assert "and 2 more together" in trainer.get("/jobs").text
-    cloned = trainer.get(f"/train?again={job_id}").text
-    assert set(re.findall(r'type="checkbox" value="(\w+)" checked', cloned)) == {second, own}
-    refused = send(trainer, "/train", "/jobs", **fields | {"further": larger, "once": "e" * 32})
-    assert (refused.status_code, "their height, width differ" in refused.text) == (422, True)
-
-
-def test_a_plan_on_several_datasets_is_previewed_and_a_search_over_them_shows_what_each_account_pays(
-    site, stock, open_account, declare_dataset
-):
-    account, second, _ = cohorts_of(site, stock, open_account, declare_dataset)
-    trainer = site.signed_in("train", "read")
-    page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4&further={second}").text
-    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page[page.index('action="/previews"') :]))
-    place = send(trainer, "/train", "/previews", **fields).headers["location"]
-    assert {row.dataset_id for row in site.rows(FurtherDataset)} == {second}
-    shown = trainer.get(place).text
-    assert_shown(shown, f'<a href="/datasets/{stock.dataset}">', f'<a href="/datasets/{second}">scans of 2026</a>')
-    with transaction(site.factory) as session:
-        wish = {"name": "two cohorts", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
-        wish |= {"further_dataset_ids": [second], "principal": "key_me", "idempotency_key": None, "now": site.now}
-        sweep_id = jobs.submit_sweep(session, trials=[jobs.Trial(0.2, {}), jobs.Trial(0.1, {})], **wish).id
-    for address in (f"/sweeps/{sweep_id}", f"/sweeps/{sweep_id}/part"):
-        shown = trainer.get(address).text
-        rows = re.findall(r'<th scope="row" role="rowheader"><a href="/accounts/(\w+)">', shown)
-        assert rows == [stock.account, account]
-    assert_shown(trainer.get(f"/sweeps/{sweep_id}").text, ">scans of 2026</a>, read together", "each the whole price")
-    assert f'href="/sweeps/{sweep_id}"' in trainer.get(f"/accounts/{account}/jobs").text
-
-
-def test_an_account_that_cannot_pay_for_a_training_on_several_datasets_is_named(
-    site, stock, open_account, declare_dataset
-):
-    account, second, _ = cohorts_of(site, stock, open_account, declare_dataset, epsilon=0.5)
-    trainer = site.signed_in("train", "read")
-    asked = f"/train?dataset={stock.dataset}&further={second}"
-    assert 'name="epsilon" value="0.499"' in trainer.get(asked).text, "it begins at what all of them have"
-    page = trainer.get(f"{asked}&epsilon=1").text
-    assert "patients of 2026 has too little left" in page
-    assert "Train for ε" not in page
-    with transaction(site.factory) as session:
-        rest = {"amount_nano": ledger.balance(session, account).left_nano, "now": site.now}
-        hold_at_present_rate(session, account_id=account, job_id=new_id("job"), **rest)
-    page = trainer.get(f"{asked}&epsilon=0.4").text
-    assert_shown(page, "The budget of patients of 2026 is spent or held", "Without the datasets of patients of 2026")
-    other = trainer.get(f"/train?dataset={second}&further={second}&further={new_id('ds')}")
-    assert (other.status_code, "1 dataset that was chosen cannot" in other.text) == (200, True)
+    before = len(site.rows(HoldRow)), len(site.rows(Job))
+    for number, path in enumerate(("/jobs", "/previews", "/sweeps")):
+        fields |= {
+            "further": second,
+            "once": str(number) * 32,
+            "grids": "teachers=100,200" if path == "/sweeps" else "",
+        }
+        refused = send(trainer, "/train", path, **fields)
+        assert (refused.status_code, "A training reads one dataset of one account" in refused.text) == (422, True)
+    assert (len(site.rows(HoldRow)), len(site.rows(Job))) == before
 
 
 def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account):
@@ -338,7 +373,7 @@ def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stoc
     other = trainer.get(f"{asked}dpgan&option.clip=0.5").text  # of the recipe that was shown before
     assert 'name="options" value=""' in other
     assert 'name="option.latent"' in other
-    unknown = trainer.get(f"/train?dataset={stock.dataset}&options=old+%3D+1%0Ateachers+%3D+300").text
+    unknown = trainer.get(f"/train?dataset={stock.dataset}&recipe=datalens&options=old+%3D+1%0Ateachers+%3D+300").text
     assert re.search(r"<textarea[^>]*>old = 1</textarea>", unknown), "what no field stands for can be taken out"
 
 

@@ -76,7 +76,7 @@ def test_the_three_segments_of_a_bar_differ_by_pattern(site, stock):
 
 def test_jobs_show_their_progress_and_nothing_measured(site, stock):
     shown = words_of(site.client().get(f"/jobs/{stock.running}").text)
-    progress = "Teacher votes, 612 of 1,450 steps (42.2%) · about 3 min 34 s left"
+    progress = "Teacher votes, 612 of 1,450 steps (42.2%) · about 4 min left"
     assert_shown(shown, progress, "Held, data in use, 50% of it charged", "Teachers 4,000", "a remark")
     assert "Waiting for a worker" in words_of(site.client().get(f"/jobs/{stock.queued}").text)
 
@@ -457,3 +457,13 @@ def test_forms_show_only_to_those_who_may_send_them_and_are_small(site, stock):
     assert admin.post(act, data={"token": token, "more": "x" * 20_000}).status_code == 413
     assert site.job(stock.queued).state is JobState.QUEUED
     assert send(admin, page, act).status_code == 303
+
+
+def test_only_admins_of_the_installation_see_that_a_disk_is_short(make_site, open_account):
+    site = make_site(dashboard_public=True, disk_free_bytes_min=2**60)
+    note = "A disk of the service is nearly full"
+    assert note in site.signed_in("admin").get("/").text
+    for others in (site.client(), site.signed_in("data", "read"), site.signed_in("train", "read")):
+        for path in ("/", "/jobs", "/datasets", "/releases", "/train"):
+            assert note not in others.get(path).text
+    assert note not in make_site(dashboard_public=True).signed_in("admin").get("/").text

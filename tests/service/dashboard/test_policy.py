@@ -201,12 +201,31 @@ def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
     assert_shown(html, "vote shares", "3 trainings", "Vote share 0.1", "0 of 3", "Every trial is paid for")
     assert "Cancel what has not ended" not in html
     trainer = site.signed_in("train", "read")
+    for address in (page, f"{page}/part"):
+        assert "Cancel what has not ended" in trainer.get(address).text
     assert send(trainer, page, f"{page}/cancel").status_code == 303
+    for address in (page, f"{page}/part"):
+        assert "Cancel what has not ended" not in trainer.get(address).text
     trials = site.rows(Job, Job.sweep_id == sweep)
     assert {trial.state for trial in trials} == {JobState.CANCELLED}
     assert {site.hold_of(trial.id).state for trial in trials} == {HoldState.RETURNED}
     assert "3 of 3" in site.client().get(f"{page}/part").text
     assert site.client().get("/sweeps/swp_x").status_code == 404
+
+
+def test_a_sweep_over_epsilon_names_each_trial_by_it_and_links_its_release(site, stock):
+    """Without public images to measure them on."""
+    with transaction(site.factory) as session:
+        by = {"principal": "key_test", "idempotency_key": None, "now": site.now}
+        asked = {"name": "three", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
+        trials = [jobs.Trial(epsilon, OPTIONS) for epsilon in (0.1, 0.2, 0.3)]
+        sweep_id = jobs.submit_sweep(session, **by, **asked, trials=trials).id
+    first, *_ = (job.id for job in site.rows(Job, Job.sweep_id == sweep_id) if job.epsilon == 0.1)
+    release = site.add_release(first, name="smallest")
+    for address in (f"/sweeps/{sweep_id}", f"/sweeps/{sweep_id}/part"):
+        shown = site.client().get(address).text
+        assert re.findall(r'<a href="/jobs/\w+">([^<]+)</a>', shown) == ["ε 0.1", "ε 0.2", "ε 0.3"]
+        assert re.findall(r'<a href="/releases/(\w+)">Open', shown) == [release]
 
 
 @pytest.fixture
@@ -267,7 +286,13 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         f"/releases/{stock.release}/shares": "admin",
         f"/releases/{stock.release}/shares/shr_{'a' * 20}/end": "admin",
     }
-    elsewhere = {"/login", "/logout", "/sign-in/{}", "/datasets/{}/content"}  # test_access.py, test_creating.py
+    elsewhere = {
+        "/login",
+        "/logout",
+        "/sign-in/{}",
+        "/datasets/{}/content",
+        "/datasets/new",
+    }  # test_access.py, test_creating.py
     posted = {route.path for route in routes(site.app.router) if "POST" in getattr(route, "methods", ())}
     looked_at = {re.sub(r"/[a-z]+_[a-z0-9]{20}/", "/{}/", action) for action in allowed}
     elsewhere |= {

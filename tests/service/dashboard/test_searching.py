@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from service import ledger
-from service.db.job_tables import FurtherDataset, Job, Sweep
-from service.db.ledger_tables import HoldRow
+from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
 from tests.service.dashboard.conftest import Site, Stock, assert_shown, send
 from tests.service.reading_routes import TestClient
@@ -68,32 +67,6 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
     assert held <= price < held + 0.001, "what was shown is what is held, rounded up"
     assert sweep.name == "teachers=100, 300; epsilon=0.1,0.2,0.3"
     assert "6 trainings with" in trainer.get(f"/sweeps/{sweep.id}").text
-
-
-def test_every_account_pays_for_a_search_over_their_datasets(site, stock, open_account, declare_dataset):
-    account = open_account(site.factory, name="patients of 2026", delta=5e-6)
-    second = declare_dataset(site.factory, account_id=account, name="scans of 2026", records_declared=20_000)
-    trainer = site.signed_in("train", "read")
-    page = trainer.get("/train" + asked(stock, ("teachers", "100,300"), further=second, name="two years")).text
-    names = re.findall(r'<h3[^>]*><a href="/accounts/(\w+)">[^<]+</a><span class="under">pays for', page)
-    prices = [float(price) for price in re.findall(r"<dt>Price of all 2 trials</dt><dd>ε ([\d.]+)", page)]
-    assert (names, len(prices)) == ([stock.account, account], 2)
-    assert_shown(page, "of each account</button>", "held on all 2 accounts now, or nothing is")
-    assert "--name 'two years'" in html.unescape(page)
-    place = send(trainer, "/train", "/sweeps", **form_of(page)).headers["location"]
-    (sweep,) = site.rows(Sweep)
-    assert (place, sweep.name) == (f"/sweeps/{sweep.id}", "two years")
-    assert {row.dataset_id for row in site.rows(FurtherDataset)} == {second}
-    trials = {job.id for job in site.rows(Job, Job.sweep_id == sweep.id)}
-    for paying, price in zip((stock.account, account), prices, strict=True):
-        holds = site.rows(HoldRow, HoldRow.account_id == paying, HoldRow.job_id.in_(trials))
-        with transaction(site.factory, read_only=True) as session:
-            held = ledger.filter_of(ledger.get_account(session, paying)).epsilon_of(
-                sum(one.amount_nano for one in holds)
-            )
-        assert held <= price < held + 0.001
-    shown = trainer.get(place).text
-    assert_shown(shown, ">patients of 2026</a>", "each the whole price")
 
 
 @pytest.mark.parametrize(

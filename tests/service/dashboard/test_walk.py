@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from sklearn.datasets import load_digits
 
 from obscura.client.local_service import LocalService
@@ -15,14 +16,18 @@ from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, in_chromium
 pytestmark = [pytest.mark.slow, *in_chromium]
 
 
-def digits(path: Path, count: int = 1400) -> Path:
-    """A ZIP of real digits, a folder for each."""
-    found = load_digits()
+def digits(path: Path, count: int = 1400, *, odd: bool = False) -> Path:
+    """A ZIP of real digits, a folder for each, with more than 1 MiB; the last one may have another size."""
+    found, padding = load_digits(), PngInfo()
+    padding.add_text("padding", "x" * 3000)
     with zipfile.ZipFile(path, "w") as archive:
         for number in range(count):
             picture = io.BytesIO()
-            Image.fromarray((found.images[number] * (255 / 16)).astype("uint8")).save(picture, "PNG")
+            image = Image.fromarray((found.images[number] * (255 / 16)).astype("uint8"))
+            image = image.resize((9, 9)) if odd and number == count - 1 else image
+            image.save(picture, "PNG", pnginfo=padding)
             archive.writestr(f"{found.target[number]}/{number}.png", picture.getvalue())
+    assert path.stat().st_size > 4 * 2**20
     return path
 
 
@@ -70,10 +75,17 @@ def test_private_images_are_made_by_clicks_alone(tmp_path, warm, monkeypatch):
         page.set_input_files("#file", digits(tmp_path / "digits.zip"))
         expect(page.locator("#classes")).to_have_value(", ".join("0123456789"), timeout=PATIENCE_MS)
         page.select_option("#account_id", label="writers")
+        page.set_input_files("#file", digits(tmp_path / "odd.zip", odd=True))
+        page.click("[data-declare] button[type=submit]")
+        expect(page.locator("[data-problem]")).to_contain_text("8 x 8", timeout=PATIENCE_MS)
+        assert "digits" not in page.request.get("/datasets").text(), "a refused upload leaves no declaration"
+        said.clear()  # the browser notes the refusal
+        page.set_input_files("#file", tmp_path / "digits.zip")
         page.click("[data-declare] button[type=submit]")
         page.click("a:has-text('Plan a training')")
 
         page.fill("#epsilon", "2")
+        page.get_by_label("Yes, spend ε 2").check()  # more than half of what is left
         page.click("button:has-text('Train for ε 2')")  # once the price is that of the number above
         page.add_init_script(HEARD_LATE)
         page.wait_for_url("**/jobs/job_*")

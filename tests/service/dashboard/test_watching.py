@@ -80,7 +80,9 @@ def test_releases_stand_side_by_side_with_the_chance_level(site, stock):
     text = client.get(f"{page}?release={stock.release}&release={other}").text
     assert_shown(text, "second", "76.4%", "50%", "chance 33.3%", "<code>teachers</code>", ">250<", ">70<", "DataLens")
     assert "warm_start" not in text, "only what differs is shown"
-    assert client.get(page).status_code == 422
+    unticked = client.get(page)
+    assert unticked.status_code == 422
+    assert_shown(unticked.text, "You ticked 0 releases to compare. Go back and tick two to 4.")
     assert client.get(f"{page}?release=rel_x").status_code == 404
     five = "&".join(f"release={stock.release}" for _ in range(5))
     assert client.get(f"{page}?{five}").status_code == 422

@@ -101,23 +101,6 @@ def test_a_declaration_without_content_goes_as_well(desk):
     assert desk.faults() == []
 
 
-def test_a_preview_that_has_ended_keeps_no_dataset_that_it_rehearsed_the_reading_of(desk):
-    """It reads declared numbers alone, of the first dataset as of those that would be read together with it."""
-    account_id = desk.account("records")
-    first, further = desk.send(account_id), desk.send(account_id, seed=1)
-    asked = {"dataset_id": first.id, "further_dataset_ids": [further.id], "recipe": "moments", "epsilon": 1.0}
-    asked |= {"options": {}, "stand_in_dataset_id": None, "principal": "key_test", "idempotency_key": None}
-    with transaction(desk.factory) as session:
-        job_id = jobs.submit(session, jobs.KINDS["preview"], now=desk.now, **asked).id
-    assert desk.delete(further).erased_at is None, "it still waits to be carried out"
-    with transaction(desk.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=desk.now)
-    for dataset in (further, first):
-        assert desk.delete(dataset).erased_at == desk.now
-    assert "GIVEN" not in stored_texts(desk)
-    assert desk.faults() == []
-
-
 def test_pictures_that_nothing_read_move_to_an_account_that_protects_people(desk):
     """The first upload to the wrong account locked them out of the right one for ever."""
     records, people = desk.account("records"), desk.account("people", unit="subject")

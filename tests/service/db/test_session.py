@@ -1,5 +1,6 @@
 """Transactions on both databases: what a lock that cannot be had, an error and a second transaction lead to."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from service import ledger
 from service.db import session as sessions
@@ -126,3 +128,10 @@ def test_a_connection_that_the_server_has_closed_is_replaced(postgres_factory, p
         while server.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid"), {"pid": closed}):
             time.sleep(0.01)
     assert used() != closed
+
+
+def test_a_postgresql_server_that_never_answers_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        engine = make_engine(f"postgresql+psycopg://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing")
+        with pytest.raises(OperationalError, match="timeout"):
+            engine.connect()

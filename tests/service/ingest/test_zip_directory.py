@@ -96,7 +96,8 @@ def test_class_names_match_in_either_unicode_spelling(ingest):
 
 WHOLE = pictures("cat/1.png")
 FILE_KINDS = (stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK, stat.S_IFDIR)
-LEAVING = [b"../cat/1.png", b"cat/../../1.png", b"cat/..", b"/cat/1.png", b"cat\\1.png", b"C:/1.png", b"./1.png"]
+LEAVING = [b"../cat/1.png", b"cat/../../1.png", b"cat/..", b"/cat/1.png", b"\\cat\\1.png", b"C:/1.png", b"./1.png"]
+LEAVING += [b"..\\cat\\1.png", b"cat\\..\\..\\1.png", b"C:\\cat\\1.png", b"cat\\\\1.png", b"__MACOSX/../../1.png"]
 LEAVING += [b"cat//1.png", b"cat/1\x00.png", b"cat/1\n.png", b"", b"cat/" + b"x" * 600]
 INNER = local_header(b"cat/2.png", PICTURE) + PICTURE
 OUTER = local_header(b"cat/1.png", INNER)
@@ -181,13 +182,25 @@ REFUSED = {
     ),
     "files outside class folders": (
         Fault.LAYOUT,
-        [pictures("dog/1.png", name) for name in ("1.png", "cat/more/1.png", "cat/.DS_Store/x/y")],
+        [pictures("dog/1.png", name) for name in ("1.png", "cat/more/1.png", "cat/more/x/y")],
     ),
     "folders outside the declared classes": (
         Fault.CLASS_UNDECLARED,
         [pictures("cat/1.png", f"{folder}/2.png") for folder in ("bird", "Cat", "cat ")],
     ),
-    "no picture": (Fault.EMPTY, [archive(), archive(("cat/", b""))]),
+    "no picture": (Fault.EMPTY, [archive(), archive(("cat/", b"")), pictures("__MACOSX/cat/._1.png", ".DS_Store")]),
+    "a link among system files": (
+        Fault.ARCHIVE_SPECIAL,
+        [single(b"__MACOSX/cat/._1.png", PICTURE, attributes=(stat.S_IFLNK | 0o777) << 16)],
+    ),
+    "a bomb among system files": (
+        Fault.ARCHIVE_RATIO,
+        [archive(("cat/.DS_Store", bytes(2**21)), method=zipfile.ZIP_DEFLATED)],
+    ),
+    "system files of one name": (
+        Fault.ARCHIVE_DUPLICATE,
+        [pictures("cat/1.png", "cat/.DS_Store", "cat\\.ds_store")],
+    ),
 }
 
 

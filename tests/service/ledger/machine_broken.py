@@ -18,7 +18,6 @@ from service.db.ledger_tables import HoldRow
 from service.errors import HoldExhausted, InvalidInput
 from service.jobs import endings, lifecycle, submission
 from service.jobs.kind import Kind
-from service.jobs.training_sets import TrainingSet
 from service.ledger import holds, limits, rows
 
 Patch = pytest.MonkeyPatch
@@ -224,21 +223,6 @@ def progress_that_tells_everything(patch: Patch) -> None:
     patch.setattr(lifecycle, "PROGRESS_KEYS", frozenset({*lifecycle.PROGRESS_KEYS, "loss"}))
 
 
-def fences_the_first_account_alone(patch: Patch) -> None:
-    """An attempt that was superseded may go on to charge the other accounts."""
-    patch.setattr(lifecycle, "holds_of", lambda _session, job: () if job.hold_id is None else (job.hold_id,))
-
-
-def settles_the_first_account_alone(patch: Patch) -> None:
-    """What other accounts hold for a job that has ended is never returned."""
-    patch.setattr(endings, "holds_of", lambda _session, job: () if job.hold_id is None else (job.hold_id,))
-
-
-def holds_on_the_first_account_alone(patch: Patch) -> None:
-    """Others give their data and pay nothing."""
-    patch.setattr(TrainingSet, "payers", property(lambda self: (self,)))
-
-
 # Each with the commands among which it is to be found.
 BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
     charge_beyond_the_hold: ("charge",),
@@ -260,9 +244,6 @@ BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
     raise_by_one_person: ("limit", "request_raise", "approve_raise"),
     any_limit_is_a_lower_one: ("limit", "lower_limit"),
     progress_that_tells_everything: ("report_progress",),
-    fences_the_first_account_alone: ("submit_training", "claim"),
-    settles_the_first_account_alone: ("submit_training", "request_cancel"),
-    holds_on_the_first_account_alone: ("submit_training",),
 }
 
 

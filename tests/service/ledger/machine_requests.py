@@ -143,10 +143,9 @@ class Requests:
             return Command("submit_sample", who | facts)
         datasets = [key for key, owner in self.model.datasets.items() if account_id in (None, owner)]
         first = dice.choice(datasets)
-        others = [key for key in self.model.datasets if key != first]
         facts = {
             "dataset_id": first,
-            "further_dataset_ids": others if dice.random() < 0.4 else [],
+            "further_dataset_ids": [],
             "recipe": "datalens",
             "epsilon": dice.choice(EPSILONS),
             "options": {},

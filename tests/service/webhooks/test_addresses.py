@@ -46,6 +46,68 @@ def test_a_url_that_is_no_webhooks_is_refused(url):
         read_url(url, private=False)
 
 
+MALFORMED_HOSTS = [
+    *("xn--", "xn--a", "a.xn--", "xn--ls8h.example", "xn--zzzzzz99999.org", "xn--zzzzzz99999.org:8443", "xn--.xn--"),
+    *(
+        "a..b",
+        ".a",
+        "..",
+        ".",
+        "-a.example",
+        "a-.example",
+        "%00",
+        "a%20b",
+        "a%2eb",
+        "*.example.org",
+        "a,b",
+        "a;b",
+        "a'b",
+    ),
+    *("a" * 64 + ".example", ".".join(["a" * 60] * 5), "[::1", "::1]", "[::zz]", "[]", "[v1.a]", "[1.2.3.4]", "[a]"),
+    *("h.example:0", "h.example:65536", "h.example:-1", "h.example:a", "h.example:99999999999999999999"),
+    *(
+        "h.example:443:443",
+        ":443",
+        "u@h.example",
+        "u:w@h.example",
+        ":@h.example",
+        "@h.example",
+        "h.example\\@i.example",
+    ),
+    *(
+        "\u0661\u0662\u0667.0.0.1",
+        "\u200d.example",
+        "\u202eh.example",
+        "h\x00.example",
+        "h\ud800.example",
+        "\u2603.net",
+    ),
+    *("127.1", "0x7f.1", "2130706433", "0x7f000001", "1.2.3.4.5", "256.1.1.1", "1.2.3.4.", "h.example#", "?x", "#x"),
+]
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("host", MALFORMED_HOSTS, ids=ascii)
+def test_a_malformed_host_port_or_user_is_refused(host, private):
+    for url in (f"https://{host}/", f"https://{host}", f"https://{host}/hook?token=a"):
+        with pytest.raises(AddressRefused, match="A webhook's URL is like"):
+            read_url(url, private=private)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://faß.example/",
+        "https://例え.jp/@team",
+        "https://h.example?to=a@b",
+        "https://h_1.example.:65535",
+        "https://EXAMPLE.org/a%20b",
+    ],
+)
+def test_an_international_or_unusual_but_valid_url_is_accepted(url):
+    assert read_url(url, private=False).host.isascii()
+
+
 def test_a_url_says_host_and_port():
     target = read_url("https://hooks.example.org/obscura?token=a", private=False)
     assert (target.host, target.port) == ("hooks.example.org", 443)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+import anyio
 import pytest
 from sqlalchemy import select, update
 
@@ -40,6 +41,9 @@ class Line:
     def send(self, requests: Any) -> dict[str, Answer]:
         self.sent += requests
         return {request.id: Answer(status=self.status, reason=None if self.status else "away") for request in requests}
+
+    async def send_all(self, requests: Any) -> dict[str, Answer]:
+        return self.send(requests)
 
 
 class Told:
@@ -193,6 +197,9 @@ def test_a_webhook_that_answers_again_is_well_and_one_that_does_not_is_disabled_
         with transaction(told.shop.factory, read_only=True) as session:
             return hooks.states_of(session, [session.get_one(Webhook, hook_id)], told.shop.now)[hook_id]
 
+    def try_out() -> Answer:
+        return anyio.run(delivering.try_out, told.shop.factory, told.line, hook_id, lambda: told.shop.now)
+
     told.end_a_job()
     told.line.status = None
     told.deliver()
@@ -209,10 +216,10 @@ def test_a_webhook_that_answers_again_is_well_and_one_that_does_not_is_disabled_
     told.end_a_job()
     assert told.deliver() == []
     told.line.status = 404
-    assert not delivering.try_out(told.shop.factory, told.line, hook_id, lambda: told.shop.now).delivered
+    assert not try_out().delivered
     assert state() == "disabled"
     told.line.status = 200
-    assert delivering.try_out(told.shop.factory, told.line, hook_id, lambda: told.shop.now).delivered
+    assert try_out().delivered
     assert state() == "active"
     told.end_a_job()
     assert len(told.deliver()) == 1

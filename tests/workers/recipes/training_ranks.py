@@ -216,7 +216,7 @@ def count_classes() -> dict[str, Any]:
     account = open_filter(8.0, 1e-5)
     plan = build_plan("class_histogram", {}, account, account.capacity_nano, FACTS)
     purse = Purse()
-    histogram = trained(plan, budget=purse, secret=bytes([rank()]) * 32, checkpoints=Memory())
+    histogram = trained(plan, budget=purse, checkpoints=Memory())
     return {"counts": histogram.noisy_counts, "paid": purse.paid}
 
 
@@ -226,7 +226,7 @@ def select_pictures() -> dict[str, Any]:
     plan = build_plan("select_public", options, account, account.capacity_nano, FACTS)
     purse, memory = Purse(), Memory()
     data = dataclasses.replace(images(), public_anchors=images(30).private_images)
-    run = Run(plan=plan, facts=FACTS, data=data, budget=purse, secret=bytes([rank()]) * 32, checkpoints=memory)
+    run = Run(plan=plan, facts=FACTS, data=data, budget=purse, secret=SECRET, checkpoints=memory)
     state = TRAINERS["select_public"](run).state_dict()
     return {"state": state, "paid": purse.paid, "writes": memory.writes}
 

@@ -33,6 +33,7 @@ from service.ledger.stops import arming_stops
 from service.main import create_app
 from service.settings import Settings
 from service.storage.files import digest_directory
+from tests.together import ready
 from tests.workers.conftest import Workshop, opened
 from tests.workers.small_trainings import work
 from tests.workers.tiny_runner import TRAINERS
@@ -56,7 +57,7 @@ def serve(settings: Settings) -> Served:
     """Run a service for one round."""
     app = create_app(settings, send=lambda *_: None)
     with TestClient(app) as client:
-        trainings = client.get("/v1/health/ready").json()["trainings"]
+        trainings = ready(client)["trainings"]
         with transaction(app.state.factory, read_only=True) as session:
             codes = {stop.code for stop in arming_stops(session)}
     return Served(trainings, codes, getattr(app.state, "warning", None))

@@ -62,19 +62,6 @@ def test_a_preview_neither_pays_nor_opens_private_images(workshop):
     assert len(workshop.entries()) == logged
 
 
-def test_a_preview_of_several_datasets_tries_as_many_records_as_they_declare_together(workshop, monkeypatch):
-    _, dataset_id = workshop.add_cohort("writers of 2026", digits(1797, first=1500), epsilon=12.0)
-    declared = workshop.do(lambda session: session.get_one(Dataset, workshop.dataset_id)).records_declared
-    later = workshop.do(lambda session: session.get_one(Dataset, dataset_id)).records_declared
-    seen: list[PublicFacts] = []
-    monkeypatch.setattr(previewing, "cut", lambda *given: (seen.append(given[4]), cut(*given))[1])
-    before, job_id = workshop.balance(), ask(workshop, further_dataset_ids=[dataset_id])
-    work(workshop, job_id)
-    assert workshop.job(job_id).state is JobState.SUCCEEDED
-    assert [facts.records_declared for facts in seen] == [declared + later]
-    assert workshop.balance() == before
-
-
 def test_a_stand_in_that_is_gone_is_named_as_the_reason(workshop):
     job_id = ask(workshop)
     with transaction(workshop.factory) as session:

@@ -21,7 +21,7 @@ from service import jobs, ledger
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FailureCode, Job, Sample
+from service.db.job_tables import FailureCode, FurtherDataset, Job, Sample
 from service.db.session import transaction
 from service.errors import StaleAttempt
 from service.sealing import new_key
@@ -39,6 +39,20 @@ from workers.train.orders import Context, Training, read_training
 from workers.train.progress import ReportedProgress
 
 CANARY = "canary-4711-patient-smith"
+
+
+def test_a_training_on_several_datasets_of_an_earlier_version_reads_nothing_and_its_hold_returns(workshop):
+    before, job_id = workshop.balance(), workshop.train()
+    with transaction(workshop.factory) as session:
+        row = {"job_id": job_id, "position": 2, "dataset_id": workshop.dataset_id, "account_id": workshop.account_id}
+        session.add(FurtherDataset(**row))
+    assert workshop.work(job_id, TINY) == ExitStatus.ENDED
+    assert (workshop.job(job_id).state, workshop.job(job_id).failure_code) == (
+        JobState.FAILED,
+        FailureCode.TRAINING_FAILED,
+    )
+    assert (workshop.balance(), workshop.hold(job_id).charged_nano) == (before, 0)
+    assert EntryKind.ARM not in [entry.kind for entry in workshop.entries()]
 
 
 @on_either_database
@@ -125,7 +139,7 @@ def test_missing_content_fails_without_a_word_about_it(workshop):
         (ValueError(CANARY), FailureCode.TRAINING_FAILED),
         (MemoryError(), FailureCode.OUT_OF_MEMORY),
         (torch.OutOfMemoryError(CANARY), FailureCode.OUT_OF_MEMORY),
-        (OSError(28, CANARY), FailureCode.OUT_OF_DISK),
+        (OSError(28, CANARY), FailureCode.TRAINING_FAILED),
         (BudgetExceeded(2, 1), FailureCode.HOLD_EXHAUSTED),
     ],
 )

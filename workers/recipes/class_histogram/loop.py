@@ -13,8 +13,7 @@ import torch
 
 from privacy.plans.class_histogram.plan import COUNTS, histogram_event
 from workers.recipes.interface import Piece
-from workers.recipes.ranks import share
-from workers.recipes.units import records_to_sum
+from workers.recipes.units import records_of_rank, records_to_sum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -90,8 +89,8 @@ def train(run: Run) -> ClassHistogram:
     facts = run.facts
     run.progress(stage=COUNTS, step=0, steps=1)
     stddev = run.plan.noise_stddev[COUNTS]
-    _private_images, private_labels = records_to_sum(facts, run.data, run.secret)
-    private_counts = count_classes(private_labels[share(len(private_labels))], len(facts.classes))  # (classes,)
+    _, private_labels = records_of_rank(*records_to_sum(facts, run.data, run.secret), run.secret)
+    private_counts = count_classes(private_labels, len(facts.classes))  # (classes,)
     run.pay(histogram_event(stddev), COUNTS)
 
     def add_noise(counts: torch.Tensor) -> torch.Tensor:

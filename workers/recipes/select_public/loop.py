@@ -21,10 +21,9 @@ from privacy.plans.select_public.plan import VOTES, SelectPublicConfig, votes_ev
 from workers.recipes.anchors import AnchorsMissing, public_images
 from workers.recipes.blocks import alike_block, in_blocks
 from workers.recipes.interface import Piece, load_checkpoint, save_checkpoint
-from workers.recipes.ranks import share
 from workers.recipes.select_public.choices import Clusters, cluster, shares_of, winners
 from workers.recipes.select_public.space import FAR, Space, describe_with
-from workers.recipes.units import pixels_of, records_to_sum
+from workers.recipes.units import pixels_of, records_of_rank, records_to_sum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -126,14 +125,13 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
         space: public.
         centres: (classes, choices, axes) int64: public, or of what was released before.
     """
-    images, labels = records_to_sum(run.facts, run.data, run.secret)
-    own = share(len(labels))
+    images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
 
     def place(block: npt.NDArray[np.uint8]) -> Tensor:
         return space.place(pixels_of(block, np.arange(len(block))))
 
-    places = in_blocks(images[own], place, alike_block(place, images.shape[1:], _BLOCK, run.all_agree))
-    labels_there = torch.from_numpy(np.array(labels[own], dtype=np.int64))
+    places = in_blocks(images, place, alike_block(place, images.shape[1:], _BLOCK, run.all_agree))
+    labels_there = torch.from_numpy(np.array(labels, dtype=np.int64))
     declared = (labels_there >= 0) & (labels_there < len(centres))
     private_votes = torch.zeros(centres.shape[:2], dtype=torch.int64)
     blocks = zip(*(torch.split(values[declared], _BLOCK) for values in (places, labels_there)), strict=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pydicom import dcmread
 
 from obscura.extras import MissingExtra
 from obscura.preparing import BrokenPictures, ChoiceNeeded, Package, PackingError, prepare
@@ -140,6 +141,47 @@ def test_files_without_a_picture_are_counted(tmp_path):
         prepare(root, subjects=True)
 
 
+OBJECTS = {
+    "segmentation": ("66.4", {"values": np.ones((3, 16, 16), np.uint8), "Modality": "SEG", "BitsStored": 8}),
+    "label_map": ("66.7", {"values": np.ones((3, 16, 16), np.uint8), "Modality": "SEG", "BitsStored": 8}),
+    "dose": ("481.2", {"values": np.stack([RAMP, RAMP]), "Modality": "RTDOSE"}),
+    "structures": ("481.3", {"Modality": "RTSTRUCT"}),
+    "plan": ("481.5", {"Modality": "RTPLAN"}),
+    "report": ("88.33", {"Modality": "SR"}),
+    "key_objects": ("88.59", {"Modality": "KO"}),
+    "presentation": ("11.1", {"Modality": "PR"}),
+    "document": ("104.1", {"Modality": "DOC", "EncapsulatedDocument": b"%PDF-1.4"}),
+    "electrocardiogram": ("9.1.1", {"Modality": "ECG"}),
+    "registration": ("66.1", {"Modality": "REG"}),
+    "raw_data": ("66", {"Modality": "MR"}),
+    "fields_of_another_vendor": ("1.2.3", {"Modality": "PR"}),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects_that_are_no_images_are_left_out_and_counted(tmp_path, kind):
+    stored, tags = OBJECTS[kind]
+    root = write(two_by_two(tmp_path), {"sick/object": {"PatientID": "P3", **tags}})
+    file = dcmread(root / "sick/object")
+    file.SOPClassUID = file.file_meta.MediaStorageSOPClassUID = f"1.2.840.10008.5.1.4.1.1.{stored}"
+    if "values" not in tags:
+        for word in ("PixelData", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"):
+            del file[word]
+    file.save_as(root / "sick/object")
+    package = prepare(root, subjects=True)
+    assert package.private_records == 4
+    assert ("1 DICOM object without an image" if "values" in tags else "1 DICOM file without a") in package.summary
+    table = tmp_path / "labels.csv"
+    table.write_text("file,label\nnormal/P1/IM0,normal\nsick/P3/IM2,sick\nsick/object,sick\n")
+    assert prepare(root, Choices(labels=table), subjects=True).private_records == 2
+
+
+def test_a_class_of_segmentations_alone_is_named(tmp_path):
+    root = write(two_by_two(tmp_path), {"masks/1.dcm": {"PatientID": "P9", "Modality": "SEG"}})
+    with pytest.raises(BrokenPictures, match="class masks"):
+        prepare(root, subjects=True)
+
+
 def test_nothing_but_the_named_tags_is_in_what_is_sent(tmp_path, caplog, capfd):
     canaries = {"PatientID": "CANARYPATIENT"}
     with caplog.at_level(logging.DEBUG):
@@ -187,3 +229,11 @@ def test_a_table_does_not_hide_that_pictures_are_of_one_person(tmp_path):
     (root / "labels.csv").write_text((root / "labels.csv").read_text().replace("IM3.dcm", "IM3.png"))
     with pytest.raises(PackingError, match=r"Nothing says whose all/IM3\.png is"):
         prepare(root, Choices(labels=root / "labels.csv"), subjects=True)
+
+
+@pytest.mark.parametrize(("study", "remarked"), [("1.2.3", True), ("1.2.3.{n}", False), ("", False)])
+def test_slices_of_one_study_without_a_subject_are_remarked_upon(tmp_path: Path, study: str, remarked: bool) -> None:
+    tags = {f"{'ab'[n % 2]}/{n}.dcm": {"PatientID": "", "StudyInstanceUID": study.format(n=n)} for n in range(4)}
+    root = write(tmp_path / "d", tags)
+    assert ("3 have no subject and the StudyInstanceUID of another" in prepare(root).summary) is remarked
+    assert "StudyInstanceUID" not in prepare(root, subjects=None).summary

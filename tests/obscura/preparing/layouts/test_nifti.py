@@ -101,7 +101,7 @@ def test_what_is_asked_and_what_is_refused(tmp_path):
     fill(root, "ok/c.nii", content=nifti(body(np.int16)))
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(root, Choices(slices="axial"))
-    assert needed.value.flags == ("--window LOW,HIGH",)
+    assert needed.value.flags == ("--window 0,1",)
     (root / "ok/c.nii").write_bytes(nifti(body())[:900])
     with pytest.raises(BrokenPictures, match=r"c\.nii"):
         prepare(root, Choices(slices="axial"))
@@ -115,3 +115,21 @@ def test_of_several_volumes_the_first_is_taken():
     volume = open_volume(nifti(values))
     assert volume.volumes == 2
     assert (volume.values == body()).all()
+
+
+def test_volumes_of_masks_are_asked_about(tmp_path):
+    tops = fill(tmp_path / "tops", "imagesTr/a.nii", "labelsTr/a.nii", "imagesTs/b.nii")
+    with pytest.raises(ChoiceNeeded, match="labelsTr"):
+        prepare(tops, Choices(slices="axial"))
+    beside = fill(tmp_path / "beside", "sick/b_flair.nii.gz", "sick/b_seg.nii.gz", "ok/c_flair.nii.gz")
+    for subjects in (False, True):
+        with pytest.raises(ChoiceNeeded, match="b_seg"):
+            prepare(beside, Choices(slices="axial"), subjects=subjects)
+
+
+def test_an_offset_of_unsigned_voxels_is_asked_about(tmp_path):
+    voxels = (np.random.default_rng(1).normal(40, 60, (32, 32, 3)) + 32768).astype(np.uint16)
+    root = fill(tmp_path, "sick/a.nii", "ok/b.nii", content=nifti(voxels))
+    with pytest.raises(ChoiceNeeded) as needed:
+        prepare(root, Choices(slices="axial"))
+    assert needed.value.flags == ("--window 32640,33024",)

@@ -5,6 +5,7 @@ from datetime import datetime
 import pytest
 
 from obscura.client import AuthError, BudgetError, Client
+from obscura.client.one_step import usual_delta
 from obscura.wire.words import EntryKind
 from service.ledger.chain import GENESIS_HASH, Entry
 from tests.service.api.conftest import ACCOUNT, DATASET
@@ -34,6 +35,29 @@ def test_nothing_that_changes_privacy_has_a_default(served, missing):
     body = {"name": "p", **ACCOUNT}
     del body[missing]
     served.send("accounts", body, status=422)
+
+
+@pytest.mark.parametrize(("delta", "odds"), [(0.05, "1 in 20"), (1.1e-4, "1 in 9,091"), (0.1, "1 in 10")])
+def test_a_large_delta_is_confirmed(served, delta, odds):
+    """The account keeps its delta forever, and the guarantee may fail with that probability."""
+    body = {"name": "p", **ACCOUNT, "delta": delta}
+    for unconfirmed in (body, body | {"accept_large_delta": False}):
+        problem = served.send("accounts", unconfirmed, status=422)
+        assert (problem["code"], problem["delta"], problem["delta_usual_most"]) == ("large_delta", delta, 1e-4)
+        assert odds in problem["detail"]
+        assert "1 / (10 x number of images)" in problem["detail"]
+    assert served.read("accounts")["items"] == []
+    assert served.send("accounts", body | {"accept_large_delta": True}, status=201)["delta"] == pytest.approx(delta)
+
+
+def test_a_usual_delta_needs_no_confirmation(served):
+    for number, delta in enumerate((1e-4, 1e-5, 1e-12)):
+        assert served.account(name=f"p {number}", delta=delta)["delta"] == pytest.approx(delta)
+
+
+def test_the_delta_of_a_stated_number_of_images_needs_no_confirmation():
+    deltas = {at_most: usual_delta(at_most) for at_most in (1, 9, 99, 100, 2000, 10_000, 60_000)}
+    assert all(delta <= min(1e-4, 0.1 / at_most) for at_most, delta in deltas.items())
 
 
 def test_an_etag_saves_the_second_transfer(served):

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -17,11 +18,12 @@ from typer.testing import CliRunner
 from obscura.cli import app as cli
 from obscura.client import ApiError, Client
 from service.datasets.vault import key_id_of, key_path, read_key
+from service.db.audit_tables import AuditEvent
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.inspection import inspect_ledger
-from tests.service.api.conftest import DATASET
+from tests.service.api.conftest import DATASET, SCOPES, serving
 from tests.together import wait_until
 
 
@@ -144,6 +146,46 @@ def test_known_images_join_their_account_and_the_answer_says_nothing_more(served
     assert answers[0].keys() == answers[1].keys()
     assert served.train(answers[1]["id"]).json()["account_id"] == first
     assert served.balance(first)["held_nano"] > 0 == served.balance(second)["held_nano"]
+
+
+@pytest.mark.parametrize("kind", ["joined", "known_as_private"])
+def test_answers_that_reveal_known_images_are_limited_by_key_and_by_project_and_recorded(settings, make_npz, kind):
+    """One image a guess: the answer says whether another account holds it."""
+    limited = settings.model_copy(update={"known_uploads_per_day": 2, "audit_log": "on"})
+    with serving(limited, *SCOPES) as served:
+        assert served.upload(private(served), make_npz(10)).status_code == 200
+        other = served.account()["id"]
+
+        def guess(name: str, images: bytes) -> httpx.Response:
+            declared = {"visibility": "private", "account_id": other} if kind == "joined" else {}
+            dataset_id = served.dataset(**declared)["id"]
+            place = f"/v1/datasets/{dataset_id}/content"
+            return served.named(name, "data").put(place, params={"format": "npz"}, content=images)
+
+        member, fresh = make_npz(10), io.BytesIO()
+        np.savez(
+            fresh, images=np.random.default_rng(9).integers(0, 256, (2, 4, 4), dtype=np.uint8), labels=np.arange(2)
+        )
+        status = 200 if kind == "joined" else 422
+        for key in range(5):  # of each, the limit; of the project, five times as many
+            assert [guess(f"key {key}", member).status_code for _ in range(2)] == [status] * 2
+            refused = [guess(f"key {key}", images) for images in (member, fresh.getvalue())]
+            assert [each.json()["code"] for each in refused] == ["quota_exceeded"] * 2
+            assert refused[0].json()["detail"] == refused[1].json()["detail"], "it does not depend on the images"
+        late = guess("a new key", member)
+        assert (late.json()["code"], late.json()["uploads_max"]) == ("quota_exceeded", 10)
+        with transaction(served.factory, read_only=True) as session:
+            acts = list(session.scalars(select(AuditEvent.action)))
+        assert acts.count("upload joined" if kind == "joined" else "upload of known images refused") == 10
+
+
+def test_uploads_of_new_images_and_images_of_the_same_account_are_not_limited(settings, make_npz):
+    with serving(settings.model_copy(update={"known_uploads_per_day": 1}), *SCOPES) as served:
+        account_id = served.account()["id"]
+        for _ in range(3):
+            dataset_id = served.dataset(visibility="private", account_id=account_id)["id"]
+            answer = served.upload(dataset_id, make_npz(10))
+            assert (answer.status_code, answer.json()["joined"]) == (200, False)
 
 
 def test_images_that_no_one_account_can_pay_for_are_refused(served, make_npz):

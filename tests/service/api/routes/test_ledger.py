@@ -17,6 +17,7 @@ from service.settings import Settings
 from service.storage import storage_of
 from tests.service.api.conftest import serving
 from tests.service.audit.book import LedgerBook
+from tests.together import ready
 
 
 def test_a_new_service_has_verified_its_ledger(served):
@@ -24,7 +25,7 @@ def test_a_new_service_has_verified_its_ledger(served):
     assert (record["trainings"], record["stops"], record["checkpoint"]) == ("open", [], None)
     (verified,) = (entry for entry in record["verifications"] if entry["kind"] == "full")
     assert (verified["entries"], verified["findings"]) == (0, 0)
-    assert served.read("health/ready", scope=None)["trainings"] == "open"
+    assert ready(served.client(None))["trainings"] == "open"
 
 
 def test_the_state_of_the_ledger_is_for_admins(served):
@@ -68,18 +69,18 @@ def book(settings: Settings) -> Iterator[LedgerBook]:
 def _state_after_start(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
     """Start the service; return the ledger's state and readiness: what was published stays readable."""
     with serving(settings, "admin") as served:
-        return served.read("ledger", scope="admin"), served.read("health/ready", scope=None)
+        return served.read("ledger", scope="admin"), ready(served.client(None))
 
 
 def test_a_sound_ledger_starts_open_and_is_signed(book, settings):
-    ledger, ready = _state_after_start(settings)
-    assert (ledger["trainings"], ready["trainings"]) == ("open", "open")
+    ledger, readiness = _state_after_start(settings)
+    assert (ledger["trainings"], readiness["trainings"]) == ("open", "open")
 
 
 def test_a_changed_entry_stops_its_account_at_the_start(book, settings):
     book.corrupt("UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 4")
-    ledger, ready = _state_after_start(settings)
-    assert (ledger["trainings"], ready["trainings"]) == ("stopped", "stopped")
+    ledger, readiness = _state_after_start(settings)
+    assert (ledger["trainings"], readiness["trainings"]) == ("stopped", "stopped")
     assert [(stop["account_id"], stop["code"], stop["sequence"]) for stop in ledger["stops"]] == [
         (book.accounts["patients"], "hash_mismatch", 4)
     ]

@@ -13,6 +13,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.jobs import kinds
+from service.jobs.kinds.evaluate import samples_for
 from service.main import utc_now
 
 CONTENT = bytes(range(256)) * 8
@@ -179,7 +180,7 @@ def test_an_evaluation_is_free_and_the_same_key_asks_once(served, released, publ
     answer = served.client("train").post(path, json={"dataset_id": public}, headers=headers)
     made = answer.json()
     assert (answer.status_code, answer.headers["location"]) == (202, f"/v1/jobs/{made['job_id']}")
-    assert (made["state"], made["samples"], made["seed"], made["accuracy"]) == ("queued", 30_000, 0, None)
+    assert (made["state"], made["samples"], made["seed"], made["accuracy"]) == ("queued", 1000, 0, None)
     assert evaluate(served, release_id, dataset_id=public)["id"] == made["id"]
     again = evaluate(served, release_id, dataset_id=public, seed=1, status=422)
     assert again["code"] == "idempotency_mismatch"
@@ -188,6 +189,11 @@ def test_an_evaluation_is_free_and_the_same_key_asks_once(served, released, publ
     assert (job["price_nano"], job["publishes_if_cancelled"]) == (0, None)
     served.finish_evaluation(made, cnn=0.8)
     assert served.balance(account["id"]) == before
+
+
+@pytest.mark.parametrize(("test_images", "samples"), [(10, 1000), (1000, 3000), (10_000, 30_000), (60_000, 180_000)])
+def test_an_evaluation_generates_in_proportion_to_its_test_set(test_images, samples):
+    assert samples_for(test_images) == samples
 
 
 def test_the_newest_evaluation_stands_in_the_summary_and_all_of_them_in_the_report(served, release, public):

@@ -3,13 +3,20 @@
 import io
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from sklearn.datasets import load_digits
 
 from models.portable.generator import Generator
+from obscura.client import Client, RequestError
+from obscura.preparing.subjects import key_check, keyed_numbers
+from service.datasets import vault
+from service.db.dataset_tables import Dataset
+from service.db.session import transaction
 from service.jobs import JobState
 from tests.workers.small_trainings import TINY_DATALENS
 from workers.recipes.datalens import loop as datalens
@@ -134,3 +141,66 @@ def test_subjects_withdraw_and_the_answer_says_nothing_of_them(served):
     cancelled = served.send(path, {"subjects": ["x"], "cancel_jobs": True})
     assert cancelled == answers[0], "it was queued alone"
     assert served.read(f"jobs/{job_id}")["state"] == JobState.CANCELLED
+
+
+@pytest.fixture
+def client(served: Any) -> Iterator[Client]:
+    with Client(served.url, served.tokens["admin"]) as made:
+        yield made
+
+
+def test_a_withdrawal_or_upload_under_another_key_is_refused_and_changes_nothing(served, client, settings, tmp_path):
+    keys = {name: tmp_path / f"{name}.key" for name in ("first", "second")}
+    for name, path in keys.items():
+        path.write_text(name * 16)
+    account_id = served.account(unit="subject")["id"]
+    images = np.random.default_rng(0).integers(0, 256, (6, 8, 8), dtype=np.uint8)
+    ids = ["anna", "anna", "bert", "carl", "dora", "emil"]
+
+    def push(key: str | None, name: str, images: npt.NDArray[np.uint8]) -> Any:
+        np.savez(tmp_path / "scans.npz", images=images, labels=np.arange(6) % 2, subjects=ids)
+        wishes = {} if key is None else {"subjects_key": keys[key]}
+        facts = {"at_most": 100, "subjects_at_most": 50, "account_id": account_id, "name": name}
+        return client.datasets.push(tmp_path / "scans.npz", **facts, **wishes)
+
+    def records() -> int:
+        with transaction(served.factory, read_only=True) as session:
+            return len(vault.open_labels(settings, session.get_one(Dataset, pushed.id).content))
+
+    def withdraw(key: str | None, **more: Any) -> Any:
+        return client.withdraw_subjects(account_id, ["anna"], subjects_key=key and keys[key], **more)
+
+    pushed = push("first", "scans", images)
+    for wrong in ({"key": "second"}, {"key": None}, {"key": "first", "join_subjects": True}):
+        with pytest.raises(RequestError, match="No subject would be found, so nothing was changed") as refused:
+            withdraw(**wrong)
+        assert refused.value.status == 422
+        assert (records(), served.read(f"datasets/{pushed.id}")["state"]) == (6, "ready")
+    with pytest.raises(RequestError, match="with the check value"):
+        push("second", "more", 255 - images)
+    assert push("first", "more", 255 - images).state == "ready"
+    assert withdraw("first").dataset_ids
+    assert records() == 4
+    assert len(served.read(f"accounts/{account_id}")) == len(served.read(f"accounts/{served.account()['id']}"))
+
+
+def test_a_check_value_reveals_only_which_key_it_is_of():
+    secret = b"x" * 32
+    checks = {key_check(secret, join=join) for join in (False, True)} | {key_check(b"y" * 32, join=False)}
+    assert len(checks) == 3
+    assert all(len(check) == 16 and int(check, 16) >= 0 for check in checks)
+    number = keyed_numbers(["anna"], secret)["anna"]
+    assert f"{number:x}"[:8] not in "".join(checks)
+
+
+def test_ids_that_are_sent_as_they_are_go_together_with_such_ids_only(served):
+    account_id = served.account(unit="subject")["id"]
+    body, _ = upload()
+    dataset = declared(served, account_id, subjects_recognised=True)
+    assert served.upload(dataset["id"], body).status_code == 200
+    path = f"accounts/{account_id}/withdrawals"
+    refused = served.send(path, {"subjects": ["x"], "subjects_key_check": "0" * 16}, status=422)
+    assert "sends ids as they are" in refused["detail"]
+    for malformed in ("", "0" * 15, "G" * 16, "0" * 17):
+        served.send(path, {"subjects": ["x"], "subjects_key_check": malformed}, status=422)
+    served.send(path, {"subjects": ["x"]})

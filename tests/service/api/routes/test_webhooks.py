@@ -58,7 +58,11 @@ def test_an_owner_has_those_of_the_project_and_others_do_not_see_them(served):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://hooks.example.org/", "https://127.0.0.1/", "https://[::1]/", "https://169.254.169.254/latest", "x"]
+    "url",
+    [
+        *("http://hooks.example.org/", "https://127.0.0.1/", "https://[::1]/", "https://169.254.169.254/latest", "x"),
+        *("https://xn--/", "https://a..b/", "https://h.example:0/", "https://[::1/", "https://u@h.example/"),
+    ],
 )
 def test_an_address_inside_is_refused_when_it_is_named(served, url):
     assert served.send("webhooks", {"url": url}, status=422)["code"] == "address_refused"

@@ -29,10 +29,11 @@ from service.db.session import transaction
 from service.errors import Conflict, InvalidInput
 from service.storage.files import digest_directory
 from tests.workers.small_trainings import Purse
+from workers.recipes import units
 from workers.recipes.class_histogram.loop import ClassHistogram, count_classes, read_histogram, train
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
-from workers.recipes.units import records_to_sum
+from workers.recipes.units import records_of_rank, records_to_sum
 from workers.supervise.attempts import ExitStatus
 from workers.train.runner import run
 
@@ -65,6 +66,29 @@ def privatised(
 
 
 # --- sensitivity ----------------------------------------------------------------------------------------------------
+
+
+@given(LABELS, st.integers(0, 3), st.integers(0, 30), st.integers(2, 5))
+def test_one_record_more_leaves_every_other_record_at_its_rank(
+    labels: list[int], one: int, at: int, ranks: int
+) -> None:
+    def at_ranks(labels: list[int], names: list[int]) -> list[list[int]]:
+        images = np.array(names, dtype=np.uint8).reshape(-1, 1, 1).repeat(4, axis=1)
+        found = []
+        for rank in range(ranks):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(units, "ranks", lambda: ranks)
+                patched.setattr(units, "rank", lambda rank=rank: rank)
+                own, _ = records_of_rank(images, np.array(labels, dtype=np.int64), SECRET)
+            found.append(own[:, 0, 0].tolist())
+        return found
+
+    names = list(range(len(labels)))
+    less = at_ranks(labels, names)
+    more = at_ranks([*labels[:at], one, *labels[at:]], [*names[:at], 255, *names[at:]])
+    assert [[name for name in own if name != 255] for own in more] == less
+    assert sorted(name for own in less for name in own) == names
+    assert sum(own.count(255) for own in more) == 1
 
 
 @given(LABELS, st.integers(0, 3), st.integers(0, 30))

@@ -19,6 +19,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.select_public.plan import SENSITIVITY, VOTES
 from tests.workers.small_trainings import ACCOUNT, SECRET, Memory, Purse, silence
+from workers.recipes import units
 from workers.recipes.anchors import AnchorsMissing
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.select_public.choices import cluster, shares_of, winners
@@ -69,6 +70,25 @@ def votes_of(given: TrainingData, facts: PublicFacts = FACTS) -> torch.Tensor:
 
 
 # --- sensitivity ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 31, 59])
+def test_one_record_more_leaves_every_other_record_at_its_rank(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    def votes_at_ranks(given: TrainingData, ranks: int = 3) -> list[torch.Tensor]:
+        monkeypatch.setattr(units, "ranks", lambda: ranks)
+        found = []
+        for rank in range(ranks):
+            monkeypatch.setattr(units, "rank", lambda rank=rank: rank)
+            found.append(votes_of(given))
+        return found
+
+    kept = np.delete(np.arange(60), at)
+    less = data(private_images=data().private_images[kept], private_labels=data().private_labels[kept])
+    whole, without = votes_at_ranks(data()), votes_at_ranks(less)
+    differences = [one - other for one, other in zip(whole, without, strict=True)]
+    assert sorted(float(each.double().norm()) for each in differences) == [0, 0, SENSITIVITY]
+    assert torch.equal(sum(whole, torch.zeros_like(whole[0])), votes_at_ranks(data(), 1)[0])
+    assert sum(bool(each.any()) for each in whole) > 1, "the ranks share the records"
 
 
 @pytest.mark.parametrize("at", [0, 31, 59])

@@ -1,0 +1,343 @@
+"""Measure how long other callers wait while somebody crowds one door of the service.
+
+Run `python -m benchmarks.crowd --json FILE`. Each door gets a service process of its own (`obscura up`, as in
+production, with SQLite). Attackers hold the door for `--seconds` while another caller keeps reading; `worst_seconds` is
+the slowest of these reads. All traffic stays on the loopback interface, and every request has a timeout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.api import Service, service
+from benchmarks.api_stock import Stock, lay_in
+from benchmarks.ledger import machine
+from benchmarks.ledger_databases import database
+from scripts.swift_server import BUCKET, SwiftServer, environment_of
+from scripts.with_services import free_port
+from service.db.session import make_engine, make_session_factory
+
+WORST_SECONDS_MAX = 1.0
+TIMEOUT_SECONDS = 60.0  # of one request; a slower one counts as this
+ATTACKERS = 45  # more than the server has threads
+STOCK = {"accounts": 2, "jobs": 100, "entries": 400}
+
+
+class Silent(threading.Thread):
+    """A server that accepts every connection and never answers; while `upstream` is set, it relays there instead."""
+
+    def __init__(self) -> None:
+        super().__init__(name="silent", daemon=True)
+        self.upstream: tuple[str, int] | None = None
+        self.port = free_port()
+        self._listens = threading.Event()
+        self.start()
+        self._listens.wait(TIMEOUT_SECONDS)
+
+    def run(self) -> None:
+        """Serve until the process ends."""
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        async with await asyncio.start_server(self._accept, "127.0.0.1", self.port, backlog=1000):
+            self._listens.set()
+            await asyncio.Event().wait()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            if self.upstream is None:
+                while await reader.read(2**16):
+                    pass
+                writer.close()
+                return
+            other_reader, other_writer = await asyncio.open_connection(*self.upstream)
+            await asyncio.gather(self._relay(reader, other_writer), self._relay(other_reader, writer))
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while block := await reader.read(2**16):
+            if self.upstream is not None:
+                writer.write(block)
+                await writer.drain()
+        writer.close()
+
+
+@dataclass
+class Site:
+    """A running service, the ids of its rows, and the silent server that some of its settings name."""
+
+    running: Service
+    stock: Stock
+    silent: Silent
+    metrics_port: int
+    over: threading.Event = field(default_factory=threading.Event)
+    statuses: set[int] = field(default_factory=set)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _sockets: list[socket.socket] = field(default_factory=list)
+
+    def request(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> int:
+        """Send one request on a new connection and return the answer's status; 0 where none came in time."""
+        address = self.running.address
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
+        try:
+            connection.request(method, path, body, self.running.headers if headers is None else headers)
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            connection.close()
+
+    def repeat(self, attackers: int, act: Callable[[], int], pause_seconds: float = 1.0) -> None:
+        """Let attackers repeat a request, each in a thread, until the measurement is over."""
+
+        def attack() -> None:
+            while not self.over.is_set():
+                self.statuses.add(act())
+                self.over.wait(pause_seconds)
+
+        for _ in range(attackers):
+            self._threads.append(threading.Thread(target=attack, daemon=True))
+            self._threads[-1].start()
+
+    def hold(self, attackers: int, port: int | None, content: bytes) -> None:
+        """Open connections, send the same bytes on each, and keep them open until the measurement is over."""
+        for _ in range(attackers):
+            opened = socket.create_connection(("127.0.0.1", port or self.running.address.port or 0), TIMEOUT_SECONDS)
+            opened.sendall(content)
+            self._sockets.append(opened)
+
+    def worst(self, path: str, seconds: float) -> tuple[int, float]:
+        """Keep reading a path; returns how often, and the seconds of the slowest read."""
+        slowest, count, until = 0.0, 0, time.perf_counter() + seconds
+        port = self.metrics_port if path == "/metrics" else self.running.address.port
+        while time.perf_counter() < until:
+            started = time.perf_counter()
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+            with contextlib.suppress(TimeoutError), contextlib.closing(connection):
+                connection.request("GET", path, headers=self.running.headers)
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status != 200:
+                    raise RuntimeError(f"GET {path} gave {answer.status}")
+            slowest, count = max(slowest, time.perf_counter() - started), count + 1
+            time.sleep(0.05)
+        return count, slowest
+
+    def end(self) -> None:
+        """Let the attackers go."""
+        self.over.set()
+        for opened in self._sockets:
+            opened.close()
+
+
+@dataclass(frozen=True)
+class Door:
+    """A way to crowd the service.
+
+    Attributes:
+        attack: starts the attackers and returns how many there are.
+        environment: of the service; {silent} and {metrics} stand for ports, {storage} for a bucket behind {silent}.
+        reads: the path that the other caller reads.
+    """
+
+    attack: Callable[[Site], int]
+    environment: dict[str, str] = field(default_factory=dict)
+    reads: str = "/v1/jobs"
+
+
+def storage_hangs(site: Site) -> int:
+    """Read reports while the storage does not answer."""
+    site.silent.upstream = None
+    site.repeat(ATTACKERS, lambda: site.request("GET", f"/v1/releases/{site.stock.release_id}/report.html"))
+    return ATTACKERS
+
+
+def webhook_tests(site: Site) -> int:
+    """Test a webhook whose host does not answer."""
+    address = site.running.address
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
+    facts = json.dumps({"url": f"http://127.0.0.1:{site.silent.port}/", "events": ["job.ended"]})
+    connection.request("POST", "/v1/webhooks", facts, site.running.headers | {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    webhook_id = json.loads(answer.read())["id"]
+    connection.close()
+    site.repeat(ATTACKERS, lambda: site.request("POST", f"/v1/webhooks/{webhook_id}/test", b""))
+    return ATTACKERS
+
+
+def provider_hangs(site: Site) -> int:
+    """Begin to sign in, without a key, while the provider does not answer."""
+    site.repeat(ATTACKERS, lambda: site.request("GET", "/login/provider", headers={}))
+    return ATTACKERS
+
+
+def slow_scrapes(site: Site) -> int:
+    """Connect to the metrics and send half a request."""
+    site.hold(ATTACKERS, site.metrics_port, b"GET /metr")
+    return ATTACKERS
+
+
+HALF_A_FORM = (
+    b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    b"Content-Length: 1000\r\n\r\nk"
+)
+
+
+def incomplete_bodies(site: Site) -> int:
+    """Send one byte of a form on each of many connections, without a key, and begin again when they are closed."""
+    port = site.running.address.port or 0
+
+    def attack() -> int:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as opened:
+            opened.sendall(HALF_A_FORM)
+            opened.settimeout(1.0)
+            opened.recv(1)
+        return 0
+
+    site.hold(500, None, HALF_A_FORM)
+    site.repeat(ATTACKERS, attack, pause_seconds=0.0)
+    return 500 + ATTACKERS
+
+
+def incomplete_heads(site: Site) -> int:
+    """Send half a head on each of more connections than the service keeps."""
+    site.hold(1100, None, b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n")
+    return 1100
+
+
+def unread_answers(site: Site) -> int:
+    """Ask for the largest static file on each of many connections, and read nothing."""
+    site.hold(500, None, b"GET /reference/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n")
+    return 500
+
+
+def wide_json(site: Site) -> int:
+    """Plan with 0.9 MB of unknown fields, of options, and of nested lists."""
+    start = '{"dataset_id": "ds_x", "recipe": "datalens", "epsilon": 1, '
+    fields = ", ".join(f'"x{number}": 1' for number in range(70_000))
+    few = ", ".join(f'"x{number}": 1' for number in range(11_000))
+    bodies = [f"{start}{fields}}}", f'{start}"options": {{{fields}}}}}', f"{start}{few}}}"]
+    bodies += [f'{start}"options": {{{few}}}}}', f'{start}"options": {{"a": {"[" * 400_000}{"]" * 400_000}}}}}']
+    bodies += [f'{start}"options": {{"a": [{", ".join(["9" * 4000] * 200)}]}}}}']
+    headers = site.running.headers | {"Content-Type": "application/json"}
+    for body in bodies:
+        site.repeat(1, lambda body=body: site.request("POST", "/v1/plans", body.encode(), headers), 0.2)  # type: ignore[misc]
+    return len(bodies)
+
+
+def slow_uploads(site: Site) -> int:
+    """Begin more uploads than the server has threads, and send one byte of each."""
+    address, headers = site.running.address, site.running.headers | {"Content-Type": "application/json"}
+    facts = {"name": "d", "visibility": "public", "classes": ["a"], "height": 4, "width": 4, "channels": 1}
+    own = "".join(f"{name}: {value}\r\n" for name, value in site.running.headers.items())
+    for _ in range(ATTACKERS):
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
+        connection.request("POST", "/v1/datasets", json.dumps(facts | {"records_declared": 9}), headers)
+        dataset_id = json.loads(connection.getresponse().read())["id"]
+        connection.close()
+        head = f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n"
+        site.hold(1, None, f"{head}{own}\r\nx".encode())
+    return ATTACKERS
+
+
+def refused_requests(site: Site) -> int:
+    """Send requests beyond the limit, from elsewhere, while the audit log must have an event of each."""
+    headers = {"X-Forwarded-For": "203.0.113.1"}
+    site.repeat(ATTACKERS, lambda: site.request("GET", "/v1/jobs", headers=headers), pause_seconds=0.0)
+    return ATTACKERS
+
+
+_PROVIDER = {
+    "OBSCURA_OIDC_ISSUER": "http://127.0.0.1:{silent}",
+    "OBSCURA_OIDC_CLIENT_ID": "crowd",
+    "OBSCURA_OIDC_CLIENT_SECRET": "the benchmark's",
+    "OBSCURA_OIDC_ADMIN_GROUP": "admins",
+    "OBSCURA_PUBLIC_URL": "http://127.0.0.1:8420",
+}
+DOORS = {
+    "reports, storage hangs": Door(storage_hangs, {"OBSCURA_STORAGE": "{storage}"}),
+    "webhook tests, silent host": Door(webhook_tests, {"OBSCURA_WEBHOOKS_PRIVATE": "true"}),
+    "sign-ins, provider hangs": Door(provider_hangs, _PROVIDER),
+    "bodies of one byte": Door(incomplete_bodies),
+    "half a head": Door(incomplete_heads),
+    "answers nobody reads": Door(unread_answers),
+    "wide and deep JSON": Door(wide_json),
+    "slow uploads": Door(slow_uploads),
+    "requests beyond a limit": Door(
+        refused_requests, {"OBSCURA_AUDIT_LOG": "required", "OBSCURA_REQUESTS_PER_MINUTE": "60"}
+    ),
+    "half a request to /metrics": Door(slow_scrapes, {"OBSCURA_METRICS_ADDRESS": "127.0.0.1:{metrics}"}, "/metrics"),
+}
+
+
+@contextlib.contextmanager
+def opened(door: Door, folder: Path) -> Iterator[Site]:
+    """Run a service with a small stock for one door."""
+    silent, metrics_port = Silent(), free_port()
+    with database("sqlite", folder) as url, contextlib.ExitStack() as stack:
+        engine = make_engine(url)
+        stock = lay_in(make_session_factory(engine), folder, **STOCK)
+        engine.dispose()
+        facts = {"silent": silent.port, "metrics": metrics_port, "storage": f"s3://{BUCKET}/crowd"}
+        environment = {name: value.format(**facts) for name, value in door.environment.items()}
+        if "{storage}" in door.environment.values():
+            server = SwiftServer(folder / "swift")
+            stack.callback(server.stop)
+            server.start()
+            at = urlsplit(server.url)
+            silent.upstream = str(at.hostname), at.port or 0
+            environment |= environment_of(f"http://127.0.0.1:{silent.port}")
+        site = Site(stack.enter_context(service(url, folder, stock.token, environment)), stock, silent, metrics_port)
+        stack.callback(site.running.process.kill)  # an orderly end would wait for the requests that hang
+        stack.callback(site.end)
+        yield site
+
+
+def measure(name: str, seconds: float) -> dict[str, Any]:
+    """Crowd one door and return its row."""
+    door = DOORS[name]
+    with tempfile.TemporaryDirectory(prefix="obscura-crowd-") as folder, opened(door, Path(folder)) as site:
+        site.worst(door.reads, 1.0)  # nothing is measured before the service is warm
+        attackers = door.attack(site)
+        time.sleep(0.5)
+        reads, slowest = site.worst(door.reads, seconds)
+        site.end()
+        figures = {"reads": reads, "worst_seconds": round(slowest, 3)}
+        return {"door": name, "attackers": attackers, **figures, "statuses": sorted(site.statuses)}
+
+
+def main() -> None:
+    """Measure, print and, where asked, write the figures as JSON; the exit status is 1 where a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--doors", nargs="+", default=list(DOORS), choices=list(DOORS))
+    parser.add_argument("--seconds", type=float, default=12.0, help="for which each door is crowded")
+    options = parser.parse_args()
+    rows = []
+    for name in options.doors:
+        rows.append(measure(name, options.seconds))
+        print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    missed = [row["door"] for row in rows if row["worst_seconds"] >= WORST_SECONDS_MAX]
+    if options.json:
+        options.json.write_text(json.dumps(machine() | {"rows": rows, "missed": missed}, indent=1) + "\n")
+    for door in missed:
+        print(f"missed: {door}: another caller waited for {WORST_SECONDS_MAX:g} s or longer")
+    raise SystemExit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""External services that web requests wait for: bounded threads, bounded waiting, and a circuit breaker for each.
+
+The web process shares some forty threads among all requests, so requests that wait for one slow service must never hold
+most of them. Workers, commands and background threads are not web requests: for them nothing here applies.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
+
+from service.errors import ObscuraError
+from service.logs import get_logger
+
+Name = Literal["storage", "provider", "webhooks"]  # the fields of Dependencies
+SECONDS_MAX = 5.0  # that a web request waits for an answer
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class DependencyBusy(ObscuraError, OSError):
+    """A dependency serves as many web requests as it may, or did not answer the last ones. Nothing was sent to it."""
+
+    code: ClassVar[str] = "busy"
+
+
+class Dependency:
+    """The limiter and the circuit breaker of one external service.
+
+    The breaker opens after `failures_max` failures in a row, and lets one request through every `pause_seconds` until
+    one succeeds. It also refuses requests while every place is taken by a request without progress for SECONDS_MAX.
+
+    Args:
+        name: in messages, and shown by the readiness check.
+        places: requests at a time; each may hold a thread.
+        waiting: further requests that may wait for a place, each with a thread.
+        wait_seconds: for a place.
+        failures_max: in a row, before the breaker opens; 0 for no breaker.
+        pause_seconds: between two trial requests while the breaker is open.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        places: int,
+        waiting: int,
+        wait_seconds: float = 2.0,
+        failures_max: int = 3,
+        pause_seconds: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._places, self._waiting_max, self._wait_seconds = places, waiting, wait_seconds
+        self._failures_max, self._pause_seconds, self._clock = failures_max, pause_seconds, clock
+        self._changed = threading.Condition()
+        self._calls: dict[object, float] = {}  # in progress: time of the last progress
+        self._waiting = self._failures = 0
+        self._open_until: float | None = None
+
+    def enter(self) -> object:
+        """Take a place and return its token.
+
+        Raises:
+            DependencyBusy: the breaker is open, or no place became free in time.
+        """
+        with self._changed:
+            self._require_closed()
+            if len(self._calls) >= self._places:
+                self._wait()
+            token = object()
+            self._calls[token] = self._clock()
+            return token
+
+    def progress(self, token: object) -> None:
+        """Record that the dependency has answered a part of what a call does."""
+        with self._changed:
+            self._calls[token] = self._clock()
+
+    def leave(self, token: object, *, failed: bool) -> None:
+        """Give a place back, and record whether the dependency failed."""
+        with self._changed:
+            del self._calls[token]
+            self._changed.notify()
+            was_open = self._open_until is not None
+            self._failures = self._failures + 1 if failed else 0
+            if not failed:
+                self._open_until = None
+            elif self._failures_max and self._failures >= self._failures_max:
+                self._open_until = self._clock() + self._pause_seconds
+        if was_open != (self._open_until is not None):
+            get_logger(__name__).warning("dependency", name=self.name, available=not failed)
+
+    def is_away(self) -> bool:
+        """Return whether requests are refused at once."""
+        with self._changed:
+            return self._is_stuck() or (self._open_until is not None and self._clock() < self._open_until)
+
+    def _require_closed(self) -> None:
+        now = self._clock()
+        if self._is_stuck() or (self._open_until is not None and now < self._open_until):
+            raise DependencyBusy(f"The {self.name} does not answer. Nothing was done; try again in a minute.")
+        if self._open_until is not None:
+            self._open_until = now + self._pause_seconds  # this call is the trial; others are refused meanwhile
+
+    def _is_stuck(self) -> bool:
+        return len(self._calls) >= self._places and max(self._calls.values()) < self._clock() - SECONDS_MAX
+
+    def _wait(self) -> None:
+        busy = DependencyBusy(f"The {self.name} serves as many requests as it may at a time. Try again soon.")
+        if self._waiting >= self._waiting_max:
+            raise busy
+        self._waiting += 1
+        try:
+            if not self._changed.wait_for(lambda: len(self._calls) < self._places, self._wait_seconds):
+                raise busy
+        finally:
+            self._waiting -= 1
+        self._require_closed()
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """The dependencies of one web application. Together they hold fewer threads than the server has."""
+
+    storage: Dependency
+    provider: Dependency
+    webhooks: Dependency
+
+    @classmethod
+    def of_one_process(cls) -> Dependencies:
+        """Return new ones."""
+        return cls(
+            storage=Dependency("storage", places=10, waiting=5),
+            provider=Dependency("sign-in provider", places=4, waiting=4),
+            # Tests of webhooks hold no thread, and one silent host says nothing about the others: no breaker.
+            webhooks=Dependency("webhooks", places=20, waiting=0, failures_max=0),
+        )
+
+    def away(self) -> list[str]:
+        """Return the names of those that refuse requests at once."""
+        return [each.name for each in (self.storage, self.provider) if each.is_away()]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A web request: the dependencies of its application, and the places that it holds, by dependency."""
+
+    dependencies: Dependencies
+    held: dict[Name, object]
+
+
+_request: ContextVar[_Request | None] = ContextVar("obscura_web_request", default=None)
+
+
+class WebRequests:
+    """ASGI middleware: everything that a request does, in whichever thread, is subject to the limits."""
+
+    def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]], dependencies: Dependencies) -> None:
+        self._app, self._dependencies = app, dependencies
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Mark the request's context."""
+        if scope["type"] == "http":
+            _request.set(_Request(self._dependencies, {}))
+        await self._app(scope, receive, send)
+
+
+def in_web_request() -> bool:
+    """Return whether the caller serves a web request, and must not wait long."""
+    return _request.get() is not None
+
+
+@contextmanager
+def patient() -> Iterator[None]:
+    """Lift the limits in a block of a web request whose number is bounded elsewhere, such as an upload."""
+    before = _request.set(None)
+    try:
+        yield
+    finally:
+        _request.reset(before)
+
+
+@contextmanager
+def calling(name: Name) -> Iterator[None]:
+    """Hold a place of a dependency while a web request uses it. Reentrant. Outside of web requests it does nothing.
+
+    Raises:
+        DependencyBusy: as `Dependency.enter`.
+    """
+    request = _request.get()
+    if request is None or name in request.held:
+        yield
+        return
+    dependency: Dependency = getattr(request.dependencies, name)
+    request.held[name] = token = dependency.enter()
+    failed = False
+    try:
+        yield
+    except BaseException as error:
+        failed = getattr(error, "dependency_failed", False)
+        raise
+    finally:
+        del request.held[name]
+        dependency.leave(token, failed=failed)
+
+
+def require_place(name: Name) -> None:
+    """Raise unless the caller may wait for a dependency: in a web request it must hold a place.
+
+    Raises:
+        RuntimeError: a route reaches the dependency outside of its limiter, which is a bug.
+    """
+    request = _request.get()
+    if request is not None and name not in request.held:
+        raise RuntimeError(f"A web request must reach the {name} inside calling({name!r}).")
+
+
+def progressed(name: Name) -> None:
+    """Record that a dependency has answered a part of what the web request waits for."""
+    request = _request.get()
+    if request is not None and name in request.held:
+        getattr(request.dependencies, name).progress(request.held[name])
+
+
+def guarded(name: Name) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Return a decorator: the function holds a place of a dependency while it runs in a web request."""
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @functools.wraps(function)
+        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            with calling(name):
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate

@@ -1,0 +1,58 @@
+"""HTTP servers that give canned answers and remember what they were asked."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answers; with `length`, it announces more or less than it sends."""
+
+    status: int = 200
+    content: bytes = b""
+    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+    length: int | None = None
+
+
+@dataclass(frozen=True)
+class Canned:
+    """A running server: its address, and the lines and headers of the requests so far."""
+
+    url: str
+    requests: list[tuple[str, dict[str, str]]]
+
+
+@contextmanager
+def answering(answer: Callable[[str, str], Answer]) -> Iterator[Canned]:
+    """Answer every request by `answer(method, path)` for the time of a block."""
+    requests: list[tuple[str, dict[str, str]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def handle_any(self) -> None:
+            requests.append((self.requestline, dict(self.headers)))
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            given = answer(self.command, self.path)
+            self.send_response(given.status)
+            length = len(given.content) if given.length is None else given.length
+            for name, value in {**given.headers, "Content-Length": str(length)}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(given.content)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_CONNECT = handle_any
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield Canned(f"http://127.0.0.1:{server.server_address[1]}", requests)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

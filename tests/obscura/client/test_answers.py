@@ -1,0 +1,160 @@
+"""Answers that are not those of a service end in one typed error, and downloads in what was announced."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import obscura
+from obscura.cli.app import app
+from obscura.client import Client, DownloadCorrupt, NoRoom, Release, UnexpectedAnswer, download, transport
+from tests.obscura.client.canned import Answer, answering
+
+HTML = {"Content-Type": "text/html", "Server": "squid\x1b[2J", "Via": "1.1 proxy.lan"}
+JSON = {"Content-Type": "application/json"}
+STRANGE = {
+    "a page of a proxy": Answer(200, b"<html>Please log in</html>", HTML),
+    "a failure of a proxy": Answer(403, b"<html>Denied</html>", HTML),
+    "nothing": Answer(200, b"", JSON),
+    "no content": Answer(204, b"", {}),
+    "a redirect": Answer(302, b"", {"Location": "https://login.example.org"}),
+    "not modified": Answer(304, b"", {}),
+    "half of it": Answer(200, b'{"items": [{"id": "acc', JSON),
+    "another type": Answer(200, b"[1, 2]", JSON),
+    "types inside that are wrong": Answer(200, b'{"items": 5, "next_cursor": {}, "id": 7, "state": []}', JSON),
+    "null": Answer(200, b"null", JSON),
+    "no UTF-8": Answer(200, b"\xff\xfe", JSON),
+    "a problem of another kind": Answer(400, b'{"error": "x"}', JSON),
+}
+SAMPLE = {
+    "id": "smp_a", "release_id": "rel_a", "job_id": "job_a", "state": "succeeded", "count": 3, "seed": 0,
+    "format": "imagefolder", "classes": None, "proportions": None, "sha256": "0" * 64, "bytes": 10, "failure": None,
+    "created_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+ASKED: dict[str, Callable[[Client], Any]] = {
+    "a list": lambda client: list(client.accounts()),
+    "one": lambda client: client.account("acc_a"),
+    "a job": lambda client: client.job("job_a"),
+    "recipes": lambda client: client.recipes(),
+    "what is made": lambda client: client.create_project(name="a"),
+    "a training": lambda client: client.start_training("ds_a", recipe="moments", epsilon=1),
+    "a count": lambda client: client.pay_for_count("acc_a"),
+    "readiness": lambda client: client.wait_ready(0),
+    "a document": lambda client: client.transport.document("/v1/releases/rel_a/card"),
+    "events": lambda client: list(obscura.Job.events(bound(client, obscura.Job, "job_a"))),
+    "an upload": lambda client: bound(client, obscura.Dataset, "ds_a").push([b"x"], format="zip"),
+}
+
+
+def bound(client: Client, kind: Any, id: str) -> Any:
+    """A record of this kind, as if the service had sent it."""
+    made = kind.model_construct(id=id)
+    made._transport = client.transport
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "backoff_seconds", lambda _attempt: 0.0)
+    monkeypatch.setattr(download, "backoff_seconds", lambda _attempt: 0.0)
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("asked", ASKED)
+def test_an_answer_that_is_not_the_services_says_what_answered(strange: str, asked: str) -> None:
+    if (strange, asked) in (("no content", "events"), ("types inside that are wrong", "a document")):
+        return  # which ends a stream of events, and is a document
+    with (
+        answering(lambda _method, _path: STRANGE[strange]) as server,
+        Client(server.url, "key") as client,
+        pytest.raises(UnexpectedAnswer) as error,
+    ):
+        ASKED[asked](client)
+    assert str(STRANGE[strange].status) in str(error.value)
+    assert server.url in str(error.value)
+    assert str(error.value).isprintable()
+    if STRANGE[strange].headers is HTML:
+        assert "squid" in str(error.value)
+    assert error.value.code == "unexpected_answer"
+
+
+def test_the_same_for_asyncio_and_the_command_line() -> None:
+    async def ask(url: str) -> None:
+        async with obscura.connect_async(url, "key") as client:
+            await client.account("acc_a")
+
+    with answering(lambda _method, _path: STRANGE["a page of a proxy"]) as server:
+        with pytest.raises(UnexpectedAnswer):
+            asyncio.run(ask(server.url))
+        for command in ("accounts list", "jobs show job_a", "doctor", "recipes", "releases card rel_a"):
+            ran = CliRunner().invoke(app, ["--url", server.url, "--token", "key", *command.split()])
+            assert ran.exit_code == 1, ran.output
+            assert "did not answer as an Obscura service does" in " ".join(ran.output.split()), ran.output
+            assert "\x1b" not in ran.output
+
+
+def test_a_list_that_does_not_end_and_an_answer_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "ANSWER_BYTES_MAX", 1000)
+    for content, said in ((b'{"items": [], "next_cursor": "a"}', "does not end"), (b" " * 5000, "more than")):
+        answer = Answer(200, content, JSON)
+        with (
+            answering(lambda *_, answer=answer: answer) as server,
+            Client(server.url, "key") as client,
+            pytest.raises(UnexpectedAnswer, match=said),
+        ):
+            list(client.accounts())
+
+
+def sampled(content: bytes, **facts: Any) -> Callable[[str, str], Answer]:
+    record = SAMPLE | {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)} | facts
+
+    def answer(_method: str, path: str) -> Answer:
+        if path.endswith("/content"):
+            return Answer(200, content, {"Content-Type": "application/zip"})
+        return Answer(200, json.dumps(record).encode(), JSON)
+
+    return answer
+
+
+def test_a_download_ends_at_what_was_announced(tmp_path: Path) -> None:
+    for content, facts, error in (
+        (b"x" * 5000, {"bytes": 10}, DownloadCorrupt),
+        (b"x" * 10, {"sha256": "0" * 64}, DownloadCorrupt),
+        (b"x" * 10, {"bytes": 2**60}, NoRoom),
+        (b"no archive", {}, DownloadCorrupt),
+    ):
+        with answering(sampled(content, **facts)) as server, Client(server.url, "key") as client:
+            with pytest.raises(error):
+                client.sample("smp_a").to_imagefolder(tmp_path / "made")
+            ran = CliRunner().invoke(
+                app,
+                ["--url", server.url, "--token", "k", "download", "smp_a", "--unpack", "--out", str(tmp_path / "m")],
+            )
+            assert ran.exit_code == 1, ran.output
+            assert isinstance(ran.exception, SystemExit), ran.exception
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_name_of_a_download_leads_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    with answering(sampled(b"content", id="../smp_a")) as server:
+        ran = CliRunner().invoke(app, ["--url", server.url, "--token", "key", "download", "smp_a"])
+        assert ran.exit_code == 0, ran.output
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.zip")] == ["in/smp_a.zip"]
+
+
+def test_a_file_without_an_announced_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "DOWNLOAD_BYTES_MAX", 1000)
+    with (
+        answering(lambda *_: Answer(200, b"x" * 5000, {})) as server,
+        Client(server.url, "key") as client,
+        pytest.raises(DownloadCorrupt),
+    ):
+        bound(client, Release, "rel_a").save_report(tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []

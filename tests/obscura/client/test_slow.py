@@ -1,0 +1,98 @@
+"""A slow service is waited for, and an absent one is not."""
+
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from obscura.cli.app import app
+from obscura.client import ApiError, Client, ConnectionFailed, ServiceFailed
+from obscura.client.local_service import LocalService
+from obscura.occupant import announced, occupied
+from tests.obscura.client.canned import Answer, answering
+
+BUSY = Answer(
+    503,
+    b'{"type": "x", "title": "x", "status": 503, "detail": "The database does not answer.", "code": "busy", '
+    b'"instance": "/v1/health/ready"}',
+    {"Content-Type": "application/problem+json"},
+)
+READY = Answer(200, b'{"status": "ok", "version": "1", "trainings": "open"}')
+
+
+def busy_for(times: int):
+    left = [BUSY] * times
+    return lambda _method, _path: left.pop() if left else READY
+
+
+def test_a_busy_service_is_waited_for():
+    said = []
+    with answering(busy_for(3)) as server, Client(server.url, None) as client:
+        assert client.wait_ready(60, on_wait=said.append).trainings == "open"
+    assert len(server.requests) == 4
+    assert said == ["The database does not answer."]
+    with answering(busy_for(10**6)) as server, Client(server.url, None) as client:
+        assert not client.ready()
+        with pytest.raises(ApiError, match="database"):
+            client.wait_ready(0)
+    assert len(server.requests) == 2
+
+
+def test_an_absent_service_is_not_waited_for():
+    with Client("http://127.0.0.1:1", None) as client, pytest.raises(ConnectionFailed) as error:
+        client.wait_ready(3600)
+    assert error.value.refused
+
+
+def test_quickstart_waits_for_a_busy_service_that_is_named(tmp_path):
+    (tmp_path / "pets" / "cat").mkdir(parents=True)
+    Image.new("L", (8, 8)).save(tmp_path / "pets" / "cat" / "a.png")
+    with answering(busy_for(2)) as server:
+        target = ["--url", server.url, "--token", "key"]
+        place = ["--out", str(tmp_path / "out"), "--yes", "--at-most", "9", "--classes", "cat"]
+        ran = CliRunner().invoke(app, [*target, "quickstart", str(tmp_path / "pets"), *place])
+    assert "The service is slow. Waiting for it." in ran.stderr
+    assert "No service answers" not in ran.stderr
+    assert len([line for line, _ in server.requests if "/v1/health/ready" in line]) == 3
+
+
+def test_a_service_that_holds_its_folder_is_waited_for_and_one_that_has_gone_is_not(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "admin.key").write_text("key\n")
+    with answering(busy_for(5)) as server, occupied(data), announced(data, server.url), LocalService(data) as service:
+        assert (service.url, service.process) == (server.url, None)
+    ended = LocalService(data)
+    ended.process = subprocess.Popen([sys.executable, "-c", ""])
+    ended.process.wait()
+    with pytest.raises(ServiceFailed, match="did not start"):
+        ended._wait()
+
+
+def test_a_command_waits_for_a_service_that_starts(tmp_path):
+    """It holds its folder, and its address is written a moment later."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "admin.key").write_text("key\n")
+    with answering(lambda *_: Answer(200, b'{"items": [], "next_cursor": null}')) as server:
+        start = (
+            "import pathlib, sys, time\nfrom obscura.occupant import announced, occupied\n"
+            "folder = pathlib.Path(sys.argv[1])\nwith occupied(folder):\n    print(1, flush=True)\n"
+            "    sys.stdin.readline()\n    with announced(folder, sys.argv[2]):\n        sys.stdin.read()\n"
+        )
+        command = [sys.executable, "-c", start, str(data), server.url]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline() == "1\n"
+            asking = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data), "accounts", "list", "--json"]
+            with subprocess.Popen(asking, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+                assert asked.stderr is not None
+                assert "is starting" in asked.stderr.readline()
+                process.stdin.write("\n")
+                process.stdin.flush()
+                out, err = asked.communicate(timeout=120)
+                assert (asked.returncode, out.split()) == (0, ["[]"]), err
+            process.stdin.close()

@@ -1,0 +1,257 @@
+"""Lists and tables of ids, classes and new names, in every form in which spreadsheets and editors save them."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from obscura.preparing import ChoiceNeeded, PackingError, prepare, read_choices
+from obscura.preparing.screen import screen
+from obscura.preparing.subjects import read_ids, require_plain_ids
+from obscura.preparing.tables import read_lines, read_renames
+
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"]
+
+
+def written(tmp_path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path = tmp_path / "list.csv"
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_ids_renames_and_classes_are_read_whatever_the_encoding_and_the_line_ends(tmp_path, encoding, end):
+    ids = end.join(["0010", '"0012"', "", ""])
+    assert [*read_ids(written(tmp_path, ids, encoding))[1]] == ["0010", "0012"]
+    assert {*read_lines(written(tmp_path, ids, encoding))} == {"0010", "0012"}
+    for delimiter in (",", ";", "\t"):
+        renames = end.join(
+            [delimiter.join(row) for row in (("old", "new"), ("Größe", '"a ""b"""'), ("x", "y"), ("", ""))]
+        )
+        assert read_renames(written(tmp_path, renames, encoding)) == {"Größe": 'a "b"', "x": "y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "heading", "ids"),
+    [
+        ("0010\n", "", ["0010"]),
+        ("Patient ID\n0010\n", "Patient ID", ["0010"]),
+        ("id\n0010\n0012\n", "id", ["0010", "0012"]),
+        ("subject;reason\n0010;moved\n0012;\n", "subject", ["0010", "0012"]),
+        ("sep=;\nsubject;reason\n0010;moved\n", "subject", ["0010"]),
+        ("0010;;\n0012;;\n", "", ["0010", "0012"]),
+        ("Doe Jane\nRoe Rick\n", "", ["Doe Jane", "Roe Rick"]),
+        ("0010\n0010\n", "", ["0010"]),
+    ],
+)
+def test_a_list_of_ids_may_have_a_heading_and_other_columns(tmp_path, text, heading, ids):
+    said, places = read_ids(written(tmp_path, text))
+    assert (said, sorted(places)) == (heading, ids)
+
+
+def test_ids_come_from_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO("\ufeff0010\r\n".encode())))
+    assert read_ids(Path("-"))[1] == {"0010": "line 1 of -"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "holds no subject ids"),
+        (b"subject\n", "holds no subject ids"),
+        (b"0010,0012\n", "2 columns, and its first line does not name the column"),
+        (b"0010;0012\n0013;\n", "2 columns"),
+        (b"subject;reason\n;moved\n0010;\n", "Line 2 of list.csv has other cells"),
+        ("Müller\n".encode("latin-1"), "Save it as UTF-8"),
+        (b"0010\n\0", "NUL"),
+        (b"PK\x03\x04", "workbook"),
+    ],
+)
+def test_a_file_that_is_not_a_list_of_ids_is_refused(tmp_path, content, said):
+    (tmp_path / "list.csv").write_bytes(content)
+    with pytest.raises(PackingError, match=said):
+        read_ids(tmp_path / "list.csv")
+
+
+FAULTS = [
+    ("\ufeff0010", "byte-order mark"),
+    ("00\u200b10", r"U\+200B"),
+    ("0010\x07", r"U\+0007"),
+    ("\u202e0010", r"U\+202E"),
+    ('"0010"', "quotation mark"),
+    ("'0010", "quotation mark"),
+    ('="0010"', "quotation mark"),
+    ("\u201e0010\u201c", "quotation mark"),
+    ("0010,0012", "separator"),
+    ("0010;0012", "separator"),
+    ("0010\t0012", "separator"),
+    ("0010\n0012", "separator"),
+    ("0010|0012", "separator"),
+    ("1.2E+05", "scientific"),
+    ("1,2e+15", "scientific"),
+    ("1E+05", "scientific"),
+]
+REWRITTEN = [("12.0", "decimals"), ("12", "leading zeros")]
+
+
+@pytest.mark.parametrize(("text", "said"), [*FAULTS, *REWRITTEN])
+def test_a_suspicious_id_ends_a_withdrawal_and_says_where_it_is(text, said):
+    places = {"0010": "line 1 of left.txt", text: "line 2 of left.txt"}
+    with pytest.raises(PackingError, match=rf"^Line 2 of left\.txt: subject id .* {said}.*Nothing was sent") as error:
+        require_plain_ids(places, join=False, withdrawal=True)
+    assert not isinstance(error.value, ChoiceNeeded)
+    with pytest.raises(PackingError, match=rf"^The subject id .* {said}"):
+        require_plain_ids({"0010": "", text: ""}, join=False, withdrawal=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["O'Neill", "Doe^Jane", "12E5", "1.2", "P 7", "12345", "Zoë", "1.2.840.10008", 10007, b"x"]
+)
+def test_a_plain_id_passes(text):
+    require_plain_ids({"0010": "", text: ""}, join=False, withdrawal=True)
+
+
+def test_ids_that_were_joined_may_differ_in_zeros_and_decimals():
+    require_plain_ids(dict.fromkeys(["0010", "12", "13.0"], ""), join=True, withdrawal=True)
+
+
+def pictures(tmp_path: Path, *paths: str) -> Path:
+    for number, path in enumerate(paths):
+        (tmp_path / "p" / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (16, 16), number).save(tmp_path / "p" / path)
+    return tmp_path / "p"
+
+
+@pytest.mark.parametrize(("text", "said"), [*FAULTS, *REWRITTEN])
+def test_a_suspicious_id_ends_an_upload_and_says_where_it_is(tmp_path, text, said):
+    root = pictures(tmp_path, "1.png", "2.png")
+    cell = '"' + text.replace('"', '""') + '"'
+    (root / "t.csv").write_text(f"file,label,subject\n1.png,a,0010\n2.png,b,{cell}\n", encoding="utf-8")
+    with pytest.raises(PackingError, match=rf"(?i)line \d of t\.csv, column 'subject': .*{said}"):
+        prepare(root, read_choices(labels="t.csv"), subjects=True)
+
+
+def test_suspicious_folders_of_subjects_end_an_upload(tmp_path):
+    root = pictures(tmp_path, "a/0010/1.png", "b/12.0/2.png")
+    with pytest.raises(ChoiceNeeded, match=r"^B/12\.0/2\.png: subject id '12\.0' is a number with decimals") as error:
+        prepare(root, read_choices(), subjects=True)
+    assert error.value.flags == ("--join-subjects",)
+
+
+def labelled(tmp_path: Path, *labels: str) -> Path:
+    root = pictures(tmp_path, *(f"{number}.png" for number in range(len(labels))))
+    cells = ['"' + label.replace('"', '""') + '"' for label in labels]
+    rows = "".join(f"{number}.png,{cell}\n" for number, cell in enumerate(cells))
+    (root / "t.csv").write_text(f"file,label\n{rows}", encoding="utf-8")
+    return root
+
+
+LISTS = [
+    ("COVID-19", "Effusion", "COVID-19, Effusion"),
+    ("COVID-19", "Effusion", "COVID-19;Effusion"),
+    ("COVID-19", "Effusion", "COVID-19\nEffusion"),
+    ("COVID-19", "Effusion", "COVID-19|Effusion"),
+    ("COVID-19", "Effusion", "COVID-19/Effusion"),
+    ("COVID-19", "Effusion", "COVID-19 + Effusion"),
+    ("COVID-19", "Effusion", "COVID-19 & Effusion"),
+    ("COVID-19", "Effusion", "COVID-19 and Effusion"),
+    ("COVID-19", "Effusion", "covid-19 UND effusion"),
+    ("COVID-19", "Effusion", "COVID-19 Effusion"),
+    ("COVID-19", "Normal", "COVID-19, Effusion"),
+    ("COVID-19, Effusion", "Mass, Effusion", "Mass, Nodule"),
+    ("COVID-19", "Effusion", "['COVID-19', 'Effusion']"),
+    ("COVID-19|Mass; Effusion", "Effusion", "Mass"),
+]
+
+
+@pytest.mark.parametrize("labels", LISTS)
+def test_cells_with_several_findings_are_asked_about(tmp_path, labels):
+    root = labelled(tmp_path, *labels)
+    with pytest.raises(ChoiceNeeded, match="several labels in 'label'") as error:
+        prepare(root, read_choices(labels="t.csv"))
+    assert error.value.flags[0].startswith("--attribute ")
+    has = prepare(root, read_choices(labels="t.csv", attribute="Effusion")) if "UND" not in labels[2] else None
+    assert has is None or sum(has.private_counts.values()) == 3
+    assert has is None or has.private_counts["Effusion"] == sum("Effusion" in label for label in labels)
+    combined = prepare(root, read_choices(labels="t.csv", combinations=True))
+    assert all("," not in name and ";" not in name for name in combined.classes)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("mass, right", "none seen", "cyst"),
+        ("black and white", "colour", "sepia"),
+        ("no finding", "finding", "mass"),
+        ("melanocytic nevus", "nevus", "other"),
+        ("AP/PA", "lateral", "AP"),
+    ],
+)
+def test_names_of_one_class_are_not_lists(tmp_path, labels):
+    assert set(prepare(labelled(tmp_path, *labels), read_choices(labels="t.csv")).classes) == set(labels)
+
+
+def test_lists_that_are_stated_to_be_classes_are_classes(tmp_path):
+    root = labelled(tmp_path, "Mass", "Effusion", "Mass, Effusion")
+    (tmp_path / "classes.txt").write_text('Mass\nEffusion\n"Mass, Effusion"\n', encoding="utf-16")
+    package = prepare(root, read_choices(labels="t.csv", classes=str(tmp_path / "classes.txt")))
+    assert package.classes == ("Mass", "Effusion", "Mass, Effusion")
+
+
+def test_folders_with_several_findings_in_their_names_are_asked_about(tmp_path):
+    root = pictures(tmp_path, "Mass/1.png", "Effusion/2.png", "Mass, Effusion/3.png")
+    with pytest.raises(ChoiceNeeded, match=r"several labels of one image.*'Mass, Effusion'") as error:
+        prepare(root)
+    assert error.value.flags == ("--classes classes.txt",)
+
+
+def of_records(tmp_path: Path, head: str, *cells: str) -> Path:
+    root = pictures(tmp_path, *(f"{number}.png" for number in range(len(cells))))
+    rows = "".join(f"{number}.png,{'ab'[number % 2]},{cell}\n" for number, cell in enumerate(cells))
+    (root / "t.csv").write_text(f"file,label,{head}\n{rows}", encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["lesion_id", "StudyInstanceUID", "study", "scan_id", "Exam No.", "accession_number", "visit", "eye_id", "hadm_id"],
+)
+def test_a_column_that_several_images_share_is_remarked_upon_in_an_account_of_records(tmp_path, head):
+    root = of_records(tmp_path, head, "x1", "x1", "x2", "x3")
+    (note,) = prepare(root, read_choices(labels="t.csv")).private_notes
+    assert note.startswith(
+        f"The column '{head}' of t.csv has 3 values in 4 rows. Several images seem to be of one person"
+    )
+    assert "accounts create NAME --unit subject" in note
+    assert prepare(root, read_choices(labels="t.csv"), subjects=None).private_notes == ()
+
+
+@pytest.mark.parametrize(
+    ("head", "cells"),
+    [("lesion_id", "1234"), ("lesion_id", "1111"), ("age", "4455"), ("site", "1122"), ("eye", "LRLR")],
+)
+def test_other_columns_are_not_remarked_upon(tmp_path, head, cells):
+    assert prepare(of_records(tmp_path, head, *cells), read_choices(labels="t.csv")).private_notes == ()
+
+
+def test_both_eyes_of_a_person_are_remarked_upon_in_an_account_of_records_alone(tmp_path):
+    root = pictures(tmp_path, *(f"{'ab'[n // 2 % 2]}/{10 + n // 2}_{('left', 'right')[n % 2]}.png" for n in range(8)))
+    (note,) = prepare(root).private_notes
+    assert "a/10_left.png and a/10_right.png" in note
+    assert prepare(root, subjects=None).private_notes == ()
+
+
+def test_the_screen_shows_how_many_subjects_there_are_and_where_their_ids_come_from(tmp_path):
+    package = prepare(
+        of_records(tmp_path, "patient", "P7", "P7", "P8", "P9"), read_choices(labels="t.csv"), subjects=True
+    )
+    lines = [*screen(package, at_most=10, subjects_at_most=5, private=True)]
+    assert "Stays here: 3 subjects; their ids come from the column 'patient' of t.csv, such as 'P7'." in lines
+    root = pictures(tmp_path / "folders", "sick, old/anna/1.png", "well/bert/2.png")
+    lines = [*screen(prepare(root, subjects=True), at_most=10, subjects_at_most=5, private=True)]
+    assert lines[1] == 'Stays here: pictures by class: "sick, old" 1, "well" 1.'
+    assert lines[2].endswith("from the names of the folders inside the class folders, such as 'anna'.")
+    assert 'classes "sick, old", "well"; images' in lines[-1]

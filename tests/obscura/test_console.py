@@ -1,0 +1,103 @@
+"""Everything that is printed goes through one console: text of a server neither moves the cursor nor hides."""
+
+import io
+import re
+from collections.abc import Callable
+
+import pytest
+
+from obscura.cli import console
+from obscura.cli.console import Output
+from obscura.client import ApiError, JobFailed
+from obscura.client.progress import TerminalConsole, job_progress
+from obscura.wire.job_schemas import EventRecord, ProgressFacts
+from obscura.wire.wording import visible
+
+HOSTILE = {
+    "clears the screen": "\x1b[2J\x1b[H",
+    "sets the title": "\x1b]0;title\x07",
+    "a link": "\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\",
+    "C1": "\x9b2J",
+    "a carriage return": "safe\rerror",
+    "a backspace": "a\x08b",
+    "right to left": "\u202egpj.exe\u202c",
+    "isolates": "\u2066a\u2069\u200f",
+    "no width": "ad\u200bmin\u200d\ufeff\u2060",
+    "a filler": "\u3164\u115f\u2800",
+    "line separators": "a\u2028b\u2029c\x85d",
+    "tags": "\U000e0041",
+    "a soft hyphen": "ad\u00admin",
+}
+MARKUP = "[red]x[/red] [link=https://evil.example]y[/link] :smile: [/] \\["
+
+
+def shows(write: Callable[[Output], object], monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> str:
+    """What a terminal gets, without the colours and lines of our own."""
+    file = io.StringIO()
+    options = {"file": file, "force_terminal": True, "width": 200, "color_system": None}
+    monkeypatch.setattr(console, "TerminalConsole", lambda **_: TerminalConsole(**options))
+    write(Output(as_json))
+    return (
+        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()) if "\x1b[2J" not in file.getvalue() else file.getvalue()
+    )
+
+
+def event(stage: str) -> EventRecord:
+    facts = ProgressFacts(stage=stage, step=1, steps=2, eta_seconds=90)
+    return EventRecord(
+        job_id="job_a", state="running", cancel_requested=False, progress=facts, failure=None, release_id=None,
+        sample_id=None,
+    )  # fmt: skip
+
+
+def progress(output: Output, text: str) -> None:
+    with job_progress(output.err, text) as on_event:
+        on_event(event(text))
+
+
+WRITES: dict[str, Callable[[Output, str], object]] = {
+    "a table": lambda output, text: output.rows([{"name": text, "id": text}], ("name", "id"), text),
+    "a record": lambda output, text: output.record({text: text, "list": [text], "dict": {text: text}}, text),
+    "an error": lambda output, text: output.failure(ApiError("x", 409, text, {}, [])),
+    "a failed job": lambda output, text: output.failure(JobFailed("job_a", "failed", "x", text)),
+    "a notice": lambda output, text: output.notice(text),
+    "a result": lambda output, text: output.text(text),
+    "progress": progress,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_control_and_hidden_characters_are_escaped(
+    write: Callable[[Output, str], object], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = shows(lambda output: write(output, text), monkeypatch)
+    hidden = {char for char in text if visible(char) != char}
+    assert hidden
+    if write is progress:
+        hidden -= {"\r"}  # by which the line is drawn again
+    assert not hidden & set(shown), ascii(shown)
+    assert visible(text).split()[0] in shown
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_markup_and_emoji_codes_are_text(
+    write: Callable[[Output, str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert MARKUP in shows(lambda output: write(output, MARKUP), monkeypatch)
+
+
+def test_a_terminal_shows_json_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = shows(lambda output: output.record({"a": "\u202e\x1b\x9b"}, "a"), monkeypatch, as_json=True)
+    assert shown.isascii()
+    assert "\\u202e\\u001b\\u009b" in shown
+
+
+def test_an_error_of_a_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ApiError("x", 409, "a\nerror: b", {}, [])
+    assert len(shows(lambda output: output.failure(error), monkeypatch).splitlines()) == 1
+
+
+def test_readable_text_stays_as_it_is() -> None:
+    for text in ("Größe 3 × 4, ε 1.2", "患者", "مرضى", "a b", "🙂", "naïve"):
+        assert visible(text) == text

@@ -1,0 +1,188 @@
+"""While an external service hangs, requests that need it are refused, and all others are answered."""
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+from service.dependencies import _request
+from service.metrics import CONNECTIONS_MAX, MetricsServer
+from service.settings import Settings
+from service.storage import BACKENDS
+from service.webhooks.sending import Sender
+from tests.service.api.conftest import SCOPES, Served, serving
+from tests.service.reading_routes import address, reading_routes, stocked
+from tests.service.storage.toy_storage import ToyStorage
+from tests.together import wait_until
+
+CROWD = 45  # more than there are threads
+REFUSED = {503}
+
+
+class Watched(ToyStorage):
+    """Waits while its gate is closed, and notes which web requests have come without a place."""
+
+    gate: ClassVar[threading.Event] = threading.Event()
+    inside: ClassVar[set[int]] = set()
+    most: ClassVar[int] = 0
+    reached: ClassVar[int] = 0
+    without_place: ClassVar[list[str]] = []
+
+    def _connected(self) -> AbstractContextManager[Any]:
+        request = _request.get()
+        if request is not None:
+            Watched.reached += 1
+            if "storage" not in request.held:
+                self.without_place.append(threading.current_thread().name)
+        me = threading.get_ident()
+        self.inside.add(me)
+        Watched.most = max(Watched.most, len(self.inside))
+        self.gate.wait()
+        self.inside.discard(me)
+        return super()._connected()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
+    Watched.gate.set()
+    Watched.most = Watched.reached = 0
+    Watched.without_place.clear()
+    made: list[Watched] = []  # once, as those elsewhere are
+
+    def only(settings: Settings) -> Watched:
+        if not made:
+            made.append(Watched(settings))
+        return made[0]
+
+    monkeypatch.setitem(BACKENDS, "watched", only)
+    yield Watched
+    Watched.gate.set()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def crowding(served: Served, method: str, path: str, scope: str | None = "admin") -> Iterator[list[httpx.Response]]:
+    """Send the same request from a crowd at once; the answers come into the list."""
+    answers: list[httpx.Response] = []
+    token = {"Authorization": f"Bearer {served.tokens[scope]}"} if scope else {}
+
+    def ask() -> None:
+        answers.append(httpx.request(method, f"{served.url}{path}", headers=token, timeout=120))
+
+    with ThreadPoolExecutor(CROWD) as pool:
+        asked = [pool.submit(ask) for _ in range(CROWD)]
+        try:
+            yield answers
+        finally:
+            Watched.gate.set()  # nobody waits for ever
+        for each in asked:
+            each.result()
+
+
+def refused(answers: list[httpx.Response]) -> list[httpx.Response]:
+    """The answers that refuse; each says when to try again."""
+    found = [answer for answer in answers if answer.status_code == 503]
+    assert all("Retry-After" in answer.headers for answer in found)
+    return found
+
+
+def test_while_the_storage_hangs_others_are_answered(settings: Settings, watched: type[Watched]) -> None:
+    with serving(settings.model_copy(update={"storage": "watched"}), *SCOPES) as served:
+        account = served.account()
+        job = served.train(served.ready_dataset(account["id"])["id"]).json()
+        release_id = served.publish(job["id"], served.claim(job["id"]))
+        places = served.app.state.service.dependencies.storage
+        watched.most = 0
+        watched.gate.clear()
+        with crowding(served, "GET", f"/v1/releases/{release_id}/report.html") as answers:
+            wait_until(lambda: len(refused(answers)) >= CROWD - places._places, "the crowd was not refused")
+            assert len(places._calls) == watched.most == places._places
+            assert served.read("accounts")["items"]  # although the storage hangs still
+            wait_until(lambda: served.read("health/ready", scope=None)["unavailable"] == ["storage"], "it is not said")
+            answer = served.client().get(f"/v1/releases/{release_id}/report.html")  # at once, as the breaker is open
+            assert (answer.status_code, answer.json()["code"]) == (503, "busy")
+        assert served.read("health/ready", scope=None)["unavailable"] is None
+        assert watched.without_place == []
+
+
+def test_requests_that_wait_for_the_storage_in_a_transaction_leave_threads_free(
+    settings: Settings, watched: type[Watched]
+) -> None:
+    with serving(settings.model_copy(update={"storage": "watched"}), *SCOPES) as served:
+        account = served.account()
+        served.send(f"accounts/{account['id']}/close")
+        watched.gate.clear()
+        with crowding(served, "POST", f"/v1/accounts/{account['id']}/reopen") as answers:
+            wait_until(lambda: len(refused(answers)) >= CROWD // 2, "the crowd was not refused")
+            assert served.read("accounts")["items"]
+
+
+def test_every_route_that_reaches_the_storage_holds_a_place(settings: Settings, watched: type[Watched]) -> None:
+    with stocked(settings.model_copy(update={"storage": "watched"})) as (client, ids):
+        for path in reading_routes():
+            client.get(address(path, ids))
+        for path, operations in client.get("/v1/openapi.json").json()["paths"].items():
+            for method in {"post", "put", "delete", "patch"} & operations.keys():
+                body = {"subjects": ["one"], "cancel_jobs": True} if path.endswith("withdrawals") else {}
+                client.request(method, address(path, ids), json=body, headers={"Idempotency-Key": "walk"})
+    assert watched.reached > 5
+    assert watched.without_place == []
+
+
+def test_while_the_provider_hangs_others_are_answered_and_it_is_asked_once(settings: Settings, silent: str) -> None:
+    changes = {"oidc_issuer": silent, "oidc_client_id": "obscura", "oidc_admin_group": "platform"}
+    changes |= {"public_url": "http://127.0.0.1:8420"}
+    settings = Settings.model_validate(settings.model_dump() | changes | {"oidc_client_secret": "secret of a test"})
+    with serving(settings, *SCOPES) as served:
+        provider = served.app.state.service.dependencies.provider
+        with crowding(served, "GET", "/login/provider", scope=None) as answers:
+            wait_until(lambda: len(answers) >= CROWD // 2, "the crowd was not refused")
+            assert len(provider._calls) <= provider._places
+            assert served.read("jobs")["items"] == []
+        assert len(refused(answers)) == CROWD
+        assert served.read("health/ready", scope=None)["unavailable"] == ["sign-in provider"]
+        with pytest.raises(RuntimeError, match="inside calling"):
+            _in_a_request(served, lambda: served.app.state.service.provider._known(None))
+
+
+def test_while_a_webhook_is_silent_others_are_answered(settings: Settings, silent: str) -> None:
+    with serving(settings.model_copy(update={"webhooks_private": True}), *SCOPES) as served:
+        made = served.send("webhooks", {"url": silent, "events": ["job.ended"]}, status=201)
+        with crowding(served, "POST", f"/v1/webhooks/{made['id']}/test") as answers:
+            wait_until(lambda: len(refused(answers)) >= CROWD - 20, "the crowd was not refused")
+            assert served.read("jobs")["items"] == []
+        assert len(refused(answers)) < CROWD
+        assert next(answer.json()["delivered"] for answer in answers if answer.status_code == 200) is False
+        with pytest.raises(RuntimeError, match="await send_all"):
+            _in_a_request(served, lambda: Sender(private=True).send([]))
+
+
+def _in_a_request(served: Served, act: Any) -> None:
+    from tests.service.test_dependencies import in_request
+
+    in_request(served.app.state.service.dependencies, act)
+
+
+def test_slow_clients_of_the_metrics_delay_no_other(settings: Settings) -> None:
+    with serving(settings.model_copy(update={"metrics_address": "127.0.0.1:0"}), *SCOPES) as served:
+        (server,) = [part for part in served.app.state.parts if isinstance(part, MetricsServer)]
+        port = int(server.url.split(":")[2].split("/")[0])
+        slow = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(CONNECTIONS_MAX + 10)]
+        for connection in slow[::2]:
+            connection.sendall(b"GET /metr")
+        assert b"obscura_build_info" in urllib.request.urlopen(server.url, timeout=60).read()
+        assert slow[0].recv(1) == b""  # it made room
+        for connection in slow:
+            connection.close()

@@ -1,0 +1,179 @@
+"""External services: bounded places and waiting, a breaker for each, and no limits outside of web requests."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from service.dependencies import (
+    SECONDS_MAX,
+    Dependencies,
+    Dependency,
+    DependencyBusy,
+    WebRequests,
+    calling,
+    in_web_request,
+    patient,
+    require_place,
+)
+from service.storage.interface import _GUARDED, Storage
+from tests.together import wait_until
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def storage(clock: Clock) -> Dependency:
+    return Dependency("storage", places=2, waiting=1, wait_seconds=30.0, failures_max=2, pause_seconds=10, clock=clock)
+
+
+@contextmanager
+def held(dependency: Dependency, places: int) -> Iterator[list[object]]:
+    tokens = [dependency.enter() for _ in range(places)]
+    yield tokens
+    for token in tokens:
+        dependency.leave(token, failed=False)
+
+
+def fail(dependency: Dependency) -> None:
+    dependency.leave(dependency.enter(), failed=True)
+
+
+def in_request(dependencies: Dependencies, act: Callable[[], object]) -> None:
+    """Do something as a synchronous route of an application does."""
+
+    async def app(_scope: object, _receive: object, _send: object) -> None:
+        await anyio.to_thread.run_sync(act)
+
+    async def nothing(*_: object) -> None:
+        """Neither receive nor send."""
+
+    anyio.run(WebRequests(app, dependencies), {"type": "http"}, nothing, nothing)
+
+
+def test_one_request_waits_for_a_place_and_further_ones_are_refused_at_once(storage):
+    entered = threading.Event()
+
+    def wait() -> None:
+        token = storage.enter()
+        entered.set()
+        storage.leave(token, failed=False)
+
+    with held(storage, 2):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        wait_until(lambda: storage._waiting == 1)
+        with pytest.raises(DependencyBusy, match="as many requests"):
+            storage.enter()
+        assert not entered.is_set()
+    waiting.join()
+    assert entered.is_set()
+
+
+def test_whoever_waits_too_long_for_a_place_is_refused(clock):
+    storage = Dependency("storage", places=1, waiting=1, wait_seconds=0.01, clock=clock)
+    with held(storage, 1), pytest.raises(DependencyBusy):
+        storage.enter()
+    storage.leave(storage.enter(), failed=False)
+
+
+def test_the_breaker_opens_lets_one_through_after_a_pause_and_closes_with_a_success(storage, clock):
+    fail(storage)
+    assert not storage.is_away()
+    fail(storage)
+    assert storage.is_away()
+    with pytest.raises(DependencyBusy, match="does not answer"):
+        storage.enter()
+    clock.now += 10
+    assert not storage.is_away()  # whoever is told so sends the trial request
+    trial = storage.enter()
+    with pytest.raises(DependencyBusy):
+        storage.enter()
+    storage.leave(trial, failed=True)
+    assert storage.is_away()
+    clock.now += 10
+    storage.leave(storage.enter(), failed=False)
+    assert not storage.is_away()
+    with held(storage, 2):
+        pass
+
+
+def test_a_trial_that_never_ends_is_followed_by_another(storage, clock):
+    fail(storage)
+    fail(storage)
+    clock.now += 10
+    trial = storage.enter()
+    clock.now += 10
+    storage.leave(storage.enter(), failed=False)
+    storage.leave(trial, failed=False)
+    assert not storage.is_away()
+
+
+def test_requests_without_progress_in_all_places_count_as_a_failure_until_one_goes_on(storage, clock):
+    with held(storage, 2) as tokens:
+        clock.now += SECONDS_MAX + 1
+        assert storage.is_away()
+        with pytest.raises(DependencyBusy, match="does not answer"):
+            storage.enter()
+        storage.progress(tokens[0])
+        assert not storage.is_away()
+
+
+def test_a_refusal_of_the_dependency_is_an_answer(storage):
+    for _ in range(5):
+        storage.leave(storage.enter(), failed=False)
+    assert not storage.is_away()
+
+
+def test_a_web_request_holds_one_place_however_deep_and_gives_it_back(storage, clock):
+    dependencies = Dependencies(storage, Dependency("x", places=1, waiting=0), Dependency("y", places=1, waiting=0))
+
+    def act() -> None:
+        assert in_web_request()
+        with pytest.raises(RuntimeError, match="inside calling"):
+            require_place("storage")
+        with calling("storage"), calling("storage"):
+            require_place("storage")
+            assert len(storage._calls) == 1
+        with pytest.raises(ZeroDivisionError), calling("storage"):
+            raise ZeroDivisionError
+        assert not storage._calls
+        with patient(), calling("storage"):
+            assert not storage._calls
+
+    in_request(dependencies, act)
+    assert not storage.is_away()
+
+
+def test_outside_of_web_requests_nothing_is_limited(storage):
+    require_place("storage")
+    with calling("storage"):
+        assert not in_web_request()
+    assert not storage._calls
+
+
+def test_together_they_leave_threads_to_other_requests():
+    made = Dependencies.of_one_process()
+    held_by_waiting = [each._places + each._waiting_max for each in (made.storage, made.provider)]
+    assert sum(held_by_waiting) + 8 < 40  # uploads hold up to 8, and anyio has 40
+
+
+def test_every_method_of_a_storage_is_guarded():
+    public = {name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_")}
+    assert public - {"stage"} == _GUARDED, "name the new method in _GUARDED, unless it uses this machine's disk alone"
+    for name in _GUARDED & {"read", "read_all", "write", "holds"}:
+        assert hasattr(vars(Storage)[name], "__wrapped__"), name
