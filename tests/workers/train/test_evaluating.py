@@ -93,11 +93,17 @@ def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop)
 
 
 @pytest.mark.parametrize("texture", [False, True])
-def test_a_start_that_no_vote_changed_is_measured_once(workshop, texture):
+def test_a_generator_without_a_guide_is_measured_once(workshop, texture):
     release = released(workshop, TRAINERS, recipe="moments", evaluation_samples=200, texture=texture)
     results = evaluated(workshop, release)
     assert set(results["accuracy"]) == KINDS
     assert results["accuracy_warm_start_only"] is None
+
+
+def test_a_guided_generator_is_also_measured_without_its_guide(workshop):
+    release = released(workshop, TRAINERS, recipe="guided_moments", evaluation_samples=200, components=6)
+    results = evaluated(workshop, release)
+    assert set(results["accuracy"]) == set(results["accuracy_warm_start_only"]) == KINDS
 
 
 def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkeypatch):
