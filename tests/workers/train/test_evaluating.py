@@ -147,14 +147,14 @@ def test_what_real_images_teach_is_found_once_for_a_dataset_and_a_seed(workshop,
 
     monkeypatch.setattr(evaluate, "train_and_test", counted)
     first = evaluated(workshop, release)
-    assert learned.count("cnn") == 3  # of the release, of its start, and of real images
+    assert learned.count("cnn") == 2  # of the release and of real images
     learned.clear()
     work(workshop, ask(workshop, release, samples=300))
     assert workshop.evaluation(release.id).results["accuracy_real"] == first["accuracy_real"] is not None
-    assert learned.count("cnn") == 2
+    assert learned.count("cnn") == 1
     learned.clear()
     work(workshop, ask(workshop, release, seed=5))
-    assert learned.count("cnn") == 3
+    assert learned.count("cnn") == 2
 
 
 def test_the_same_seed_finds_the_same(workshop):
@@ -210,7 +210,7 @@ def test_progress_moves_on_while_classifiers_learn_and_never_back(workshop, monk
     assert (shares[0], len({steps for _, steps in seen})) == (0.0, 1)
     assert 0.95 < shares[-1] <= 1
     assert max(after - before for before, after in itertools.pairwise(shares)) < 0.2
-    assert len(set(shares)) > 20
+    assert len(set(shares)) > 10
 
 
 def test_a_stopped_worker_leaves_an_evaluation_to_the_next_one(workshop):
