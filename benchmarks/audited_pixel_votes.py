@@ -13,8 +13,7 @@ from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import derive_key
-from privacy.plans.datalens.options import DataLensConfig
-from privacy.plans.datalens.plan import VOTES
+from privacy.plans.datalens.plan import VOTES, DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.teacher_stage import Release
 

@@ -8,8 +8,6 @@ ratio. The auditor knows everything but coins and noise: the mechanism, the othe
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import torch
 
@@ -92,17 +90,6 @@ def audited_votes(k: int, stddev: float, teachers: int = 8) -> Audited:
         return np.concatenate(parts)
 
     return Audited(f"votes on an image (k={k})", cfg.event(1), draw)
-
-
-def audited_moment_votes(k: int, stddev: float, teachers: int = 8) -> Audited:
-    """The vote sum of a moment round: every coordinate is voted on, as `MomentRound.aggregation` has it."""
-    cfg = dataclasses.replace(vote_config(k, 1, stddev, teachers, width=1), beta=1.0, c=1.2)
-    wide = audited_votes(k, stddev, teachers)
-
-    def draw(present: bool, draws: int, secret: bytes) -> Scores:
-        return vote_scores(np.array([present]), cfg, draws, secret)[0]
-
-    return dataclasses.replace(wide, name=f"moment votes on a class (k=d={k})", claim=cfg.event(1), draw=draw)
 
 
 def audited_means(stddev: float) -> Audited:
@@ -263,7 +250,6 @@ def audited_mechanisms(mu: float) -> tuple[Audited, ...]:
     q = float(QUANTISATION)
     return (
         audited_votes(64, 16.0 / mu),
-        audited_moment_votes(64, 16.0 / mu),
         audited_means(warm_start_event(MEANS, 9.0).sensitivity / mu),
         audited_scatter(POOLED, q * q / mu),
         audited_scatter(BY_CLASS, q * q / mu),

@@ -21,12 +21,11 @@ from benchmarks.datalens_published import ABLATED, BY_EPSILON, VARIED
 from benchmarks.datalens_utility import measure
 from benchmarks.generator_runs import DELTA, here, trained
 from benchmarks.small_data import SETS, Folder
-from privacy.plans.datalens.options import DataLensConfig
-from privacy.plans.datalens.plan import VOTES
+from privacy.plans.datalens.plan import VOTES, DataLensConfig
 
 SAMPLES, SEEDS, EPSILONS = 10_000, 3, (1.0, 10.0)
-MOMENTS = "moments"  # beside DataLens' presets: the recipe that its default starts from
-PRESETS = ("published", "kernel", "default", MOMENTS)
+MOMENTS = "moments"  # the default recipe, beside DataLens' presets
+PRESETS = ("published", "kernel", MOMENTS)
 AT_1: Mapping[str, float] = {"top_k": 200, "teachers": 4000, "beta": 0.7}  # of `published` at epsilon 1
 PAPERS_NAME = {"fashion": "fashion-mnist", "mnist": "mnist"}
 

@@ -26,13 +26,9 @@ from privacy.plans.datalens.plan import VOTES
 from workers.evaluation.utility import train_and_test
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # recipe and options
-    "votes_alone": ("datalens", {"preset": "votes_only"}),
-    "warm_start_alone": ("moments", {"preset": "fixed"}),
-    "both": ("datalens", {"preset": "fixed"}),
     "moments": ("moments", {}),
     "datalens": ("datalens", {}),
 }
-DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
 
 
 def train(
@@ -41,16 +37,12 @@ def train(
     """Train one generator on a folder's private images.
 
     Returns:
-        It, and public facts (images_aggregated, warm_start, vote_share, config, train_seconds).
+        It, and public facts (images_aggregated, config, train_seconds).
     """
     recipe, options = VARIANTS[variant]
-    if variant == "votes_alone" and epsilon >= DETAILED_EPSILON_MIN:
-        options = {**options, "preset": "votes_only_detailed"}
     generator, plan, seconds = trained(folder, recipe, options, epsilon, device=device)
     facts = {
         "images_aggregated": sum(stage.event.count for stage in plan.stages if stage.name.startswith(VOTES)),
-        "warm_start": plan.facts.get("warm_start", True),
-        "vote_share": plan.facts.get("vote_share", 0.0),
         "config": plan.config.model_dump(),
         "train_seconds": seconds,
     }

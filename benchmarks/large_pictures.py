@@ -26,7 +26,7 @@ CLASSES = ("across", "down")
 MAKERS = tuple(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
 OPTIONS: dict[str, dict[str, Any]] = {
     "moments": {"components": 6, "evaluation_samples": 100},
-    "datalens": {"teachers": 10, "images": 20, "components": 6, "top_k": 4, "evaluation_samples": 100},
+    "datalens": {"teachers": 10, "images": 20, "top_k": 4, "evaluation_samples": 100},
     "dp_diffusion": {
         "features": 4, "blocks": 1, "expected_batch": 10, "epochs": 0.5, "multiplicity": 1, "sampling_steps": 2,
         "anchors": 10, "basis_size": 10, "rank": 2, "evaluation_samples": 100,

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from benchmarks.generator_runs import DELTA, OURS, PRIOR, TODAY, accuracy_of, draw, samples_of, tiled, train
+from benchmarks.generator_runs import DELTA, OURS, PRIOR, accuracy_of, draw, samples_of, tiled, train
 from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first
 from privacy.plans.moments.options import MomentsConfig
 
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--datasets", nargs="+", default=list(ROWS))
     parser.add_argument("--epsilons", type=float, nargs="+")
-    parser.add_argument("--variants", nargs="+", choices=[TODAY, PRIOR, OURS, REAL], default=[TODAY, PRIOR, OURS, REAL])
+    parser.add_argument("--variants", nargs="+", choices=[PRIOR, OURS, REAL], default=[PRIOR, OURS, REAL])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--development", action="store_true", help="measure where the defaults were chosen")
     parser.add_argument("--grids", type=Path, help="draw pictures into this folder, too")
@@ -100,7 +100,7 @@ def main() -> None:
                 options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         if options.grids is not None:
             for epsilon in epsilons:
-                for variant in (TODAY, OURS):
+                for variant in (PRIOR, OURS):
                     grid(folder, epsilon, variant, options.grids / f"{name}_{epsilon:g}_{variant}.png")
     print(f"{'dataset':<14} {'n':>6} {'epsilon':>7} {'variant':<7} {'cnn':>7}")
     for row in rows:

@@ -3,7 +3,7 @@
 With small dense teachers the loop stays at chance whatever aggregates, so that nothing can be compared in it
 (docs/research/paper_datalens_loop.md says with which networks it learns). Here teachers are linear: one gradient step
 from zero on features of their own records makes a discriminator that points from the student's image of a class to the
-mean of the teacher's records of that class (`workers.recipes.datalens.moment_votes`). The student holds one
+mean of the teacher's records of that class. The student holds one
 image for each class and moves it along what is released: Algorithm 1 of Wang et al. 2021 (arXiv:2103.11109) with m =
 one image for each class.
 """

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.budgets import NoLedger
+from benchmarks.reproductions.aggregators.cosine_features import CosineFeatures, cosine_features
 from benchmarks.reproductions.aggregators.d2p_fed import D2PFed
 from benchmarks.reproductions.aggregators.fetch_sgd import FetchSgd
 from benchmarks.reproductions.aggregators.gaussian import ClippedSum
@@ -30,7 +31,6 @@ from benchmarks.reproductions.papers.accuracies import FOLDERS
 from benchmarks.small_data import Folder, channels_first, facts_of
 from privacy.accounting.filter import open_filter
 from workers.evaluation.utility import train_and_test
-from workers.recipes.datalens.moment_votes import CosineFeatures, cosine_features
 
 DELTA = 1e-5
 TRIES = 24  # of each method, at most

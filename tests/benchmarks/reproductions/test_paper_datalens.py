@@ -10,7 +10,7 @@ from benchmarks.reproductions.competitors.g_pate import GPate
 from benchmarks.reproductions.competitors.gs_wgan import GsWgan
 from benchmarks.reproductions.competitors.pate_gan import PateGan
 from benchmarks.reproductions.papers import datalens, small_epsilons
-from privacy.plans.datalens.options import PRESETS
+from privacy.plans.datalens.plan import PRESETS
 from tests.benchmarks.reproductions.test_orders import pictures
 from tests.benchmarks.reproductions.test_paper_loop import folder
 

@@ -140,7 +140,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
 
     def sweep() -> dict[str, str]:
         options = order["options"]
-        search = {"name": "two", "trials": [{"options": options}, {"options": {**options, "vote_share": 0.2}}]}
+        search = {"name": "two", "trials": [{"options": options}, {"options": {**options, "beta": 0.2}}]}
         search |= {name: value for name, value in order.items() if name != "options"}
         return {"sweep_id": ask("POST", "/v1/sweeps", search, headers=key())["id"]}
 

@@ -130,7 +130,7 @@ class World(LedgerBook):
         self.do(jobs.request_cancel, job_id=self.cancelled)
         self.attempt(self.running)
         with transaction(self.factory) as session:
-            trials = [jobs.Trial(0.2, {"vote_share": share}) for share in (0.2, 0.1)]
+            trials = [jobs.Trial(0.2, {"beta": share}) for share in (0.2, 0.1)]
             jobs.submit_sweep(session, name="shares", trials=trials, **self.asked(), now=self.tick())
         self.evaluate(release_id)
         self.drawn, _waiting = (self.draw(release_id) for _ in range(2))
@@ -190,7 +190,7 @@ class World(LedgerBook):
 
     def ask(self, **named: Any) -> str:
         with transaction(self.factory) as session:
-            order = {**self.asked(), "options": {"vote_share": 0.1}, "epsilon": 0.5, **named}
+            order = {**self.asked(), "options": {"beta": 0.1}, "epsilon": 0.5, **named}
             return jobs.submit(session, jobs.KINDS["train"], **order, now=self.tick()).id
 
     def attempt(self, job_id: str) -> None:

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from models.portable.generator import Generator
 from privacy.plans.plan import Plan
-from tests.workers.recipes.datalens.trainings import FACTS, SECRET, Purse, work_in
+from tests.workers.recipes.moments.trainings import FACTS, SECRET, Purse, work_in
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 

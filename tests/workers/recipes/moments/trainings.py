@@ -9,11 +9,9 @@ from typing import Any
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
-from privacy.plans.datalens.plan import VOTES
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service.storage.folder import FolderStorage
-from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.recipes.interface import Cancelled
 from workers.train.checkpoints import SealedFolder
 
@@ -23,16 +21,15 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 class Purse:
-    """A budget that lists its charges, pays for `images` aggregated images, and refuses the stages in `closed`."""
+    """A budget that lists its charges and refuses the stages in `closed`."""
 
-    def __init__(self, images: int = 10**6, closed: tuple[str, ...] = ()) -> None:
-        self.images, self.closed = images, closed
+    def __init__(self, closed: tuple[str, ...] = ()) -> None:
+        self.closed = closed
         self.paid: list[tuple[str, GaussianEvent]] = []
 
     def charge(self, event: GaussianEvent, stage: str) -> None:
-        if stage in self.closed or (stage == VOTES and event.count > self.images):
-            raise BudgetExceeded(event.count, self.images)
-        self.images -= event.count if stage == VOTES else 0
+        if stage in self.closed:
+            raise BudgetExceeded(event.count, 0)
         self.paid.append((stage, event))
 
     @property
@@ -63,9 +60,5 @@ def work_in(directory: Path) -> SealedFolder:
 
 
 def plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return build_plan("datalens", {**TINY, **options}, ACCOUNT, ACCOUNT.capacity_nano, facts)
-
-
-def start_alone(**options: Any) -> Plan:
-    small = {name: TINY[name] for name in ("components", "frequencies", "mean_share", "pooled_share", "class_share")}
-    return build_plan("moments", {**small, **options}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
+    small = {"components": 10, "frequencies": 6, "mean_share": 0.1, "pooled_share": 0.45, "class_share": 0.45}
+    return build_plan("moments", {**small, "texture": False, **options}, ACCOUNT, ACCOUNT.capacity_nano, facts)
