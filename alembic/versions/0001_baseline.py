@@ -246,14 +246,10 @@ def upgrade() -> None:
         *needed(ID, "id"),
         *optional(ID, "project_id"),
         *needed(sa.String(500), "url"),
-        *needed(JSON, "events"),
         *needed(sa.String(80), "secret"),
-        *optional(sa.String(80), "former_secret"),
-        *optional(MOMENT, "overlap_until"),
         *needed(ID, "made_by"),
         *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "failing_since", "disabled_at"),
-        overlap_ends="(former_secret IS NULL) = (overlap_until IS NULL)",
+        *optional(MOMENT, "failing_since"),
     )
     op.create_index("ix_webhooks_project_id", "webhooks", ["project_id"])
     create(

@@ -256,7 +256,6 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     project = {"project_id": project["id"]}
     ask("POST", "/v1/projects/{project_id}/quota", {"jobs_max": 9}, **project)
     hook = {"webhook_id": ask("POST", "/v1/webhooks", {"url": "https://localhost:1/"})["id"]}
-    ask("POST", "/v1/webhooks/{webhook_id}/rotate", {"overlap_seconds": 60}, **hook)
     ask("POST", "/v1/webhooks/{webhook_id}/test", **hook)
     ask("DELETE", "/v1/webhooks/{webhook_id}", **hook)
     people_now = [(row["name"], row["removed_at"] is None) for row in alice.get("/v1/admins").json()["items"]]
