@@ -50,7 +50,6 @@ class FindingCode(enum.StrEnum):
     JOURNAL_UNKNOWN = "journal_unknown"
     JOURNAL_AHEAD = "journal_ahead"
     RELEASE_UNKNOWN = "release_unknown"
-    SAMPLE_UNKNOWN = "sample_unknown"
     RESTRICTION_FORGOTTEN = "restriction_forgotten"
     RESTORED = "restored"
     # The verification itself, and what it stands on
