@@ -89,10 +89,10 @@ def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
 
 
 def test_the_ledger_is_read_in_pages(site, stock):
-    for _ in range(70):
+    for number in range(70):
         with transaction(site.factory) as session:
-            drawn = {"account_id": stock.account, "job_id": new_id("job"), "release_id": stock.release}
-            ledger.record_sample(session, **drawn, now=site.now)
+            change = {"frozen": number % 2 == 0, "reason": "a test"}
+            ledger.set_frozen(session, account_id=stock.account, **change, now=site.now)
     page = f"/accounts/{stock.account}/ledger"
     client, seen, address = site.client(), [], page
     while address:
