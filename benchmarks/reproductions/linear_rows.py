@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.classifier_runs import DELTA
-from benchmarks.reproductions.papers.accuracies import FOLDERS
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
+from benchmarks.reproductions.rows import FOLDERS, row_of
+from benchmarks.results import Row, since, spread
 from benchmarks.small_data import channels_first, facts_of
 from benchmarks.step_runs import Labelled, make_steps, percent_right
 from models.portable.layers import initialise

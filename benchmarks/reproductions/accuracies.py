@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.classifier_runs import accuracy, first, plan_of, trained, without_noise
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
-from benchmarks.small_data import SETS, Folder, mnist
+from benchmarks.reproductions.rows import FOLDERS, row_of
+from benchmarks.results import Row, since, spread
+from benchmarks.small_data import Folder
 
-FOLDERS = {"mnist": mnist, "fashion-mnist": SETS["fashion"], "cifar-10": SETS["cifar10"]}
 QUICK_SEEDS, FULL_SEEDS = (0, 1), (0, 1, 2, 3, 4)
 _QUICK: dict[str, Any] = {
     "architecture": "cnn",
