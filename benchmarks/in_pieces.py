@@ -1,11 +1,10 @@
-"""What takes hours of a GPU, in pieces that each take so many minutes, and what its images are worth.
+"""Trainings and judges that need hours of a GPU, in pieces of some minutes.
 
-Run `python -m benchmarks.in_pieces --job convolutional_1 --minutes 8` again and again: each call goes on from the
+Run `python -m benchmarks.in_pieces --job diffusion_fashion_10 --minutes 8` again and again: each call resumes from the
 folder's checkpoint until its minutes are over and the next checkpoint is written. The call in which the training ends
 draws synthetic images, lets classifiers learn them to the last step, tests these once on the test images, and writes
-result.json and grid.png; deep classifiers are kept after each epoch. JOBS has what is fixed beforehand: DataLens with
-the published convolutional teachers, diffusion models after moments, and DPImageBench's protocol. In place of a job,
-options say what is trained; `--development` then tests on training images that are held out, for choosing settings.
+result.json and grid.png. JOBS has what waits for a GPU. Without a job, options say what is trained; `--development`
+then tests on training images that are held out.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from benchmarks.deep_classifiers import SHAPES, judged
 from benchmarks.dpimagebench import DELTA as DELTA_THERE
 from benchmarks.dpimagebench import SAMPLES as SAMPLES_THERE
 from benchmarks.dpimagebench import private_part
-from benchmarks.dpimagebench_sets import LAYOUTS
 from benchmarks.generator_runs import DELTA, draw, here
 from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first, facts_of
 from models.classifiers import CLASSIFIER_KINDS
@@ -46,7 +44,7 @@ from workers.recipes.registry import TRAINERS
 
 CHECKPOINT, SECRET, LOG, DRAWN, RESULT = "checkpoint.pt", "secret", "pieces.json", "drawn.pt", "result.json"
 _GRACE_SECONDS = 60.0  # for the next checkpoint, once the minutes are over
-_EVERY_SECONDS = 120.0  # at most so often one is written: that of 4,000 convolutional teachers has 20 GB
+_EVERY_SECONDS = 120.0  # least interval between two checkpoints
 _DEEP_EPOCHS = 50
 _SHOWN = 10  # images of each class in the grid
 
@@ -76,21 +74,16 @@ class Job:
     dpimagebench: bool = False
 
 
-_TEACHERS = {"preset": "published", "teacher_network": "convolutional"}  # 4,000 of them, as published
 # So few free steps before the private ones, which are not kept on the way, that they fit into a piece.
 _AFTER_MOMENTS = {"preset": "fashion_mnist_moments", "patch": 2, "moments_steps": 5000}
 _EPSILONS = (1.0, 10.0)
 # In the order in which a lent GPU should take them.
 JOBS: Mapping[str, Job] = {
     **{
-        f"convolutional_{of:g}": Job("datalens", "fashion", of, _TEACHERS, samples=10_000, judges=("cnn",))
-        for of in _EPSILONS
-    },
-    **{
         f"dpimagebench_{name}_{of:g}": Job(
             "moments", name, of, {}, DELTA_THERE, SAMPLES_THERE, tuple(SHAPES["full"]), dpimagebench=True
         )
-        for name in ("fashion", "cifar10", *LAYOUTS)
+        for name in ("fashion", "cifar10")
         for of in _EPSILONS
     },
     **{
@@ -263,15 +256,19 @@ def go_on(job: Job, folder: Path, minutes: float, seed: int, development: bool) 
     """Go on with a job for so many minutes. Returns what was found once all of it is, None where it goes on."""
     folder.mkdir(parents=True, exist_ok=True)
     until, (device, machine) = time.monotonic() + 60 * minutes, here()
-    data, delta = private_part(job.dataset) if job.dpimagebench else (None, job.delta)
-    data = data or (DEVELOPMENT if development else SETS)[job.dataset]()
-    account = open_filter(job.epsilon, delta)
+    data = private_part(job.dataset) if job.dpimagebench else (DEVELOPMENT if development else SETS)[job.dataset]()
+    account = open_filter(job.epsilon, job.delta)
     plan = build_plan(job.recipe, job.options, account, account.capacity_nano, facts_of(data))
     if not (folder / RESULT).exists():
         if not piece(folder, data, plan, minutes, device):
             return None
         document = {"recipe": job.recipe, "dataset": job.dataset, "records": len(data.labels), "seed": seed}
-        document |= {"development": development, "epsilon": job.epsilon, "delta": delta, "options": dict(job.options)}
+        document |= {
+            "development": development,
+            "epsilon": job.epsilon,
+            "delta": job.delta,
+            "options": dict(job.options),
+        }
         document |= {"samples": job.samples, "machine": machine, "torch": torch.__version__}
         document["pieces"] = json.loads((folder / LOG).read_text(encoding="utf-8"))
         document["accuracy"] = {}
@@ -308,11 +305,8 @@ def main(arguments: list[str] | None = None) -> None:
     job = JOBS[given.job] if given.job else Job(given.recipe, given.dataset, given.epsilon, chosen, given.delta)
     job = replace(job, samples=given.samples or job.samples)
     folder = given.folder or Path("var/pieces") / given.job
-    try:
-        found = go_on(job, folder, given.minutes, given.seed, given.development)
-    except FileNotFoundError as missing:
-        parser.error(f"not run: {missing}")
-    print("it goes on: run this again" if found is None else json.dumps(found["accuracy"]), flush=True)
+    found = go_on(job, folder, given.minutes, given.seed, given.development)
+    print("not done: run this again" if found is None else json.dumps(found["accuracy"]), flush=True)
 
 
 if __name__ == "__main__":
