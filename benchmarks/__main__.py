@@ -33,7 +33,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "fuzz_api": (("--databases", "sqlite", "--examples", "3"), ()),
     "gradient_memory": ((), ()),
     "in_pieces": (
-        ("--folder", "{folder}/diffusion_digits", "--dataset", "digits", "--epsilon", "10", "--minutes", "1"),
+        ("--job", "dpimagebench_fashion_1", "--folder", "{folder}/dpimagebench_fashion", "--minutes", "1"),
         ("--job", "diffusion_fashion_1", "--folder", "{folder}/diffusion_fashion", "--minutes", "60"),
     ),
     "intake": (("--sample", "4"), ()),

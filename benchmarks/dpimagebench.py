@@ -35,16 +35,7 @@ def private_part(dataset: str) -> Folder:
 
 
 def row_of(folder: Folder, dataset: str, epsilon: float, seed: int, samples: int, device: torch.device) -> Row:
-    """Train the default with a fresh secret, draw from it, and let the three networks judge the images.
-
-    Args:
-        folder: whose images are all private, and whose test images are public.
-        dataset: its name, for the row.
-        epsilon: of the training, at DELTA.
-        seed: public, of the drawn images and the networks.
-        samples: synthetic images.
-        device: where to train.
-    """
+    """Train the default with a fresh secret, draw from it, and let the three networks judge the images."""
     generator, _, training = trained(folder, "moments", {}, epsilon, delta=DELTA, device=device)
     seconds = {"training": round(training, 1)}
     synthetic = draw(generator, len(folder.classes), samples, seed)

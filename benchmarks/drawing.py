@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.generator_runs import EPOCHS, train
 from benchmarks.results import Results, Row, machine, parser_of, show, spread
-from benchmarks.small_data import DEVELOPMENT, Folder, channels_first
+from benchmarks.small_data import Folder, channels_first, fashion
 from models.portable.drawing import batches, to_pixels
 from models.released import ReleasedGenerator
 from workers.evaluation.utility import train_and_test
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    folder, results = DEVELOPMENT["fashion"](), Results(options.json, samples=options.samples, **machine())
+    folder, results = fashion().held_out(), Results(options.json, samples=options.samples, **machine())
     for epsilon in options.epsilons:
         if results.find(epsilon=epsilon, seeds=len(options.seeds)) is None:
             results.put(measure(folder, epsilon, options.samples, options.seeds))

@@ -3,8 +3,7 @@
 Run `python -m benchmarks.in_pieces --job diffusion_fashion_10 --minutes 8` again and again: each call resumes from the
 folder's checkpoint until its minutes are over and the next checkpoint is written. The call in which the training ends
 draws synthetic images, lets classifiers learn them to the last step, tests these once on the test images, and writes
-result.json and grid.png. JOBS has what waits for a GPU. Without a job, options say what is trained; `--development`
-then tests on training images that are held out.
+result.json and grid.png. JOBS has what waits for a GPU.
 """
 
 from __future__ import annotations
@@ -26,19 +25,17 @@ from benchmarks.dpimagebench import DELTA as DELTA_THERE
 from benchmarks.dpimagebench import SAMPLES as SAMPLES_THERE
 from benchmarks.dpimagebench import private_part
 from benchmarks.generator_runs import DELTA, draw, here
-from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first, facts_of
+from benchmarks.small_data import SETS, Folder, channels_first, facts_of
 from models.classifiers import CLASSIFIER_KINDS
-from models.portable.edm import EdmDenoiser, losses
+from models.portable.edm import EdmDenoiser
 from models.released import load_released
 from privacy.accounting.filter import open_filter
 from privacy.plans.budget import PlanBudget
-from privacy.plans.dp_diffusion.plan import DpDiffusionConfig
 from privacy.plans.plan import Plan
 from privacy.plans.private_steps import STEPS, poisson_event
 from privacy.plans.registry import build_plan
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
-from workers.recipes.dp_diffusion.loop import noise_rows
 from workers.recipes.interface import Cancelled, Run, TrainingData, save_trained
 from workers.recipes.registry import TRAINERS
 
@@ -107,11 +104,7 @@ class Clock:
         self.step_times: list[float] = []
 
     def __call__(self, *, stage: str, step: int, steps: int) -> None:
-        """Say where it is, now and then.
-
-        Raises:
-            Cancelled: the time is over.
-        """
+        """Say where it is, now and then."""
         now = time.monotonic()
         self.step_times.append(now)
         if step % max(1, steps // 50) == 0:
@@ -175,19 +168,7 @@ def piece(folder: Path, data: Folder, plan: Plan, minutes: float, device: torch.
 
 
 def judge(folder: Path, data: Folder, job: Job, seed: int, until: float, device: torch.device) -> dict[str, float]:
-    """Let classifiers learn what was drawn and test each once; those that have an accuracy are not asked again.
-
-    Args:
-        folder: of the training, which has ended.
-        data: whose test images are looked at.
-        job: who judges.
-        seed: public, of images and classifiers.
-        until: (monotonic) when to stop; a judge who is not done then goes on another time.
-        device: to compute on.
-
-    Raises:
-        Cancelled: the time is over.
-    """
+    """Let classifiers learn what was drawn and test each once; those that have an accuracy are not asked again."""
     classes, result = len(data.classes), folder / RESULT
     document = json.loads(result.read_text(encoding="utf-8"))
     if not (folder / DRAWN).exists():
@@ -217,58 +198,28 @@ def judge(folder: Path, data: Folder, job: Job, seed: int, until: float, device:
 
 
 def of_diffusion(folder: Path, data: Folder, plan: Plan, job: Job, seed: int, device: torch.device) -> dict[str, Any]:
-    """Say what a step costs beside one without privacy, and what the moments draw on which diffusion must improve."""
-    denoiser = load_released(folder / "released")
+    """Measure what the moments alone draw, on which diffusion must improve."""
+    denoiser, event = load_released(folder / "released"), poisson_event(plan.stage(STEPS))
     assert isinstance(denoiser, EdmDenoiser)
-    event = poisson_event(plan.stage(STEPS))
-    rows = round(event.sampling_probability * len(data.labels)) * plan.config_of(DpDiffusionConfig).multiplicity
-    found: dict[str, Any] = {"noise_multiplier": event.noise_multiplier, "steps": event.count}
-    if denoiser.config.start_latent:
-        images, labels = draw(denoiser.first, len(data.classes), job.samples, seed, device)
-        test = channels_first(data.test_images), torch.from_numpy(data.test_labels)
-        sizes: dict[str, Any] = {"classes": len(data.classes), "seed": seed, "device": device}
-        found["accuracy_of_moments"] = {
-            kind: train_and_test(kind, images, labels, *test, **sizes).accuracy for kind in CLASSIFIER_KINDS
-        }
-    return found | {"plain_step_seconds": plain_step_seconds(denoiser, rows, device)}
+    images, labels = draw(denoiser.first, len(data.classes), job.samples, seed, device)
+    test = channels_first(data.test_images), torch.from_numpy(data.test_labels)
+    sizes: dict[str, Any] = {"classes": len(data.classes), "seed": seed, "device": device}
+    found = {kind: train_and_test(kind, images, labels, *test, **sizes).accuracy for kind in CLASSIFIER_KINDS}
+    return {"noise_multiplier": event.noise_multiplier, "steps": event.count, "accuracy_of_moments": found}
 
 
-def plain_step_seconds(denoiser: EdmDenoiser, rows: int, device: torch.device) -> float:
-    """Time a step without privacy on so many rows, in passes of 1,024: the best of three."""
-    shape, found = denoiser.config, []
-    images = torch.rand(min(rows, 1024), shape.channels, shape.height, shape.width, device=device) * 2 - 1
-    labels = torch.zeros(len(images), dtype=torch.int64, device=device)
-    stream = torch.Generator(device).manual_seed(0)
-    denoiser.to(device).train()
-    for _ in range(3):
-        started = time.monotonic()
-        for _ in range(max(1, rows // len(images))):
-            inputs, targets = noise_rows(denoiser, images, labels, drop=0.1, stream=stream)
-            losses(denoiser(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        found.append(time.monotonic() - started)
-    denoiser.zero_grad(set_to_none=True)
-    return min(found)
-
-
-def go_on(job: Job, folder: Path, minutes: float, seed: int, development: bool) -> dict[str, Any] | None:
+def go_on(job: Job, folder: Path, minutes: float, seed: int) -> dict[str, Any] | None:
     """Go on with a job for so many minutes. Returns what was found once all of it is, None where it goes on."""
     folder.mkdir(parents=True, exist_ok=True)
     until, (device, machine) = time.monotonic() + 60 * minutes, here()
-    data = private_part(job.dataset) if job.dpimagebench else (DEVELOPMENT if development else SETS)[job.dataset]()
+    data = private_part(job.dataset) if job.dpimagebench else SETS[job.dataset]()
     account = open_filter(job.epsilon, job.delta)
     plan = build_plan(job.recipe, job.options, account, account.capacity_nano, facts_of(data))
     if not (folder / RESULT).exists():
         if not piece(folder, data, plan, minutes, device):
             return None
         document = {"recipe": job.recipe, "dataset": job.dataset, "records": len(data.labels), "seed": seed}
-        document |= {
-            "development": development,
-            "epsilon": job.epsilon,
-            "delta": job.delta,
-            "options": dict(job.options),
-        }
+        document |= {"epsilon": job.epsilon, "delta": job.delta, "options": dict(job.options)}
         document |= {"samples": job.samples, "machine": machine, "torch": torch.__version__}
         document["pieces"] = json.loads((folder / LOG).read_text(encoding="utf-8"))
         document["accuracy"] = {}
@@ -286,26 +237,14 @@ def go_on(job: Job, folder: Path, minutes: float, seed: int, development: bool) 
 def main(arguments: list[str] | None = None) -> None:
     """Go on with a training, and measure it once it has ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", choices=list(JOBS))
+    parser.add_argument("--job", choices=list(JOBS), required=True)
     parser.add_argument("--folder", type=Path, help="of one training; git should ignore it; default: var/pieces/JOB")
-    parser.add_argument("--recipe", choices=list(TRAINERS), default="dp_diffusion")
-    parser.add_argument("--dataset", choices=list(SETS), default="fashion")
-    parser.add_argument("--epsilon", type=float)
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--delta", type=float, default=DELTA)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--samples", type=int, help="synthetic images; a job has a number of its own")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--development", action="store_true")
     given = parser.parse_args(arguments)
-    if given.job is None and (given.epsilon is None or given.folder is None):
-        parser.error("name a --job, or a --folder and an --epsilon")
-    options = dict(setting.split("=", 1) for setting in given.option)
-    chosen = {name: value if name == "preset" else json.loads(value) for name, value in options.items()}
-    job = JOBS[given.job] if given.job else Job(given.recipe, given.dataset, given.epsilon, chosen, given.delta)
-    job = replace(job, samples=given.samples or job.samples)
-    folder = given.folder or Path("var/pieces") / given.job
-    found = go_on(job, folder, given.minutes, given.seed, given.development)
+    job = replace(JOBS[given.job], samples=given.samples or JOBS[given.job].samples)
+    found = go_on(job, given.folder or Path("var/pieces") / given.job, given.minutes, given.seed)
     print("not done: run this again" if found is None else json.dumps(found["accuracy"]), flush=True)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,8 +29,12 @@ def settings_of(given: Sequence[str]) -> Row:
 
 
 def machine() -> Row:
-    """Return the public facts of this machine that results depend on."""
-    return {"machine": f"{platform.machine()} CPU", "python": platform.python_version()}
+    """Return the facts of this machine that results depend on, and the commit."""
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    processor = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), "unknown processor")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    facts = {"machine": f"{platform.system()} {platform.machine()}, {processor}", "cores": os.cpu_count()}
+    return facts | {"python": platform.python_version(), "commit": commit}
 
 
 def write_json(file: Path | None, document: object) -> None:
@@ -38,12 +44,7 @@ def write_json(file: Path | None, document: object) -> None:
 
 
 class Results:
-    """Rows of a JSON file, written after each change, so that a run that was cut off resumes.
-
-    Args:
-        file: where rows are kept; None keeps them in memory alone.
-        facts: of the whole file, beside its rows.
-    """
+    """Rows of a JSON file, written after each change, so that a run that was cut off resumes."""
 
     def __init__(self, file: Path | None, **facts: Any) -> None:
         """Read the rows that the file has."""

@@ -133,15 +133,7 @@ FREEZE_4 = (
 
 
 def accuracy_rows(paper: str, table: str, arms: Sequence[Arm], dataset: str, budget: str) -> list[Row]:
-    """Train every method of a table on one set, and return its rows.
-
-    Args:
-        paper: its name.
-        table: its number.
-        arms: the table's methods.
-        dataset: of `FOLDERS`.
-        budget: quick or full.
-    """
+    """Train every method of a table on one set, and return its rows."""
     whole = FOLDERS[dataset]()
     rows = []
     for epsilon in sorted({epsilon for arm in arms for _, epsilon in arm.published}):

@@ -75,14 +75,6 @@ def test_a_job_goes_on_where_its_last_piece_ended(
         assert calls > 3  # three networks, each in several pieces
     if name.startswith("diffusion"):
         assert found["accuracy_of_moments"]["cnn"] > 0.6  # rows this bright survive their noise
-        assert found["plain_step_seconds"] > 0
-
-
-def test_without_a_job_a_folder_and_an_epsilon_are_named(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        in_pieces.main(["--epsilon", "1"])
-    with pytest.raises(SystemExit):
-        in_pieces.main(["--folder", str(tmp_path)])
 
 
 def test_a_piece_ends_with_the_first_checkpoint_after_its_time_and_loses_nothing(tmp_path: Path) -> None:
