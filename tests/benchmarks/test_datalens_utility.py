@@ -35,7 +35,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, training in TRAINING.items():
         monkeypatch.setitem(TRAINING, kind, dataclasses.replace(training, images_seen=500))
     tiny: dict[str, Any] = {"components": 20, "frequencies": 8}
-    votes: dict[str, Any] = {"teachers": 20, "images": 40, "top_k": 5}
+    votes: dict[str, Any] = {"teachers": 20, "images": 30, "top_k": 5}
     for variant, (recipe, options) in VARIANTS.items():
         small = votes if recipe == "datalens" else tiny
         monkeypatch.setitem(VARIANTS, variant, (recipe, options | small))
@@ -73,5 +73,5 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, capsys):
     rows = json.loads(file.read_text())["rows"]
     assert rows[:1] == first  # kept, not measured again
     assert [row["variant"] for row in rows] == ["moments", "datalens"]
-    assert rows[1]["images_aggregated"] == 40
+    assert rows[1]["images_aggregated"] == 30
     assert "datalens" in capsys.readouterr().out.splitlines()[-1]

@@ -14,8 +14,9 @@ from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import Filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
+from privacy.plans.balance import SharesConfig
 from privacy.plans.moments.plan import LAST_NOTES, mu_of, unit_notes
-from privacy.plans.options import RecipeConfig, read_options
+from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"  # the only stage
@@ -29,7 +30,7 @@ _LOUD, _QUIET, _QUIET_FROM = (200, 0.7), (350, 0.2), 1.0  # mu of the whole budg
 _KERNEL_TOP_K = 400  # of 784 pixels, in the preset "kernel"
 
 
-class DataLensConfig(RecipeConfig):
+class DataLensConfig(SharesConfig):
     """Public parameters of one DataLens training. The paper's letters are given where it has one."""
 
     teachers: int = Field(

@@ -118,7 +118,7 @@ def test_a_sweep_is_paid_for_as_a_whole(shell, dataset):
     assert [trial["state"] for trial in done["trials"]] == ["succeeded", "succeeded"]
     assert done["totals"]["held_nano"] == 0 < done["totals"]["spent_nano"] <= done["totals"]["price_nano"]
     assert "Every trial is paid for" in shell("sweeps", "show", done["id"]).out
-    refused = shell(*arguments, "-e", "1.5", "-g", "rounds=1,2,3,4,5,6", "--json", code=3).json["error"]
+    refused = shell(*arguments, "-e", "1.5", "-g", "teacher_steps=1,2,3,4,5,6", "--json", code=3).json["error"]
     assert (refused["trials"], refused["code"]) == (12, "insufficient_budget")
     assert refused["trials_affordable"] == 1
     assert shell("sweeps", "cancel", done["id"], "--json").json == shell("sweeps", "show", done["id"], "--json").json

@@ -398,7 +398,7 @@ def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(s
         last = {**stage, "name": "pooled_covariance", "event": {**stage["event"], "count": 1}}
         stages = [{**stage, "event": last["event"]}, last]
         price = {"price_nano": 2 * job.plan["price_nano"]}
-        job.plan = {**job.plan, **price, "config": {"warm_start": True}, "stages": stages}
+        job.plan = {**job.plan, **price, "recipe": "moments", "stages": stages}
     html = site.signed_in("train", "read").get(f"/jobs/{stock.running}").text
     assert "Cancel this job" in html
     assert re.search(COST + r" and has nothing yet that could be published\.", html)

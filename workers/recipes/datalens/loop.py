@@ -1,8 +1,8 @@
 """DataLens: teachers on disjoint shards vote on how synthetic images should change (Wang et al. 2021).
 
-The loop is Algorithm 1 (arXiv:2103.11109): `workers.recipes.datalens.teacher_stage`, line by line. The generator and its
-step size are the authors'. Shards are by keyed hash. The authors' code deals classes in turn, where one more record
-moves others to other teachers, so that its epsilon holds only for records that are replaced.
+`workers.recipes.datalens.teacher_stage` is Algorithm 1 (arXiv:2103.11109), line by line. The generator and its step
+size are the authors'. Shards are by keyed hash. The authors' code deals classes in turn, where one more record moves
+others to other teachers, so that its epsilon holds only for records that are replaced.
 """
 
 from __future__ import annotations
