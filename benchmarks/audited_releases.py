@@ -52,12 +52,6 @@ def vote_scores(included: Coins, cfg: TopAggConfig, images: int, secret: bytes) 
     Canary i is a record that pulls up a block of 4 k coordinates which are its own; a public record in the same shard
     pulls the same block down, half as strongly. Shards come from the production partition.
 
-    Args:
-        included: (m,) the coins.
-        cfg: of `vote_config` for m canaries.
-        images: independent releases of the same votes.
-        secret: of the noise; the partition key is derived from it and known to the auditor.
-
     Returns:
         (m, images).
     """
@@ -173,11 +167,6 @@ def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
     """The votes for public pictures, by the recipe's own counting and privatising; each class is an independent draw.
 
     There are two public pictures, a light one and a dark one. As for the histogram, mu must be small.
-
-    Args:
-        mu: of the game's releases together.
-        both: the canary votes for the light one in the first iteration and for the dark one in the second, because the
-            choices have changed places, and the auditor looks at the difference, in which noise of one key is gone.
     """
     account = open_filter(100.0, 1e-5)
     options = {"public_dataset_id": "public", "choices": 2, "iterations": 1 + both}

@@ -83,11 +83,7 @@ def digits_population(canaries: int = 640, records: int = 1797) -> Population:
 
 
 def fashion_population(records: int = 20_000, canaries: int = 1000, seed: int = 7) -> Population:
-    """Training images of Fashion-MNIST; canaries are random patterns of signs.
-
-    Raises:
-        FileNotFoundError: the files are not there, and cannot be fetched.
-    """
+    """Training images of Fashion-MNIST; canaries are random patterns of signs."""
     images, labels = fetched_fashion_mnist("train")[:2]
     pattern = np.random.default_rng(seed).choice([-1, 1], (canaries, 14, 14)).repeat(2, axis=1).repeat(2, axis=2)
     return _population(images[:records], labels[:records], pattern)
@@ -132,12 +128,7 @@ class Tap:
             self._inside = False
 
     def drawing(self) -> None:
-        """Note the release that noise is now drawn for.
-
-        Raises:
-            ReleasedUnpaid: nothing has paid for it.
-            RuntimeError: no known mechanism draws: a new kind of release has no audit.
-        """
+        """Note the release that noise is now drawn for."""
         if not self._inside:
             raise RuntimeError("noise is drawn outside the mechanisms that are audited")
         while self._announced:
@@ -209,13 +200,7 @@ def train(
 
 
 def decode(projections: Array, gram: Array, noise: float = 1.0) -> Array:
-    """Return the best linear estimates of m fair coins from what was released, (m,).
-
-    Args:
-        projections: (m,) what was released, less its mean over the coins, on what each canary adds; noise as unit.
-        gram: (m, m) inner products of what the canaries add, in the same unit.
-        noise: standard deviation of the noise, in that unit, that the auditor believes in.
-    """
+    """Return the best linear estimates of m fair coins from what was released, (m,)."""
     ridge = 4 * noise**2 * np.eye(len(gram))  # a fair coin has variance 1/4
     scores: Array = np.linalg.solve(gram + ridge, projections)
     return scores

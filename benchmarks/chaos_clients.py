@@ -128,16 +128,7 @@ def _slowly(content: bytes) -> Iterator[bytes]:
 
 
 class Uploader(threading.Thread):
-    """A client that declares public datasets and uploads each until the service says that it is ready.
-
-    Args:
-        urls: of the API processes.
-        token: with the right to upload.
-        heard: shared with the other clients.
-        closing: set when nothing more is wanted; the upload that has begun is finished.
-        until: time (monotonic) at which it gives up; read again and again.
-        seed: of the images.
-    """
+    """A client that declares public datasets and uploads each until the service says that it is ready."""
 
     def __init__(
         self,
@@ -206,15 +197,6 @@ class Customer(threading.Thread):
     """One client: submits, repeats, samples, cancels and looks, until it is told that nothing more is wanted.
 
     After that it goes on until every request it has begun was answered and every job of it has ended.
-
-    Args:
-        urls: of the API processes, the one that it asks first in front.
-        token: with the right to train.
-        trainings: what it may ask for, with shares.
-        heard: shared with the other clients.
-        closing: set when nothing more is wanted.
-        until: time (monotonic) at which it gives up; read again and again.
-        seed: of its choices.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from benchmarks.api import Service, service
 from benchmarks.api_stock import Stock, lay_in
-from benchmarks.ledger import machine
 from benchmarks.ledger_databases import database
+from benchmarks.results import machine
 from scripts.swift_server import BUCKET, SwiftServer, environment_of
 from scripts.with_services import free_port
 from service.db.session import make_engine, make_session_factory

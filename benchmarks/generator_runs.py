@@ -61,11 +61,7 @@ def trained(
     delta: float = DELTA,
     device: torch.device = CPU,
 ) -> tuple[ReleasedGenerator, Plan, float]:
-    """Train one generator with a fresh secret and all of a budget; returns it, its plan and the seconds.
-
-    Raises:
-        RuntimeError: it released something else than its plan says.
-    """
+    """Train one generator with a fresh secret and all of a budget; returns it, its plan and the seconds."""
     declared, account, budget = facts_of(folder), open_filter(epsilon, delta), CountedBudget()
     plan = build_plan(recipe, options, account, account.capacity_nano, declared)
     data = TrainingData(folder.images, folder.labels, declared.classes)

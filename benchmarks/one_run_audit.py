@@ -65,16 +65,7 @@ Row = dict[str, Any]
 def one_run_row(
     release: str, variant: str, claims: tuple[float, float | None], scores: Scores, included: Any, certain: bool
 ) -> Row:
-    """Bound epsilon and mu from one game's scores; the best of some numbers of guesses, corrected for the choice.
-
-    Args:
-        release: for the table.
-        variant: "correct" or a fault.
-        claims: epsilon at delta, and mu where there is a claim for it.
-        scores: (m,).
-        included: (m,) the coins.
-        certain: the fault cannot hide from this game.
-    """
+    """Bound epsilon and mu from one game's scores; the best of some numbers of guesses, corrected for the choice."""
     games = [one_run.guess(scores, included, max(1, len(scores) // share)) for share in SHARES]
     bounds = [_best(games, confidence) for confidence in (CONFIDENCE, VERDICT)]
     epsilon, mu = claims

@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.reproductions.aggregators.cosine_features import cosine_features
 from models.linear_teachers import LinearTeachers
 from models.shards import Shards
 from privacy.accounting.filter import open_filter
@@ -42,7 +41,8 @@ RECORDS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "record")
 SECRET = b"a secret of thirty-two bytes...."
 TEACHERS, WAVES, K = 5, 10, 4
 Q = QUANTISATION
-WAVE = cosine_features(FACTS, WAVES).basis.double().numpy().sum(axis=0)  # all waves at once
+_LOWEST = np.argsort(np.hypot(*np.indices((8, 8))).ravel(), kind="stable")[:WAVES]
+WAVE = np.einsum("wi,wj->ij", *(cosine_basis(8, 8)[at] for at in np.divmod(_LOWEST, 8))).ravel()  # all waves at once
 VOTES = TopAggConfig(k=K, c=1e-6, stddev=10.0, beta=1.0, teachers=TEACHERS, dimension=64)
 Pixels = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]

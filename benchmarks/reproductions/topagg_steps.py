@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.classifier_runs import DELTA, accuracy, plan_of, trained, tuning, without_noise
-from benchmarks.reproductions.papers.accuracies import FOLDERS
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
+from benchmarks.reproductions.rows import FOLDERS, row_of
+from benchmarks.results import Row, since, spread
 from benchmarks.small_data import Folder
 from privacy.plans.plan import Plan
 

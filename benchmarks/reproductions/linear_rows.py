@@ -6,24 +6,35 @@ stand scattering coefficients, averaged over two by two places: 3,888 numbers. T
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.budgets import NoLedger
 from benchmarks.classifier_runs import DELTA
-from benchmarks.reproductions.papers.accuracies import FOLDERS
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
+from benchmarks.reproductions.rows import FOLDERS, row_of
+from benchmarks.results import Row, since, spread
 from benchmarks.small_data import channels_first, facts_of
-from benchmarks.step_runs import Labelled, make_steps, percent_right
 from models.portable.layers import initialise
 from models.private_classifier import scatter_head
 from models.public_patterns import public_patterns
 from models.scattering import Scattering
-from privacy.plans.private_steps import StepsConfig
+from privacy.accounting.filter import open_filter
+from privacy.gradients.build import build_estimator
+from privacy.gradients.per_sample import trace_gradients
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.plan import PublicFacts
+from privacy.plans.private_steps import StepsConfig, poisson_event, steps_stage
+from workers.recipes.dp_classifier.loop import losses
+from workers.recipes.interface import TrustedCurator
+from workers.recipes.private_steps import PrivateSteps, Task
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 # By method: the estimator, and per cent at each epsilon.
@@ -44,7 +55,7 @@ def linear_rows(dataset: str, budget: str) -> list[Row]:
     folder, size = FOLDERS[dataset](), _SIZES[budget]
     facts = facts_of(folder)
     private, test = (
-        Labelled(_features(channels_first(images[:count]).float() / 255), torch.from_numpy(labels[:count]).long())
+        (_features(channels_first(images[:count]).float() / 255), torch.from_numpy(labels[:count]).long())
         for images, labels, count in (
             (folder.images, folder.labels, size["images"]),
             (folder.test_images, folder.test_labels, size["test"]),
@@ -52,22 +63,22 @@ def linear_rows(dataset: str, budget: str) -> list[Row]:
     )
     patterns = public_patterns(size["anchors"], facts.channels, facts.height, facts.width, _ANCHOR_SEED)
     anchors, rows = _features(patterns), list[Row]()
-    maps, high, wide = private.inputs.shape[1:]
+    maps, high, wide = private[0].shape[1:]
     for column, epsilon in enumerate(EPSILONS):
         for name, (estimator, published) in METHODS.items():
             started, found = time.monotonic(), []
             for seed in range(size["seeds"]):
                 config = StepsConfig(
                     **{"estimator": estimator, "expected_batch": size["batch"], "clip": _CLIP, "optimiser": "adam"},
-                    epochs=(size["steps"] - 0.5) * size["batch"] / len(private.labels),
+                    epochs=(size["steps"] - 0.5) * size["batch"] / len(private[1]),
                     basis_size=size["basis"],
                     anchors=size["anchors"],
                     learning_rate=_RATE,
                     initial_seed=seed,
                 )
                 head = initialise(scatter_head(maps, high, wide, len(folder.classes), convolutional=False), seed)
-                make_steps(head, private, anchors, config, epsilon)
-                found.append(percent_right(head, test))
+                _make_steps(head, *private, anchors, config, epsilon)
+                found.append(100 * float((head(test[0]).argmax(dim=1) == test[1]).double().mean()))
             setting = (
                 f"linear on {maps * high * wide:,} scattering coefficients, first {size['images']:,} images, "
                 f"{size['steps']} steps of {size['batch']}, delta {DELTA:g}"
@@ -77,6 +88,34 @@ def linear_rows(dataset: str, budget: str) -> list[Row]:
             rows.append(row_of("gep", "3", name, dataset, epsilon, setting, **more))
             print(f"  {name} at {epsilon:g}: {rows[-1]['ours']:.1f}, {rows[-1]['seconds']:.0f} s", flush=True)
     return rows
+
+
+def _make_steps(
+    model: nn.Module, inputs: Tensor, labels: Tensor, anchors: Tensor, config: StepsConfig, epsilon: float
+) -> None:
+    """Train a network privately on inputs (n, ...) with labels (n,), with a fresh secret."""
+    classes, account = 1 + int(labels.max()), open_filter(epsilon, DELTA)
+    facts = PublicFacts(tuple(map(str, range(classes))), 1, 1, 1, len(labels), "record")
+    event = poisson_event(steps_stage(config, account, account.capacity_nano, facts))
+
+    def rows(drawn: npt.NDArray[np.int64], _coins: SecureNoise) -> tuple[Tensor, Tensor]:
+        chosen = torch.from_numpy(drawn)  # an empty place takes the last record, and adds nothing
+        return inputs[chosen], labels[chosen]
+
+    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        return anchors, torch.randint(classes, (len(anchors),), generator=stream)
+
+    estimator = build_estimator(
+        config,
+        model,
+        noise_multiplier=event.noise_multiplier,
+        expected_batch=config.expected_batch,
+        steps=event.count,
+        anchors=lambda network, stream: trace_gradients(network, losses, *anchor_rows(stream)),
+    )
+    task = Task(model, losses, rows, anchor_rows, len(labels))
+    means = TrustedCurator(budget=NoLedger(), secret=secrets.token_bytes(32))
+    PrivateSteps(task, config, event, config.freeze_schedule(facts), estimator, means).make()
 
 
 @torch.no_grad()

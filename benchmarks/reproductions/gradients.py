@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from benchmarks.classifier_runs import first, plan_of, trained, without_noise
-from benchmarks.reproductions.papers.accuracies import FOLDERS
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
+from benchmarks.reproductions.rows import FOLDERS, row_of
+from benchmarks.results import Row, since, spread
 from benchmarks.small_data import Folder, channels_first, facts_of
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from models.public_patterns import public_patterns

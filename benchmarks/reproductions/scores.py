@@ -1,31 +1,25 @@
 """DataLens, Tables 3 and 12: Inception Score, Frechet distance, and with them precision, recall and three classifiers.
 
-The extractor is a small CNN that learned the first half of the public test images; what is drawn is compared with the
-other half, which neither it nor a generator has seen. As in the paper, the Inception Score uses a classifier of the
-set's own classes (the paper's learned all training images). The Frechet distance is between this CNN's last hidden
-layers (128 numbers); published FIDs are of a network of ImageNet's, so theirs and ours must not be compared. Precision
-and recall: Kynkaanniemi et al. 2019, arXiv:1904.06991, with three neighbours.
-
-`--extractor FILE` puts a network in the extractor's place that an operator has: the TorchScript file of the usual
-Inception network (inception-2015-12-05.pt, as StyleGAN's authors publish it), or any that is called alike. Distances
-are then those of that network, and with the usual one they are FIDs, for as many images as the row says.
+The extractor is a small CNN that learned the first half of the public test images; samples are compared with the
+other half. Its Frechet distances must not be compared with published FIDs, which are of an ImageNet network, except
+where `--extractor FILE` gives the usual one (TorchScript, inception-2015-12-05.pt). Precision and recall:
+Kynkaanniemi et al. 2019, arXiv:1904.06991, three neighbours.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.reproductions.papers.accuracies import FOLDERS
-from benchmarks.reproductions.papers.datalens import (
-    DC_GAN,
+from benchmarks.reproductions.datalens import (
     DP_GAN,
     EPSILONS,
     G_PATE,
@@ -36,7 +30,8 @@ from benchmarks.reproductions.papers.datalens import (
     SEEDS,
     drawn,
 )
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
+from benchmarks.reproductions.rows import FOLDERS, Maker, row_of
+from benchmarks.results import Row, since, spread
 from benchmarks.small_data import Folder, channels_first
 from models.classifiers import CLASSIFIER_KINDS, build_classifier
 from workers.evaluation.likeness import frechet_distance, precision_and_recall
@@ -67,15 +62,15 @@ NEEDS = (
 
 
 class Extractor(Protocol):
-    """A public network that looks at images."""
+    """A public network that looks at images (n, c, h, w) uint8; returns float64."""
 
     name: str
 
     def features(self, images: Tensor) -> Tensor:
-        """(n, c, h, w) uint8 -> (n, d) float64."""
+        """Return features (n, d)."""
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """(n, c, h, w) uint8 -> probabilities of classes (n, classes) float64."""
+        """Return probabilities of classes (n, classes)."""
 
 
 class OwnExtractor:
@@ -103,32 +98,24 @@ class OwnExtractor:
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """(n, c, h, w) uint8 -> (n, 128) float64."""
         return torch.cat([self._hidden(part.float() / 255) for part in images.split(1000)]).double()
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
-        """(n, c, h, w) uint8 -> (n, classes) float64."""
         return self._head(self.features(images).float()).double().softmax(dim=1)
 
 
 class ScriptedExtractor:
-    """A TorchScript network that is called as the usual Inception network is.
-
-    It takes images (n, 3, h, w) uint8 of any size, and returns features with `return_features=True`, and probabilities
-    with `no_output_bias=True`, as the Inception Score's published code has them.
-    """
+    """A TorchScript network that is called as the usual Inception network is, on (n, 3, h, w) uint8 of any size."""
 
     def __init__(self, file: Path) -> None:
         self._network = torch.jit.load(str(file), map_location="cpu").eval()  # type: ignore[no-untyped-call]
         self.name = file.name
 
     def features(self, images: Tensor) -> Tensor:
-        """(n, c, h, w) uint8, grey or in colour -> (n, d) float64."""
         return self._seen(images, return_features=True)
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """(n, c, h, w) uint8, grey or in colour -> (n, classes) float64."""
         return self._seen(images, no_output_bias=True)
 
     @torch.no_grad()
@@ -154,15 +141,9 @@ def second_half(folder: Folder) -> tuple[Tensor, Tensor]:
 def measures(
     images: Tensor, labels: Tensor, folder: Folder, extractor: Extractor, real: Tensor, seed: int
 ) -> dict[str, float]:
-    """Measure images (n, c, h, w) uint8 and their labels (n,) against the second half of a folder's test images.
+    """Measure images (n, c, h, w) uint8 with their labels against the second half of a folder's test images.
 
-    Args:
-        images: what is measured.
-        labels: of it.
-        folder: whose test images it is measured against.
-        extractor: the network that looks at images.
-        real: the extractor's features of that half, (n, d).
-        seed: public; of the classifiers.
+    `real` are the extractor's features of that half, (n, d).
     """
     test, truth = second_half(folder)
     fake = extractor.features(images)
@@ -183,15 +164,15 @@ def extractor_of(folder: Folder, seed: int) -> OwnExtractor:
 
 
 def scores(
-    table: str, dataset: str, budget: str, seeds: Sequence[int] | None = None, extractor: Path | None = None
+    table: str, dataset: str, budget: str, seeds: Sequence[int] | None = None, extractor: str | None = None
 ) -> list[Row]:
     """Make the rows of Table 12; Table 3 has the Inception Score alone."""
     folder, rows = FOLDERS[dataset](), list[Row]()
-    given = None if extractor is None else ScriptedExtractor(extractor)
+    given = None if extractor is None else ScriptedExtractor(Path(extractor))
     extractors: dict[int, Extractor] = {seed: given or extractor_of(folder, seed) for seed in seeds or SEEDS[budget]}
     real = {each: each.features(second_half(folder)[0]) for each in set(extractors.values())}
     for method in (REAL, *METHODS):
-        for epsilon in (None,) if method in (REAL, DC_GAN) else EPSILONS:  # those two have no privacy
+        for epsilon in (None,) if method == REAL else EPSILONS:
             started, found = time.monotonic(), list[dict[str, float]]()
             for seed, each in extractors.items():
                 images, labels = _of(method, folder, epsilon, seed, budget)
@@ -206,6 +187,10 @@ def scores(
                 setting = f"{measure}: {_SAMPLES[budget]:,} images against {len(folder.test_labels) // 2:,} real ones"
                 setting += f", seen by {each.name}" if given else ""
                 rows.append(row_of("datalens", table, method, dataset, epsilon, setting, **more))
+    for method in set(PUBLISHED_METHODS) - {REAL, *METHODS}:
+        for epsilon, measure in itertools.product(EPSILONS, ("IS", "FID") if table == "12" else ("IS",)):
+            theirs = {"measure": measure, "published": _published(dataset, measure, method, epsilon)}
+            rows.append(row_of("datalens", table, method, dataset, epsilon, f"{measure}: published", **theirs))
     return rows
 
 
@@ -214,7 +199,7 @@ def _of(method: str, folder: Folder, epsilon: float | None, seed: int, budget: s
     count = _SAMPLES[budget]
     if method == REAL:
         return channels_first(folder.images[:count]), torch.from_numpy(folder.labels[:count])
-    return drawn(method, folder, epsilon or EPSILONS[0], seed, budget, count)  # DC-GAN reads no epsilon
+    return drawn(method, folder, epsilon or EPSILONS[0], seed, budget, count)
 
 
 def _published(dataset: str, measure: str, method: str, epsilon: float | None) -> float | None:
@@ -224,6 +209,6 @@ def _published(dataset: str, measure: str, method: str, epsilon: float | None) -
     return PUBLISHED[dataset, measure][column][PUBLISHED_METHODS.index(method)]
 
 
-TABLES: Mapping[tuple[str, str], Callable[[str, str], list[Row]]] = {
+TABLES: Mapping[tuple[str, str], Maker] = {
     ("datalens", table): functools.partial(scores, table) for table in ("3", "12")
 }

@@ -40,14 +40,7 @@ def frequencies(pixels: int, features: int, seed: int) -> Array:
 
 
 def embedded_sums(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], waves: Array, classes: int) -> Array:
-    """Return each class's sum of integer features, (classes, D). PRIVATE.
-
-    Args:
-        images: (n, h, w[, 3]) uint8.
-        labels: (n,).
-        waves: from `frequencies`.
-        classes: number of declared classes.
-    """
+    """Return each class's sum of integer features, (classes, D). PRIVATE."""
     sums = np.zeros((classes, 2 * waves.shape[1]), dtype=np.int64)
     for at in range(0, len(images), _BLOCK):
         block = images[at : at + _BLOCK]
@@ -95,15 +88,7 @@ class MerfGenerator(nn.Module):
 
 
 def fit_generator(released: Array, declared: int, waves: Array, steps: int, seed: int) -> MerfGenerator:
-    """Train a generator whose mean embedding is the released one: least squared distance, by Adam.
-
-    Args:
-        released: from `privatise_embedding`.
-        declared: number of records.
-        waves: from `frequencies`.
-        steps: of 500 drawn images each; the rate falls by a tenth ten times on the way.
-        seed: public.
-    """
+    """Train a generator whose mean embedding is the released one: least squared distance, by Adam."""
     stream = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

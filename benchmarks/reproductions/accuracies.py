@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.classifier_runs import accuracy, first, plan_of, trained, without_noise
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
-from benchmarks.small_data import SETS, Folder, mnist
+from benchmarks.reproductions.rows import FOLDERS, row_of
+from benchmarks.results import Row, since, spread
+from benchmarks.small_data import Folder
 
-FOLDERS = {"mnist": mnist, "fashion-mnist": SETS["fashion"], "cifar-10": SETS["cifar10"]}
 QUICK_SEEDS, FULL_SEEDS = (0, 1), (0, 1, 2, 3, 4)
 _QUICK: dict[str, Any] = {
     "architecture": "cnn",
@@ -133,15 +133,7 @@ FREEZE_4 = (
 
 
 def accuracy_rows(paper: str, table: str, arms: Sequence[Arm], dataset: str, budget: str) -> list[Row]:
-    """Train every method of a table on one set, and return its rows.
-
-    Args:
-        paper: its name.
-        table: its number.
-        arms: the table's methods.
-        dataset: of `FOLDERS`.
-        budget: quick or full.
-    """
+    """Train every method of a table on one set, and return its rows."""
     whole = FOLDERS[dataset]()
     rows = []
     for epsilon in sorted({epsilon for arm in arms for _, epsilon in arm.published}):

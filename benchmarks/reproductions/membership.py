@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.classifier_runs import first, plan_of, trained, without_noise
-from benchmarks.reproductions.papers.accuracies import FOLDERS
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
+from benchmarks.reproductions.rows import FOLDERS, row_of
+from benchmarks.results import Row, since, spread
 from benchmarks.small_data import channels_first
 from models.private_classifier import PrivateClassifier
 from workers.evaluation.membership import attack_by_loss

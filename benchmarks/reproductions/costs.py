@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from benchmarks.gradient_bytes import measure, network
-from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
+from benchmarks.reproductions.rows import row_of
+from benchmarks.results import Row, since, spread
 from privacy.gradients.gep import orthonormal_basis
 from privacy.plans.private_steps import FreezeSchedule
 
