@@ -170,9 +170,8 @@ def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) 
 
 def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
-        rows = session.execute(select(HoldRow.job_id, HoldRow.account_id, HoldRow.captured_nano, HoldRow.id)).all()
-        captured = {(row.job_id, row.account_id): row.captured_nano for row in rows}
-        of_job = {row.job_id: row.account_id for row in rows}  # where a journal names no account, there is one
+        rows = session.execute(select(HoldRow.job_id, HoldRow.captured_nano, HoldRow.id)).all()
+        captured = {row.job_id: row.captured_nano for row in rows}
         charges = select(EntryRow.details).where(EntryRow.kind == EntryKind.CHARGE)
         counted = {  # releases in the log of stages that are priced as a whole
             row.job_id: max(
@@ -187,10 +186,9 @@ def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) 
     found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
     for job_id in journalled_jobs(storage_of(settings)):
         shown = journalled(storage_of(settings), job_id)
-        found.journalled_nano += sum(nano for _, nano in shown.payers)
+        found.journalled_nano += shown.price_nano
         beyond = any(shown.counts[stage] > count for stage, count in counted.get(job_id, {}).items())
-        payers = [(account_id or of_job.get(job_id, ""), nano) for account_id, nano in shown.payers]
-        found.undercharged += any(nano > captured.get((job_id, payer), 0) for payer, nano in payers) or beyond
+        found.undercharged += shown.price_nano > captured.get(job_id, 0) or beyond
     found.captured_nano = sum(captured.values())
 
 

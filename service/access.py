@@ -22,7 +22,7 @@ from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.audit_tables import AuditEvent
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FurtherDataset, Job, Made, Release, Share, Sweep
+from service.db.job_tables import Job, Made, Release, Share, Sweep
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT, EVERY_PROJECT, Project
 from service.db.session import LAST, Last, SessionFactory, with_info
@@ -32,7 +32,7 @@ from service.errors import Forbidden, NotFound
 Row = TypeVar("Row", bound=Base)
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 _CALLER = "obscura_caller"
-CONTENT: tuple[type[Base], ...] = (Dataset, FurtherDataset, Job, Release, Share, Sweep, *get_args(Made))
+CONTENT: tuple[type[Base], ...] = (Dataset, Job, Release, Share, Sweep, *get_args(Made))
 
 
 class Scope(enum.StrEnum):

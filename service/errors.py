@@ -44,24 +44,6 @@ class InvalidInput(ObscuraError):
     code = "invalid_input"
 
 
-class SeveralDatasets(InvalidInput):
-    """A training, preview or sweep names more than one dataset; nothing was written.
-
-    The union of datasets has no bounded sensitivity: where they disagree about the label of an image, one more record
-    removes every copy of it.
-    """
-
-    code = "several_datasets"
-
-    def __init__(self, datasets: int) -> None:
-        super().__init__(
-            f"A training reads one dataset of one account; {datasets} were named. Upload the grown folder again as a "
-            "new dataset of the account, or train on each dataset and combine the synthetic images.",
-            datasets=datasets,
-            parameter="further_dataset_ids",
-        )
-
-
 class LargeDelta(InvalidInput):
     """An account's delta is above the usual bound, and the request does not confirm it."""
 

@@ -346,7 +346,7 @@ def upgrade() -> None:
         *needed(INTEGER, "attempt", "armed_attempt"),
         *needed(BIG, "last_sequence"),
         *needed(MOMENT, "created_at", "updated_at"),
-        sa.UniqueConstraint("job_id", "account_id"),
+        sa.UniqueConstraint("job_id"),
         amount_positive="amount_nano > 0",
         attempts_in_order="attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt",
         captured_only_when_captured="captured_nano = 0 OR state = 'captured'",
@@ -504,18 +504,6 @@ def upgrade() -> None:
     op.create_index("ix_jobs_release_id", "jobs", ["release_id"])
     op.create_index("ix_jobs_state_created_at", "jobs", ["state", "created_at"])
     op.create_index("ix_jobs_sweep_id", "jobs", ["sweep_id"])
-    create(
-        "further_datasets",
-        reference("job_id", "jobs"),
-        sa.Column("position", INTEGER, nullable=False, autoincrement=False),
-        reference("dataset_id", "datasets"),
-        reference("account_id", "accounts"),
-        *optional(JSON, "receipt"),
-        key=("job_id", "position"),
-        position_after_first="position >= 2",
-    )
-    op.create_index("ix_further_datasets_account_id", "further_datasets", ["account_id"])
-    op.create_index("ix_further_datasets_dataset_id", "further_datasets", ["dataset_id"])
     create(
         "previews",
         *needed(ID, "id"),

@@ -81,13 +81,6 @@ def show_account(context: typer.Context, account: Account, as_json: Json = False
         output.record(client.account(resolve_account(client, account)), "account")
 
 
-@accounts.command("cohorts")
-def list_cohorts(context: typer.Context, account: Account, as_json: Json = False) -> None:
-    """List the cohorts of an account's population with what each has left: itself, and all that was read with it."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.cohorts(resolve_account(client, account))), ACCOUNT_COLUMNS, "cohorts")
-
-
 @accounts.command("entries")
 def list_entries(context: typer.Context, account: Account, as_json: Json = False) -> None:
     """Show an account's ledger, oldest first."""

@@ -126,10 +126,6 @@ def resolve_dataset(client: Client, name_or_id: str) -> str:
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
-Datasets = Annotated[
-    list[str],
-    typer.Argument(metavar="DATASET...", help="Name or id of one dataset; several are rejected."),
-]
 Project = Annotated[
     str | None, typer.Option("--project", help="Name or id of the department. Left out where there is one project.")
 ]

@@ -11,7 +11,7 @@ import typer
 
 from obscura.cli.connection import (
     ClassShares,
-    Datasets,
+    Dataset,
     Discard,
     Epsilon,
     Json,
@@ -44,7 +44,7 @@ LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  
 
 def plan(
     context: typer.Context,
-    dataset: Datasets,
+    dataset: Dataset,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
@@ -62,22 +62,21 @@ def plan(
     """Show what a training would buy and cost. No data is touched, nothing is spent."""
     with connected(context, as_json) as (client, output):
         options = recipe_options(option, preset, class_shares)
-        dataset_id, *further = [resolve_dataset(client, name) for name in dataset]
+        dataset_id = resolve_dataset(client, dataset)
         previewed = preview or stand_in is not None
         if not (previewed and as_json):
-            made = client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options, further_dataset_ids=further)
+            made = client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options)
             show_plan(output, made)
         if not previewed:
             return
         on = resolve_dataset(client, stand_in) if stand_in else None
         wish = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": on}
-        wish["further_dataset_ids"] = further
         try_first(output, client, picture, dataset_id, **wish)
 
 
 def train(
     context: typer.Context,
-    dataset: Datasets,
+    dataset: Dataset,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
@@ -93,14 +92,12 @@ def train(
     The release can be downloaded as soon as the training ends; --evaluate measures it afterwards, in a job of its own.
     """
     with connected(context, as_json) as (client, output):
-        dataset_id, *further = [resolve_dataset(client, name) for name in dataset]
         job = client.start_training(
-            dataset_id,
+            resolve_dataset(client, dataset),
             recipe=recipe,
             epsilon=epsilon,
             options=recipe_options(option, preset, class_shares),
             evaluation_dataset_id=resolve_dataset(client, evaluate) if evaluate else None,
-            further_dataset_ids=further,
             idempotency_key=key,
         )
         if wait:
@@ -244,10 +241,6 @@ def show_plan(output: Output, made: PlanRecord) -> None:
         },
         "plan",
     )
-    for cohort in made.cohorts:
-        after = f"epsilon {left(cohort.budget.left_after_epsilon)}" if cohort.budget.affordable else "not affordable"
-        price = show_epsilon(cohort.price_epsilon, up=True)
-        output.text(f"Account {cohort.budget.account_id} pays epsilon {price}; left after: {after}.")
     output.rows(made.stages, ("name", "releases", "noise_multiplier", "price_nano"), "stages")
     for note in made.notes:
         output.text(note)

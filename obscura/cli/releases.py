@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +15,12 @@ from obscura.cli.connection import (
     Key,
     add_list,
     connected,
-    resolve_account,
     resolve_dataset,
 )
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
-from obscura.client.contents import require_room
+from obscura.client.contents import combine, require_room
 from obscura.client.progress import byte_progress
 from obscura.wire.class_shares import AS_STATED, read_class_shares
 from obscura.wire.formats import PACKINGS, SampleFormat
@@ -80,18 +80,15 @@ def save_receipt(
     context: typer.Context,
     release_id: ReleaseId,
     out: Annotated[Path | None, typer.Option("--out", help="Where the file goes; stdout when left out.")] = None,
-    account: Annotated[
-        str | None, typer.Option(help="Account (name or id) whose receipt it is, where several have paid.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Save the signed receipt of a release: the proof that it was paid for, checkable by anybody who has the key."""
     with connected(context, as_json) as (client, output):
-        release, payer = client.release(release_id), resolve_account(client, account) if account else None
+        release = client.release(release_id)
         if out is None:
-            typer.echo(json.dumps(release.receipt(payer), indent=1, sort_keys=True))
+            typer.echo(json.dumps(release.receipt(), indent=1, sort_keys=True))
         else:
-            output.record({"path": str(release.save_receipt(out, payer))}, "receipt")
+            output.record({"path": str(release.save_receipt(out))}, "receipt")
 
 
 @releases.command("report")
@@ -178,11 +175,15 @@ def sample(
 
 def download(
     context: typer.Context,
-    source: Annotated[
-        str, typer.Argument(metavar="SAMPLE|RELEASE", help="smp_..., or rel_... to draw a sample first.")
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SAMPLE|RELEASE...", help="smp_..., or rel_... to draw a sample first.")
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="Where the file goes.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Images to draw (with rel_...).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where the file goes; of several, a new folder or a .zip.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Images to draw of each release (with rel_...).")
+    ] = None,
     seed: Seed = 0,
     format: Format = "imagefolder",
     classes: Classes = None,
@@ -192,30 +193,64 @@ def download(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Download synthetic images; a broken download goes on where it stopped. The SHA-256 is checked."""
+    """Download synthetic images; a broken download goes on where it stopped. The SHA-256 is checked.
+
+    Several samples or releases become one set of class folders, in a new folder --out or an archive --out NAME.zip.
+    """
     with connected(context, as_json) as (client, output):
-        if unpack and out is None:
+        several = len(sources) > 1
+        if (unpack or several) and out is None:
             raise CliError("Say which folder the images go into: --out.", Exit.USAGE)
-        if unpack and out is not None:
+        if several and format != "imagefolder":
+            raise CliError("Several samples are combined as image folders: leave --format out.", Exit.USAGE)
+        if len(set(sources)) < len(sources):
+            raise CliError("The same sample or release is named twice: name each once.", Exit.USAGE)
+        if (unpack or several) and out is not None:
             require_room(out)
-        if source.startswith("rel_"):
-            if count is None:
-                raise CliError("Say how many images to draw: --count.", Exit.USAGE)
-            release = client.release(source)
-            drawn = release.sample(
-                count=count, seed=seed, format=format, **_which(client, release, classes, proportions)
-            )
-        else:
-            drawn = client.sample(source)
-        drawn = _finished(output, drawn)
-        if unpack and out is not None:
-            unpacked = drawn.to_parquet(out) if drawn.format == "parquet" else drawn.to_imagefolder(out)
-            output.record({"path": str(unpacked), **drawn.model_dump(mode="json")}, "sample")
+        if count is None and any(source.startswith("rel_") for source in sources):
+            raise CliError("Say how many images to draw: --count.", Exit.USAGE)
+        drawn = []
+        for source in sources:
+            if count is not None and source.startswith("rel_"):
+                release = client.release(source)
+                which = _which(client, release, classes, proportions)
+                drawn.append(release.sample(count=count, seed=seed, format=format, **which))
+            else:
+                drawn.append(client.sample(source))
+        drawn = [_finished(output, each) for each in drawn]
+        if several and out is not None:
+            _combine(output, drawn, out)
             return
-        target = out or Path(f"{re.sub('[^a-z0-9_]', '', drawn.id)}.{PACKINGS[drawn.format].suffix}")
-        with byte_progress(output.err, "downloading", drawn.bytes) as on_bytes:
-            drawn.download(target, on_bytes)
-        output.record({"path": str(target), **drawn.model_dump(mode="json")}, "sample")
+        (sample,) = drawn
+        if unpack and out is not None:
+            unpacked = sample.to_parquet(out) if sample.format == "parquet" else sample.to_imagefolder(out)
+            output.record({"path": str(unpacked), **sample.model_dump(mode="json")}, "sample")
+            return
+        target = out or Path(f"{_plain(sample.id)}.{PACKINGS[sample.format].suffix}")
+        _download(output, sample, target)
+        output.record({"path": str(target), **sample.model_dump(mode="json")}, "sample")
+
+
+def _plain(sample_id: str) -> str:
+    """Return an id, which the server chose, as a file name."""
+    return re.sub("[^a-z0-9_]", "", sample_id)
+
+
+def _download(output: Output, sample: Sample, target: Path) -> Path:
+    with byte_progress(output.err, "downloading", sample.bytes) as on_bytes:
+        return sample.download(target, on_bytes)
+
+
+def _combine(output: Output, drawn: list[Sample], out: Path) -> None:
+    samples = [_finished(output, each.packed("imagefolder")) for each in drawn]
+    with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
+        archives = {
+            _plain(each.id): (_download(output, each, Path(scratch) / f"{number}.zip"), each.count)
+            for number, each in enumerate(samples)
+        }
+        combine(archives, out)
+    images = sum(each.count for each in samples)
+    output.record({"path": str(out), "sample_ids": [each.id for each in samples], "images": images}, "samples")
 
 
 def _finished(output: Output, drawn: Sample) -> Sample:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from obscura.cli.connection import (
-    Datasets,
+    Dataset,
     Discard,
     Epsilon,
     Json,
@@ -42,13 +42,12 @@ TRIAL_COLUMNS = (
     "incomplete",
     "release_id",
 )
-COHORT_COLUMNS = ("account_id", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "datasets=dataset_ids")
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
 
 
 def sweep(
     context: typer.Context,
-    dataset: Datasets,
+    dataset: Dataset,
     recipe: Recipe,
     epsilon: Epsilon,
     grid: Annotated[
@@ -76,15 +75,13 @@ def sweep(
             trials = trials_of(grid, recipe_options(option, preset))
         except GridRefused as error:
             raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name. {error}", Exit.USAGE) from None
-        dataset_id, *further = [resolve_dataset(client, each) for each in dataset]
         made = client.sweep_over(
-            dataset_id,
+            resolve_dataset(client, dataset),
             name=name or "; ".join(grid)[:100],
             recipe=recipe,
             trials=trials,
             epsilon=epsilon,
             evaluation_dataset_id=resolve_dataset(client, evaluate) if evaluate else None,
-            further_dataset_ids=further,
             idempotency_key=key,
         )
         show(output, follow(output, made) if wait else made)
@@ -154,6 +151,4 @@ def show(output: Output, sweep: Sweep) -> None:
         sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True
     )
     output.rows(ranked, TRIAL_COLUMNS, "trials")
-    if sweep.cohorts:
-        output.rows(sweep.cohorts, COHORT_COLUMNS, "accounts")
     output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")

@@ -308,10 +308,6 @@ class AccountClient:
         """All accounts."""
         return Account.listed(self.transport)
 
-    def cohorts(self, account_id: str) -> Iterator[Account]:
-        """The cohorts of an account's population, oldest first: itself, and all that was read together with it."""
-        return Account.listed(self.transport, f"/v1/accounts/{account_id}/cohorts")
-
     def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
         """The ledger of an account, oldest first."""
         return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")

@@ -9,7 +9,7 @@ async with obscura.connect_async("https://obscura.example.org", token) as servic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -103,20 +103,15 @@ class Client(PlanClient):
         epsilon: float,
         options: dict[str, Any] | None = None,
         evaluation_dataset_id: str | None = None,
-        further_dataset_ids: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Job:
         """Ask for a training and do not wait for it; its price is held on the account at once.
 
-        Args:
-            further_dataset_ids: Must be empty: a training reads one dataset.
-
         Raises:
-            BudgetError: An account cannot pay. `numbers` says what it could pay.
+            BudgetError: The account cannot pay. `numbers` says what it could pay.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["evaluation_dataset_id"] = evaluation_dataset_id
-        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Job.bound(self.transport, self.transport.create(Job.PATH, body, idempotency_key))
 
     def job(self, job_id: str) -> Job:
@@ -136,7 +131,6 @@ class Client(PlanClient):
         trials: list[dict[str, Any]],
         epsilon: float | None = None,
         evaluation_dataset_id: str | None = None,
-        further_dataset_ids: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Sweep:
         """Ask for a hyper-parameter search; the price of all trials is held at once, or nothing is.
@@ -148,16 +142,14 @@ class Client(PlanClient):
             trials: 2 to 64, each `{"options": {...}}` and, where it differs from the others, `"epsilon"`.
             epsilon: Of each trial that names none.
             evaluation_dataset_id: A public dataset to compare the releases on.
-            further_dataset_ids: Must be empty: a training reads one dataset.
             idempotency_key: The same key and request give the same sweep.
 
         Raises:
-            BudgetError: An account cannot pay for all. `numbers` says how many trials it could pay for.
+            BudgetError: The account cannot pay for all. `numbers` says how many trials it could pay for.
         """
         body: dict[str, Any] = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials}
         body["epsilon"] = epsilon
         body["evaluation_dataset_id"] = evaluation_dataset_id
-        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Sweep.bound(self.transport, self.transport.create(Sweep.PATH, body, idempotency_key))
 
     def sweep(self, sweep_id: str) -> Sweep:
@@ -289,7 +281,6 @@ class AsyncClient(AsyncPlanClient):
     find_account = verb(Client.find_account, AsyncAccount.of)
     account = verb(Client.account, AsyncAccount.of)
     accounts = listed(Client.accounts, AsyncAccount.of)
-    cohorts = listed(Client.cohorts, AsyncAccount.of)
     entries = listed(Client.entries)
     pay_for_count = verb(Client.pay_for_count)
     lower_limit = verb(Client.lower_limit, AsyncAccount.of)

@@ -12,7 +12,7 @@ import tempfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,18 +24,19 @@ from PIL import Image
 from obscura.errors import DownloadCorrupt, NoRoom, ObscuraClientError
 from obscura.extras import extras
 from obscura.preparing.package import can_be_folder
-from obscura.wire.formats import SampleFormat
+from obscura.wire.formats import CARD_FILE, SampleFormat
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch.utils.data import TensorDataset
 
 
-__all__ = ["Images", "PlaceTaken"]
+__all__ = ["ClassesDiffer", "Images", "PlaceTaken"]
 
 OTHER_FILES_MAX = 1000  # of a sample, besides its images: descriptions, the privacy card, folders, Parquet files
 NAME_CHARACTERS_MAX = 1024
 RATIO_MAX = 20  # of the unpacked bytes to the downloaded ones; images are stored without compression
+_METADATA = "metadata.jsonl"
 PIXELS_MAX = 1024 * 1024  # of an image
 LABELS_MAX = 100_000
 
@@ -44,6 +45,10 @@ READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a samp
 
 class PlaceTaken(ObscuraClientError):
     """Something is already where images should go; nothing was changed."""
+
+
+class ClassesDiffer(ObscuraClientError):
+    """Samples that should be combined do not have the same classes; nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def read_images(path: Path, format: str, count: int) -> Images:
 
 
 def _read_folder(archive: zipfile.ZipFile) -> Images:
-    lines = [json.loads(line) for line in archive.read("metadata.jsonl").splitlines()]
+    lines = [json.loads(line) for line in archive.read(_METADATA).splitlines()]
     labels = np.array([line["label"] for line in lines], dtype=np.int64)
     if labels.size and not 0 <= labels.min() <= labels.max() < LABELS_MAX:
         raise DownloadCorrupt(f"A label of the sample is not between 0 and {LABELS_MAX:,}.")
@@ -162,6 +167,77 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
         if error.errno in (None, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EINVAL):
             raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
         raise
+
+
+def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
+    """Unpack the image folders of several samples into one folder, or pack them into one zip if `out` ends in `.zip`.
+
+    An image keeps its class folder, and its file name begins with the name of its sample. `metadata.jsonl` lists all
+    images; the privacy card of each sample lies beside it. `out` appears as a whole, or not at all.
+
+    Args:
+        archives: Zip and number of images of each sample, by name.
+
+    Raises:
+        ClassesDiffer: The samples do not have the same classes.
+        DownloadCorrupt, NoRoom, PlaceTaken: As for `unpack`.
+    """
+    require_room(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
+        scratch, lines = Path(temporary), list[str]()
+        parts = {name: unpack(archive, scratch / name, count) for name, (archive, count) in archives.items()}
+        _require_same_classes({name: _classes(part) for name, part in parts.items()})
+        content = scratch / "content"
+        content.mkdir()
+        for name, part in parts.items():
+            lines += _renamed_lines(part, name)
+            os.replace(part / CARD_FILE, content / f"{name}.{CARD_FILE}")
+            for picture in part.glob("*/*.png"):
+                folder = content / picture.parent.name
+                folder.mkdir(exist_ok=True)
+                os.replace(picture, folder / f"{name}-{picture.name}")
+        (content / _METADATA).write_text("".join(lines), encoding="utf-8")
+        if out.suffix == ".zip":
+            os.replace(shutil.make_archive(str(scratch / "packed"), "zip", content), out)
+            return out
+        if out.exists():
+            out.rmdir()
+        os.replace(content, out)
+    return out
+
+
+def _classes(part: Path) -> list[str]:
+    try:
+        described = json.loads((part / "croissant.json").read_bytes())["recordSet"]
+        (classes,) = (records for records in described if records["@id"] == "classes")
+        return [str(row["classes/name"]) for row in classes["data"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DownloadCorrupt("The description of a sample, croissant.json, cannot be read.") from error
+
+
+def _renamed_lines(part: Path, name: str) -> list[str]:
+    """Return the lines of a sample's metadata with the file names that its images get in a combination."""
+    try:
+        lines = [json.loads(line) for line in (part / _METADATA).read_bytes().splitlines()]
+        files = [line["file_name"].rpartition("/") for line in lines]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DownloadCorrupt(f"The description of a sample, {_METADATA}, cannot be read.") from error
+    renamed = (
+        line | {"file_name": f"{folder}/{name}-{file}"} for line, (folder, _, file) in zip(lines, files, strict=True)
+    )
+    return [json.dumps(line, ensure_ascii=False) + "\n" for line in renamed]
+
+
+def _require_same_classes(classes: Mapping[str, list[str]]) -> None:
+    (first, wanted), *others = classes.items()
+    for name, found in others:
+        if found != wanted:
+            raise ClassesDiffer(
+                f"The samples cannot be combined, because their classes differ. {first} has {', '.join(wanted)}; "
+                f"{name} has {', '.join(found)}. Download them one by one, or train on datasets that "
+                "were declared with the same classes in the same order."
+            )
 
 
 def _require_plain(entry: zipfile.ZipInfo) -> None:

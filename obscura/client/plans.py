@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,15 +49,9 @@ class PlanClient(AccountClient):
         recipe: str,
         epsilon: float,
         options: dict[str, Any] | None = None,
-        further_dataset_ids: Sequence[str] = (),
     ) -> job_schemas.PlanRecord:
-        """What a training would do and cost. No data is touched.
-
-        Args:
-            further_dataset_ids: Must be empty: a training reads one dataset.
-        """
+        """What a training would do and cost. No data is touched."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
-        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return self._repeat(job_schemas.PlanRecord, "/v1/plans", body)
 
     def preview(
@@ -69,19 +62,16 @@ class PlanClient(AccountClient):
         epsilon: float,
         options: dict[str, Any] | None = None,
         stand_in_dataset_id: str | None = None,
-        further_dataset_ids: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Preview:
         """Ask what a training would make, tried on public images; `wait()` for the forecast. It costs nothing.
 
         Args:
             stand_in_dataset_id: Public images that it is tried on.
-            further_dataset_ids: Must be empty: a training reads one dataset.
             idempotency_key: The same key and request give the same preview.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["stand_in_dataset_id"] = stand_in_dataset_id
-        body |= {"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}
         return Preview.bound(self.transport, self.transport.create(Preview.PATH, body, idempotency_key))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import quote
 
 import numpy as np
 
@@ -159,10 +158,6 @@ class Sweep(_Cancellable, sweep_schemas.SweepRecord):
         return Release.read(self._transport, found[0])
 
 
-def _receipt(account_id: str | None) -> str:
-    return "receipt" if account_id is None else f"receipt?account_id={quote(account_id, safe='')}"
-
-
 class Release(Live, release_schemas.ReleaseRecord):
     """A published generator; sampling it costs nothing, for ever."""
 
@@ -172,17 +167,13 @@ class Release(Live, release_schemas.ReleaseRecord):
         """The privacy card: what is guaranteed, what was assumed public, and what is not covered."""
         return self._transport.document(f"{self.path}/card")
 
-    def receipt(self, account_id: str | None = None) -> dict[str, Any]:
-        """The signed receipt: the entry that paid for this release, the account's terms, and the signature.
+    def receipt(self) -> dict[str, Any]:
+        """The signed receipt: the entry that paid for this release, the account's terms, and the signature."""
+        return self._transport.document(f"{self.path}/receipt")
 
-        Args:
-            account_id: Of several accounts that paid for it; None for the first.
-        """
-        return self._transport.document(f"{self.path}/{_receipt(account_id)}")
-
-    def save_receipt(self, path: Path | str, account_id: str | None = None) -> Path:
-        """Save the signed receipt as it is served; `account_id` as for `receipt`."""
-        return self._save(_receipt(account_id), path)
+    def save_receipt(self, path: Path | str) -> Path:
+        """Save the signed receipt as it is served."""
+        return self._save("receipt", path)
 
     def save_report(self, path: Path | str) -> Path:
         """Save the HTML report."""
@@ -376,7 +367,9 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         if self.format in formats:
             return self
         release = Release.read(self._transport, self.release_id)
-        return release.sample(self.count, seed=self.seed, classes=self.classes, format=formats[0])
+        return release.sample(
+            self.count, seed=self.seed, format=formats[0], classes=self.classes, proportions=self.proportions
+        )
 
     def _unpacked(self, format: SampleFormat, folder: Path | str) -> Path:
         require_room(Path(folder))

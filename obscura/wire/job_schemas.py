@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Options, Text, up_to_the_minute
 
-is_empty = operator.not_  # of fields that are left out where they say nothing, as before there were any
-FURTHER: Any = Field(
-    default_factory=list,
-    max_length=15,
-    exclude_if=is_empty,
-    description="Must be empty: a training reads one dataset of one account. Any other value is rejected with the "
-    "code `several_datasets`.",
-)
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -30,7 +21,6 @@ class PlanRequest(ApiRequest):
         default_factory=dict,
         description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value.",
     )
-    further_dataset_ids: list[Identifier] = FURTHER
 
 
 class PreviewRequest(PlanRequest):
@@ -83,16 +73,6 @@ class BudgetFacts(ApiRecord):
     affordable: bool = Field(description="Whether the account could hold the price now.")
 
 
-class PlannedCohort(ApiRecord):
-    """An account that would pay for a training on several datasets."""
-
-    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
-    price_nano: int = Field(description="The price at its rate, in nano-units of mu^2.")
-    price_epsilon: float = Field(description="The same, as an epsilon at its delta.")
-    delta: float = Field(description="Of the account.")
-    budget: BudgetFacts = Field(description="The account before and after.")
-
-
 class PlanRecord(ApiRecord):
     """What a job would do and cost, computed from public parameters only."""
 
@@ -111,11 +91,6 @@ class PlanRecord(ApiRecord):
     notes: list[str] = Field(description="Remarks for people.")
     config: dict[str, Any] = Field(description="Every option of the recipe as it would run.")
     budget: BudgetFacts = Field(description="The account before and after.")
-    cohorts: list[PlannedCohort] = Field(
-        default_factory=list,
-        exclude_if=is_empty,
-        description="Every account that would pay, where several datasets are read together; absent for one.",
-    )
 
 
 class ProgressFacts(ApiRecord):
@@ -182,21 +157,6 @@ class PreviewRecord(ApiRecord):
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     created_at: Minute = Field(description="When it was made.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
-    further_dataset_ids: list[str] = Field(
-        default_factory=list,
-        exclude_if=is_empty,
-        description="Datasets that the plan reads together with the first; absent for one.",
-    )
-
-
-class JobCohort(ApiRecord):
-    """An account that pays for a training on several datasets."""
-
-    account_id: str = Field(description="The population whose budget pays.")
-    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
-    price_nano: int = Field(description="The price at its rate, in nano-units of mu^2.")
-    price_epsilon: float = Field(description="The same, as an epsilon at its delta.")
-    charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
 
 
 class JobRecord(ApiRecord):
@@ -235,11 +195,6 @@ class JobRecord(ApiRecord):
     created_at: Minute = Field(description="When it was made.")
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
-    cohorts: list[JobCohort] = Field(
-        default_factory=list,
-        exclude_if=is_empty,
-        description="Every account that pays, where several datasets are read together; absent for one.",
-    )
 
 
 class EventRecord(ApiRecord):

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from obscura.wire.class_shares import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
-from obscura.wire.job_schemas import FailureFacts, is_empty
+from obscura.wire.job_schemas import FailureFacts
 from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Text
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
@@ -60,12 +61,6 @@ class ReleaseRecord(ApiRecord):
         description="The department that has trained it: another one than yours shares it with you."
     )
     created_at: Minute = Field(description="When it was made.")
-    further_dataset_ids: list[str] = Field(
-        default_factory=list,
-        exclude_if=is_empty,
-        description="Private datasets that its training read together with it; absent where there were none, and for "
-        "other projects.",
-    )
 
 
 class EvaluationRequest(ApiRequest):
@@ -155,7 +150,7 @@ class SampleRecord(ApiRecord):
     bytes: int | None = Field(description="Size of the file.")
     removed_at: Minute | None = Field(
         default=None,
-        exclude_if=is_empty,
+        exclude_if=operator.not_,
         description="When the file was removed, as the operator's retention says; absent while it is there.",
     )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")

@@ -293,8 +293,8 @@ class DatasetRequest(ApiRequest):
     )
     subjects_recognised: bool = Field(
         default=False,
-        description="Whether the same id is the same subject in every dataset of the project that says so. Then they "
-        "can be read together, and a subject of another account is refused. Without it ids end with the upload.",
+        description="Whether the same id is the same subject in every dataset of the project that says so. Then a "
+        "subject of another account is refused. Without it ids end with the upload.",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from obscura.wire.job_schemas import FURTHER, FailureFacts, is_empty
+from obscura.wire.job_schemas import FailureFacts
 from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Name, Options, Text
 
 TRIALS_MIN, TRIALS_MAX = 2, 64  # of a sweep
@@ -32,7 +32,6 @@ class SweepRequest(ApiRequest):
     trials: list[TrialRequest] = Field(
         min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="Its trainings, in the order in which they run."
     )
-    further_dataset_ids: list[Identifier] = FURTHER
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 
 
@@ -74,14 +73,6 @@ class SweepTotals(ApiRecord):
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
 
 
-class SweepCohort(ApiRecord):
-    """An account that pays for a search over several datasets."""
-
-    account_id: str = Field(description="The population whose budget pays.")
-    dataset_ids: list[str] = Field(description="Its datasets among those that are read together.")
-    totals: SweepTotals = Field(description="Sums over the trials, at its own rate.")
-
-
 class SweepRecord(ApiRecord):
     """A hyper-parameter search. Every trial is paid for; choosing the best by public data costs nothing more."""
 
@@ -99,9 +90,3 @@ class SweepRecord(ApiRecord):
         description="The trial with the highest balanced accuracy of the CNN on public data."
     )
     created_at: Minute = Field(description="When it was made.")
-    cohorts: list[SweepCohort] = Field(
-        default_factory=list,
-        exclude_if=is_empty,
-        description="Every account that pays, where several datasets are read together; absent for one. The other "
-        "figures are those of the first.",
-    )

@@ -106,11 +106,6 @@ class Stage:
         """Return what so many releases cost: their part of the price, or all of it where they are priced as a whole."""
         return self.price_nano if self.event.is_sampled else count * (self.price_nano // self.event.count)
 
-    def priced_by(self, privacy_filter: Filter) -> Stage:
-        """Return the same releases at what they cost another account."""
-        everything = dataclasses.replace(self.event, count=self.event.count + self.repeats)
-        return dataclasses.replace(self, price_nano=privacy_filter.price_nano(everything))
-
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able description; `stage_from_json` reads it back, with the plan's facts."""
         document = {"name": self.name, "event": self.event.to_json(), "price_nano": self.price_nano}
@@ -153,11 +148,6 @@ class Plan:
     def noise_stddev(self) -> dict[str, float]:
         """The discrete Gaussian's parameter of each stage that has one, by the stage's name."""
         return {stage.name: stage.noise_stddev for stage in self.stages if stage.noise_stddev is not None}
-
-    def priced_by(self, privacy_filter: Filter, budget_nano: int) -> Plan:
-        """Return the same training at what it costs another account, which offers so much for it."""
-        stages = tuple(stage.priced_by(privacy_filter) for stage in self.stages)
-        return dataclasses.replace(self, stages=stages, budget_nano=budget_nano)
 
     def config_of(self, kind: type[C]) -> C:
         """Return the configuration of a plan that is known to be of that kind."""

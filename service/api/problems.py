@@ -44,7 +44,6 @@ STATUSES: dict[str, tuple[int, str]] = {
     "not_found": (404, "Not found"),
     "conflict": (409, "The resource's state does not allow this"),
     "invalid_input": (422, "Invalid input"),
-    "several_datasets": (422, "A training reads one dataset"),
     "large_delta": (422, "A large delta must be confirmed"),
     "idempotency_mismatch": (422, "Idempotency key used with another body"),
     "unauthorized": (401, "A valid key is needed"),

@@ -104,9 +104,8 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
     missing = not_counted(session, storage, folder, unknown)
     since = published_since(session, folder, missing)
     together: Counter[str | None] = Counter()
-    for shares in missing.values():
-        for share in shares:
-            together[share.account_id] += share.missing_nano
+    for share in missing.values():
+        together[share.account_id] += share.missing_nano
     counts = counts_missing(session, folder)
     together.update(counts)
     accounts = _accounts(session, together)
@@ -119,12 +118,11 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
         else:
             message += what_makes_up(row, together[account_id])
             yield Finding(FindingCode.JOURNAL_AHEAD, message, account_id)
-    for job_id, shares in missing.items():
-        for share in shares:
-            finding = _forgotten(job_id, share, together, accounts, known=job_id not in unknown.journals)
-            if job_id in since:
-                finding = replace(finding, message=f"{finding.message} It has published release {since[job_id]}.")
-            yield finding
+    for job_id, share in missing.items():
+        finding = _forgotten(job_id, share, together, accounts, known=job_id not in unknown.journals)
+        if job_id in since:
+            finding = replace(finding, message=f"{finding.message} It has published release {since[job_id]}.")
+        yield finding
     for note in folder.carried:
         for account_id, nano in carried.forgotten(session, note):
             message = (
@@ -149,28 +147,23 @@ class Missing:
     missing_nano: int
 
 
-def not_counted(
-    session: Session, storage: Storage, folder: DataFolder, unknown: DataFolder
-) -> dict[str, list[Missing]]:
-    """Return, by job, what of its journal the ledger does not count, for each account that pays.
+def not_counted(session: Session, storage: Storage, folder: DataFolder, unknown: DataFolder) -> dict[str, Missing]:
+    """Return, by job, what of its journal the ledger does not count.
 
     Args:
         unknown: `unknown_to` the database.
     """
     charged = _charged(session, folder.read.keys() - unknown.journals)
-    missing: dict[str, list[Missing]] = {}
+    missing: dict[str, Missing] = {}
     for job_id in sorted(folder.journals):
         read = folder.read.get(job_id)
         if job_id in unknown.journals:
             journal = read or journalled(storage, job_id)
-            missing[job_id] = [Missing(account_id, shown, shown) for account_id, shown in journal.payers]
+            missing[job_id] = Missing(journal.account_id, journal.price_nano, journal.price_nano)
         elif read is not None:
-            known = charged.get(job_id, {})
-            own = next(iter(known)) if len(known) == 1 else read.account_id  # older lines name no account
-            payers = [(own, read.price_nano), *read.further.items()]
-            short = [Missing(each, shown, shown - known.get(each or "", 0)) for each, shown in payers]
-            short = [share for share in short if share.missing_nano > 0]
-            missing |= {job_id: short} if short else {}
+            account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
+            if read.price_nano > charged_nano:
+                missing[job_id] = Missing(account_id, read.price_nano, read.price_nano - charged_nano)
     return missing
 
 
@@ -223,17 +216,14 @@ def _forgotten(
     return Finding(FindingCode.JOURNAL_UNKNOWN, message)
 
 
-def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Charges of the holds of jobs, by job and account."""
+def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Return the account and the charges of the holds of jobs, by job."""
     wanted = set(job_ids)
     query = select(HoldRow.job_id, HoldRow.account_id, HoldRow.charged_nano)
     if len(wanted) <= _NAMED_MAX:
         query = query.where(HoldRow.job_id.in_(wanted))
-    charged: dict[str, dict[str, int]] = {}
-    for row in session.execute(query):
-        if row.job_id in wanted:
-            charged.setdefault(row.job_id, {})[row.account_id] = row.charged_nano
-    return charged
+    rows = session.execute(query)
+    return {row.job_id: (row.account_id, row.charged_nano) for row in rows if row.job_id in wanted}
 
 
 _ACCOUNTS: Any = select(

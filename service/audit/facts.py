@@ -107,8 +107,7 @@ class _Checks:
         jobs = self._rows["jobs"].by(said.job_id for said in page)
         holds = self._rows["holds"].by(said.hold_id for said in page)
         ends = self._ends(page)
-        further = _further(self._session, jobs)
-        named = {job_id: parts_of_order(job, further.get(job_id, _ALONE).datasets) for job_id, job in jobs.items()}
+        named = {job_id: parts_of_order(job) for job_id, job in jobs.items()}
         places = [place for parts in named.values() for place in parts.values()]
         read = {
             name: self._rows[name].by(row_id for table, row_id in places if table == name)
@@ -125,15 +124,14 @@ class _Checks:
                 for part, (table, row_id) in named[str(said.job_id)].items()
                 if row_id in read[table]
             }
-            together = further.get(str(said.job_id), _ALONE)
-            changed = _changed_order(said, job, parts, together)
+            changed = _changed_order(said, job, parts)
             if "order" in said.details:
                 stored = {
                     part: row.get("state", "ready") in _STORED and row.get("erased_at") is None
                     for part, (_, row) in parts.items()
                 }
                 changed += [f"state of the {part}" for part, still in stored.items() if not still]
-            updated_at = together.updated_at or holds.get(str(said.hold_id), {}).get("updated_at")
+            updated_at = holds.get(str(said.hold_id), {}).get("updated_at")
             changed += _changed_state(said, job, updated_at, ends.get(said.hold_id))
             if changed:
                 what = f"holds for job {said.job_id}, which is another one now: {', '.join(changed)}"
@@ -162,44 +160,9 @@ class _Checks:
                 yield said.found(FindingCode.JOB_MISMATCH, f"paid for a release that job {job['id']} does not name")
 
 
-class _Further(NamedTuple):
-    """What a training on several datasets has besides its own: datasets by position, the accounts that they belong to,
-    and when the last of its holds was moved, by whichever clock.
-    """
-
-    datasets: dict[int, str]
-    accounts: frozenset[str]
-    updated_at: str | None
-
-
-_ALONE = _Further({}, frozenset(), None)
-
-
-def _further(session: Session, job_ids: Iterable[str]) -> dict[str, _Further]:
-    table, holds = _TABLES["further_datasets"], _TABLES["holds"]
-    columns = table.c.job_id, table.c.position, table.c.dataset_id, table.c.account_id
-    rows = session.execute(select(*columns).where(table.c.job_id.in_(list(job_ids)))).all()
-    moved = RowReader(session, holds)
-    found = {}
-    for job_id in {row.job_id for row in rows}:
-        own = [row for row in rows if row.job_id == job_id]
-        held = moved.by(session.scalars(select(holds.c.id).where(holds.c.job_id == job_id)).all())
-        updated = [str(hold["updated_at"]) for hold in held.values()]
-        datasets = {row.position: row.dataset_id for row in own}
-        found[job_id] = _Further(datasets, frozenset(row.account_id for row in own), max(updated, default=None))
-    return found
-
-
-def _changed_order(
-    said: _Said, job: Mapping[str, Any], parts: Mapping[str, tuple[str, Any]], further: _Further
-) -> list[str]:
+def _changed_order(said: _Said, job: Mapping[str, Any], parts: Mapping[str, tuple[str, Any]]) -> list[str]:
     """Name what is not as it was held for."""
-    if said.account_id != job["account_id"] and said.account_id in further.accounts:
-        changed = []  # the hold of another account, which the job does not name
-    else:
-        changed = [name for name in ("hold_id", "account_id") if job[name] != getattr(said, name)]
-    payers = sorted({str(job["account_id"]), *further.accounts}) if further.datasets else None
-    changed += ["accounts"] if said.details.get("accounts") != payers else []
+    changed = [name for name in ("hold_id", "account_id") if job[name] != getattr(said, name)]
     held = said.details.get("order")
     if isinstance(held, dict):
         order = {name: job[name] for name in ORDER_COLUMNS}

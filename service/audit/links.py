@@ -14,7 +14,7 @@ from service.audit.receipts import check_receipt
 from service.audit.rows import RowReader, read_object
 from service.audit.signing import SignatureRefused
 from service.db.access_tables import Decision
-from service.db.job_tables import FurtherDataset, Job, Release
+from service.db.job_tables import Job, Release
 from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow, HoldRow
 
 _PAGE_ROWS = 500
@@ -57,49 +57,6 @@ _STRAYED_JOBS = (
         ),
     )
     .limit(FINDINGS_MAX)
-)
-_HALF_HELD = (
-    select(FurtherDataset.job_id, FurtherDataset.account_id)
-    .outerjoin(Job, Job.id == FurtherDataset.job_id)
-    .outerjoin(HoldRow, and_(HoldRow.job_id == FurtherDataset.job_id, HoldRow.account_id == FurtherDataset.account_id))
-    .where(
-        or_(
-            Job.id.is_(None),
-            # What costs nothing holds nothing.
-            and_(Job.hold_id.is_not(None), or_(HoldRow.id.is_(None), HoldRow.attempt != Job.attempt)),
-        )
-    )
-    .limit(FINDINGS_MAX)
-)
-_APART = (
-    select(HoldRow.job_id, func.min(HoldRow.account_id).label("account_id"))
-    .group_by(HoldRow.job_id)
-    .having(
-        or_(
-            func.count(HoldRow.state.distinct()) > 1,
-            func.count(HoldRow.armed_attempt.distinct()) > 1,
-            and_(func.min(HoldRow.charged_nano) == 0, func.max(HoldRow.charged_nano) > 0),
-        )
-    )
-    .limit(FINDINGS_MAX)
-)
-_SHARES: Any = (
-    select(
-        FurtherDataset.job_id,
-        FurtherDataset.account_id,
-        cast(FurtherDataset.receipt, Text).label("receipt"),
-        Release.id,
-        Release.account_id.label("first_payer"),
-        Release.artifact_sha256,
-        EntryRow.account_id.label("payer"),
-        EntryRow.sequence,
-        EntryRow.hash,
-        cast(EntryRow.details, Text).label("details"),
-    )
-    .outerjoin(Release, Release.job_id == FurtherDataset.job_id)
-    .outerjoin(HoldRow, and_(HoldRow.job_id == FurtherDataset.job_id, HoldRow.account_id == FurtherDataset.account_id))
-    .outerjoin(EntryRow, and_(EntryRow.hold_id == HoldRow.id, ENDS_A_HOLD, EntryRow.kind == EntryKind.CAPTURE))
-    .order_by(FurtherDataset.job_id, FurtherDataset.position)
 )
 _LIMITS = select(EntryRow.account_id, EntryRow.sequence, cast(EntryRow.details, Text).label("details")).where(
     EntryRow.kind == EntryKind.LIMIT
@@ -153,39 +110,6 @@ def find_strayed_jobs(session: Session) -> Iterator[Finding]:
     for row in session.execute(_STRAYED_JOBS):
         message = f"Job {row.id} names a hold that is missing, or is that of another job, account or attempt."
         yield Finding(FindingCode.JOB_MISMATCH, message, row.account_id)
-
-
-def find_half_held(session: Session) -> Iterator[Finding]:
-    """Yield trainings on several accounts that one of them does not hold for, or not as the others do.
-
-    All holds of a job move in one transaction: where they differ, a part of it was taken back, or made up.
-    """
-    for row in session.execute(_HALF_HELD):
-        message = f"Job {row.job_id} reads a dataset of account {row.account_id}, which has no hold for its attempt."
-        yield Finding(FindingCode.JOB_MISMATCH, message, row.account_id)
-    for row in session.execute(_APART):
-        message = f"The holds of job {row.job_id}, one of them on account {row.account_id}, are in different states."
-        yield Finding(FindingCode.JOB_MISMATCH, message, row.account_id)
-
-
-def find_unpaid_shares(session: Session, trusted: Mapping[str, bytes]) -> Iterator[Finding]:
-    """Yield what is wrong with the shares that further accounts have paid of releases, and their receipts.
-
-    A receipt stands in the first row of each account but the release's own.
-    """
-    told: set[tuple[str, str]] = set()
-    for row in session.execute(_SHARES):
-        first = row.id is not None and row.account_id != row.first_payer and (row.job_id, row.account_id) not in told
-        told.add((row.job_id, row.account_id))
-        if first:
-            found = _unpaid(row) or _receipt_fault(row, trusted)
-        elif row.receipt is not None and row.receipt != "null":
-            message = f"Job {row.job_id} has a receipt of account {row.account_id} that nothing was released for."
-            found = Finding(FindingCode.RECEIPT_MISMATCH, message, row.account_id)
-        else:
-            found = None
-        if found is not None:
-            yield found
 
 
 def find_unapproved_raises(session: Session) -> Iterator[Finding]:

@@ -25,8 +25,7 @@ from service.audit.signing import (
     check_signed,
     keep_newer,
 )
-from service.db.base import release_id_of
-from service.db.job_tables import FurtherDataset, Release
+from service.db.job_tables import Release
 from service.db.ledger_tables import AccountRow
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry, body_hash
@@ -172,12 +171,6 @@ def _newest(session: Session) -> Iterable[dict[str, Any]]:
             _read_into(read, row.receipt, row.id)
         if read:
             yield read[max(read)]
-    shares: dict[str, dict[int, dict[str, Any]]] = {}
-    further = select(FurtherDataset.account_id, FurtherDataset.receipt, FurtherDataset.job_id)
-    for row in session.execute(further):
-        if row.receipt is not None:
-            _read_into(shares.setdefault(row.account_id, {}), row.receipt, release_id_of(row.job_id))
-    yield from (read[max(read)] for read in shares.values() if read)
 
 
 def _read_into(read: dict[int, dict[str, Any]], receipt: Any, release_id: str) -> None:

@@ -19,12 +19,10 @@ from service.audit.checkpoints import Signed, check_checkpoints
 from service.audit.facts import FACT_KINDS, find_changed_facts
 from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
 from service.audit.links import (
-    find_half_held,
     find_orphans,
     find_strayed_jobs,
     find_unapproved_raises,
     find_unpaid_releases,
-    find_unpaid_shares,
 )
 from service.audit.prices import Prices
 from service.audit.receipts import Witness
@@ -88,13 +86,12 @@ def verify(
             beside: list[Finding] = []
             try:
                 with savepoint(session):
-                    for find in (find_orphans, find_strayed_jobs, find_half_held, find_unapproved_raises):
+                    for find in (find_orphans, find_strayed_jobs, find_unapproved_raises):
                         beside += find(session)
                     beside += find_changed_facts(session, reading.heads, reading.facts)
                     for release in find_unpaid_releases(session, trusted):
                         releases += 1
                         beside += [] if release is None else [release]
-                    beside += find_unpaid_shares(session, trusted)
             except DBAPIError:
                 if not any(found.code is FindingCode.LOG_UNREADABLE for found in reading.findings):
                     raise  # else these statements met the same broken place, which is reported already

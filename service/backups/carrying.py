@@ -97,11 +97,10 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
         missing = not_counted(session, storage, folder, unknown)
         newer = {account_id for account_id, entry in receipts.items() if not _knows(session, account_id, entry)}
         together = Counter[str]()
-        for job_id, shares in missing.items():
-            for share in shares:
-                if share.account_id is None and share.missing_nano:
-                    raise BackupRefused(f"The journal of job {job_id} does not name its account: see docs/backups.md.")
-                together[str(share.account_id)] += share.missing_nano
+        for job_id, share in missing.items():
+            if share.account_id is None and share.missing_nano:
+                raise BackupRefused(f"The journal of job {job_id} does not name its account: see docs/backups.md.")
+            together[str(share.account_id)] += share.missing_nano
         counts = counts_missing(session, folder)
         together.update(counts)
         for account_id in newer:

@@ -30,7 +30,6 @@ from service.db.project_tables import Project
 from service.db.session import transaction
 from service.decisions import list_decisions
 from service.errors import NotFound, ObscuraError
-from service.jobs.lookup import paid_by
 from service.ledger.stops import arming_stops
 from service.projects import PROJECTS_MAX
 from service.views import accounts, datasets, jobs, releases, sweeps
@@ -145,13 +144,12 @@ def account(
             case "overview":
                 values["chart"] = spend_chart(accounts.spending(session, account_id), now)
                 values["holds"] = accounts.open_holds(session, account_id)
-                values["cohorts"] = accounts.cohorts(session, shown)
-                values["releases"], _ = releases.views(session, paid_by(Release, account_id), limit=RECENT)
+                values["releases"], _ = releases.views(session, Release.account_id == account_id, limit=RECENT)
             case "data":
                 values["datasets"] = datasets.private_of(session, account_id)
             case "jobs":
                 values["sweeps"] = sweeps.newest_rows(session, account_id)
-                values["jobs"] = jobs.recent(session, now, paid_by(Job, account_id), limit=JOBS_OF_ACCOUNT)
+                values["jobs"] = jobs.recent(session, now, Job.account_id == account_id, limit=JOBS_OF_ACCOUNT)
             case "ledger":
                 values["log"] = accounts.newest_entries(session, account_id, before)
     return page(request, f"account_{part}.html", **values)

@@ -48,7 +48,6 @@ from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
 from service.ingest.formats import FORMATS
-from service.jobs.lookup import reads
 from service.logs import get_logger
 from service.views import jobs
 from service.views.datasets import dataset as dataset_view
@@ -130,7 +129,7 @@ def declare_and_upload(request: Request, dashboard: Running, viewer: Reader) -> 
 @router.get("/datasets/{dataset_id}")
 def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
     """Show what was declared about a dataset, its jobs, and what deleting it would do."""
-    using = or_(reads(dataset_id), Job.evaluation_dataset_id == dataset_id)
+    using = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
     with transaction(dashboard.factory, read_only=True) as session:
         row = find(session, Dataset, dataset_id)
         values: dict[str, Any] = {

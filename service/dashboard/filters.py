@@ -14,10 +14,8 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
 from service.access import visible
-from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow
 from service.errors import InvalidInput
-from service.jobs.lookup import paid_by
 from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 
@@ -78,8 +76,7 @@ class Filters:
         if self.recipe:
             found.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
         if self.account:
-            paying = table in (Job, Release)
-            found.append(paid_by(table, self.account) if paying else table.account_id == self.account)
+            found.append(table.account_id == self.account)
             own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == self.account)
             found.append(own.exists())
         if self.q:

@@ -58,7 +58,6 @@ HEADERS = {
 _TITLES = {
     "not_found": "Not found",
     "invalid_input": "That cannot be done",
-    "several_datasets": "A training reads one dataset",
     "unauthorized": "Please sign in",
     "forbidden": "Not with this key",
     "too_many_requests": "Too many requests",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import JobRequest, PlannedCohort, PlanRecord
+from obscura.wire.job_schemas import JobRequest, PlanRecord
 from obscura.wire.sweep_schemas import SweepRequest
 from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
@@ -44,8 +44,7 @@ from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
 from service.jobs.kind import Kind, Order, Reading
 from service.settings import Settings
-from service.views import plans, releases
-from service.views.accounts import Payer
+from service.views import accounts, datasets, plans, releases
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 FREE_RELEASES = 3  # that are named where nothing more can be trained
@@ -122,25 +121,24 @@ def _page(
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
         wish = replace(wish, grids="")  # only who may start a search plans one: that takes long
-    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None, "paying": []}
-    values["search"] = None
+    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None}
+    values |= {"search": None, "part": None}
     with transaction(dashboard.factory, read_only=True) as session:
         names = _names(session, wish.dataset)
         if names:
             dataset = find(session, Dataset, wish.dataset or next(iter(names)))
             offers = template != "_price.html"  # the price is requested at every step of the slider
-            first = plans.companion(session, dataset)
-            payer = first.payer
+            payer = accounts.read(session, str(dataset.account_id))
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
             wish = _completed(wish, dataset.id, most)
-            values |= {"public": releases.datasets_like(session, first.dataset) if offers else []}
-            values |= {"most": most, "payer": payer, "first": first}
+            values |= {"public": releases.datasets_like(session, datasets.dataset(dataset)) if offers else []}
+            values |= {"most": most, "payer": payer}
             if payer.balance is not None and most == 0:
                 of_account = Release.account_id == payer.id
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and (refused is None or "confirmed" in problems_of(refused)[0]):
                 try:
-                    values |= _priced(session, dashboard.service.settings, wish, {payer.id: payer})
+                    values |= _priced(session, dashboard.service.settings, wish)
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -166,25 +164,24 @@ def _page(
     )
 
 
-def _priced(session: Session, settings: Settings, wish: Wish, payers: Mapping[str, Payer]) -> dict[str, Any]:
-    """Return the plan of a training or of a search, and what each account would pay for it.
+def _priced(session: Session, settings: Settings, wish: Wish) -> dict[str, Any]:
+    """Return the plan of a training or of a search, and the one of the two that has the price as `part`.
 
     Raises:
         ObscuraError: it cannot be planned.
     """
-    values: dict[str, Any] = {"command": command_of(wish)}
-    parts: Sequence[PlannedCohort | PlanRecord]
+    part = _part(session, settings, wish)
+    return {"command": command_of(wish), "part": part, "search" if wish.grids else "plan": part}
+
+
+def _part(session: Session, settings: Settings, wish: Wish) -> PlanRecord | plans.PlannedSweep:
     if wish.grids:
-        values["search"] = search = plans.plan_sweep(session, settings, body_of(wish, SweepRequest))
-        parts = search.cohorts
-    else:
-        values["plan"] = plan = plans.plan(session, settings, body_of(wish, JobRequest))
-        parts = plan.cohorts or [plan]
-    return values | {"paying": [(payers[part.budget.account_id], part) for part in parts]}
+        return plans.plan_sweep(session, settings, body_of(wish, SweepRequest))
+    return plans.plan(session, settings, body_of(wish, JobRequest))
 
 
 def _require_confirmed(dashboard: Dashboard, trainer: Principal, key: str, wish: Wish, form: Mapping[str, str]) -> None:
-    """Raise unless the form confirms a price above half of what an account has left, or was accepted before.
+    """Raise unless the form confirms a price above half of what the account has left, or was accepted before.
 
     Raises:
         FieldsRefused: of the field `confirmed`.
@@ -195,21 +192,15 @@ def _require_confirmed(dashboard: Dashboard, trainer: Principal, key: str, wish:
     with transaction(dashboard.factory, read_only=True) as session:
         if session.get(Idempotency, (trainer.id, key)) is not None:
             return
-        parts: Sequence[PlannedCohort | PlanRecord]
-        if wish.grids:
-            parts = plans.plan_sweep(session, dashboard.service.settings, body_of(wish, SweepRequest)).cohorts
-        else:
-            plan = plans.plan(session, dashboard.service.settings, body_of(wish, JobRequest))
-            parts = plan.cohorts or [plan]
-        for part in parts:
-            left = part.budget.left_epsilon
-            if part.budget.affordable and part.price_epsilon > PART_CONFIRMED * left:
-                raise FieldsRefused(
-                    {
-                        "confirmed": f"This costs ε {show_epsilon(part.price_epsilon, up=True)}, more than half of the "
-                        f"ε {show_epsilon(left, up=False)} that is left. Confirm it, or choose a smaller epsilon."
-                    }
-                )
+        part = _part(session, dashboard.service.settings, wish)
+        left = part.budget.left_epsilon
+        if part.budget.affordable and part.price_epsilon > PART_CONFIRMED * left:
+            raise FieldsRefused(
+                {
+                    "confirmed": f"This costs ε {show_epsilon(part.price_epsilon, up=True)}, more than half of the "
+                    f"ε {show_epsilon(left, up=False)} that is left. Confirm it, or choose a smaller epsilon."
+                }
+            )
 
 
 def _names(session: Session, chosen: str) -> dict[str, str]:

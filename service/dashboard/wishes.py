@@ -13,12 +13,11 @@ from fastapi import Depends, Query, Request
 from pydantic import Field
 
 from obscura.wire.grids import EPSILON, GridRefused, trials_of
-from obscura.wire.schemas import Identifier
 from obscura.wire.sweep_schemas import SweepRequest
 from obscura.wire.words import TRAIN
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
-from service import jobs, ledger
+from service import jobs
 from service.dashboard.access import Running
 from service.dashboard.forms import (
     Body,
@@ -48,7 +47,6 @@ class Wish:
     epsilon: str = ""
     evaluation: str = ""
     options: str = ""
-    further: str = ""  # ids with a blank between two
     grids: str = ""  # of a search, one `NAME=VALUE,VALUE` a line; empty for one training
     name: str = ""  # of a search
 
@@ -71,7 +69,6 @@ def asked(
     epsilon: Annotated[str, Query(max_length=30)] = "",
     evaluation: Annotated[str, Query(max_length=64)] = "",
     options: Annotated[str, Query(max_length=8000)] = "",
-    further: Annotated[list[Identifier], Query(max_length=CHOICES_MAX)] = [],  # noqa: B006  read alone
     shown: Annotated[str, Query(max_length=100, description="The recipe whose options had fields.")] = "",
     again: Annotated[str, Query(max_length=64, description="A training whose options are taken.")] = "",
     vary: Annotated[list[Line], Query(max_length=CHOICES_MAX, description="Options that a search tries.")] = [],  # noqa: B006
@@ -86,12 +83,12 @@ def asked(
         elif shown:
             options, vary, values = "", [], []  # they are another recipe's
         grids = "\n".join(_grids(vary, values))
-        return Wish(dataset, recipe, epsilon, evaluation, options, " ".join(further), grids, name)
+        return Wish(dataset, recipe, epsilon, evaluation, options, grids, name)
     with transaction(dashboard.factory, read_only=True) as session:
         job = jobs.get_job(session, again)
         if not jobs.KINDS[job.kind].planned:
             raise NotFound("There is no such training.")
-        return wish_of(job, [row.dataset_id for row in ledger.further_datasets(session, again)])
+        return wish_of(job)
 
 
 def _grids(vary: Sequence[str], values: Sequence[str]) -> Iterator[str]:
@@ -101,19 +98,14 @@ def _grids(vary: Sequence[str], values: Sequence[str]) -> Iterator[str]:
             yield " ".join(f"{option}={tried}".split())
 
 
-def wish_of(job: Job, further: Sequence[str]) -> Wish:
-    """Return what a job that carries out a plan was asked for.
-
-    Args:
-        further: ids of the datasets that it reads together with its own.
-    """
+def wish_of(job: Job) -> Wish:
+    """Return what a job that carries out a plan was asked for."""
     return Wish(
         dataset=job.dataset_id or "",
         recipe=job.recipe,
         epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
         evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
         options=write_options(job.options),
-        further=" ".join(further),
     )
 
 
@@ -134,7 +126,6 @@ def body_of(wish: Wish, schema: type[Body]) -> Body:
     """
     fields: dict[str, Any] = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
     fields |= {"evaluation_dataset_id": wish.evaluation, "options": read_options(wish.options)}
-    fields["further_dataset_ids"] = wish.further.split()
     if schema is SweepRequest:
         fields |= {"name": wish.title, "trials": _trials(wish, fields["options"])}
     return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
@@ -163,7 +154,7 @@ def tried(wish: Wish) -> list[tuple[str, str]]:
 
 def command_of(wish: Wish) -> str:
     """Write what is asked for as it is asked for from a terminal."""
-    words = ["obscura", "sweep" if wish.grids else "train", wish.dataset, *wish.further.split()]
+    words = ["obscura", "sweep" if wish.grids else "train", wish.dataset]
     words += ["--recipe", wish.recipe, "--epsilon", wish.epsilon]
     for line in write_options(read_options(wish.options)).splitlines():
         words += ["--option", line.replace(" = ", "=", 1)]

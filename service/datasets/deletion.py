@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, false, or_, select, union
+from sqlalchemy import ColumnElement, and_, false, or_, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
@@ -20,7 +20,7 @@ from service import jobs, ledger
 from service.access import find, visible
 from service.datasets import erasing, fingerprints, states, vault
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FurtherDataset, Job
+from service.db.job_tables import Job
 from service.db.session import SessionFactory, among, transaction
 from service.dependencies import calling
 from service.errors import Conflict, ObscuraError
@@ -117,12 +117,9 @@ def locked_jobs(
 
 
 def lock_payers(session: Session, job_ids: Sequence[str]) -> None:
-    """Lock every account that pays for one of some jobs, in the order in which all transactions do: of several jobs on
-    several accounts each, one after the other would not be in that order.
-    """
-    own = select(Job.account_id).where(Job.id.in_(job_ids), Job.hold_id.is_not(None))
-    further = select(FurtherDataset.account_id).where(FurtherDataset.job_id.in_(job_ids))
-    for account_id in sorted({each for each in session.scalars(union(own, further)) if each is not None}):
+    """Lock every account that pays for one of some jobs, in the order of the accounts' ids."""
+    paying = select(Job.account_id).where(Job.id.in_(job_ids), Job.hold_id.is_not(None))
+    for account_id in sorted({each for each in session.scalars(paying) if each is not None}):
         ledger.lock_account(session, account_id)
 
 
@@ -221,6 +218,6 @@ def _needs(dataset_id: str) -> ColumnElement[bool]:
     Drawing from a release needs none. A training does without the dataset that its release will be measured on.
     """
     named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
-    training = and_(Job.kind == TRAIN, or_(jobs.reads(dataset_id), *named))
+    training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *named))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)
     return and_(or_(training, public), Job.state.in_(UNFINISHED))

@@ -22,7 +22,6 @@ from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, transaction
 from service.jobs.kinds import KINDS
-from service.jobs.lookup import reads
 
 NAME = "erased"
 _READING = (EntryKind.HOLD, EntryKind.COUNT)
@@ -46,7 +45,8 @@ def _was_used(session: Session, dataset_id: str) -> bool:
     """Whether a job or sweep speaks of the dataset. One that read only numbers does not count when it has ended."""
     named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
     over = and_(Job.kind.in_(_READS_NUMBERS), not_(Job.state.in_(UNFINISHED)))
-    jobs = exists().where(or_(reads(dataset_id), Job.evaluation_dataset_id == dataset_id, *named), not_(over))
+    reading = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *named)
+    jobs = exists().where(reading, not_(over))
     return session.scalar(select(or_(jobs, exists().where(Sweep.dataset_id == dataset_id)))) is True
 
 

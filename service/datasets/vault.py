@@ -11,9 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
-from itertools import accumulate
+from collections.abc import Collection, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -51,25 +49,27 @@ def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
     return _read(settings, dataset_id, IMAGES_NAME), open_labels(settings, dataset_id)
 
 
-def open_datasets(storage: Storage, keys: Mapping[str, bytes]) -> tuple[Images, Labels, list[int]]:
-    """Decrypt stored datasets, whose images are alike, into memory, one behind the other. PRIVATE unless public.
+def open_content(
+    storage: Storage, content: str, key: bytes, *, with_subjects: bool = False
+) -> tuple[Images, Labels, Subjects | None]:
+    """Decrypt a stored dataset with a key that was read before. PRIVATE unless the dataset is public.
 
     Args:
-        keys: of the datasets, by dataset id, in the order in which they are read.
+        content: Name of the dataset's content.
 
     Returns:
-        Images and labels as `open_dataset` returns those of one, and how many of them are each dataset's.
+        Images and labels as for `open_dataset`, and subjects as for `open_subjects`.
 
     Raises:
-        NotFound: One of them has no content (SealBroken: its content is not what was stored under its key).
+        NotFound: There is no content (SealBroken: the content is not what was stored under this key).
     """
-    images, counts = _read_together(storage, keys, IMAGES_NAME)
-    return images, _read_together(storage, keys, LABELS_NAME)[0], counts
+    folder = _folder(storage, content)
 
+    def read(name: str) -> Array:
+        with SealedArray(folder, content, name, key) as array:
+            return array.read()
 
-def open_all_subjects(storage: Storage, keys: Mapping[str, bytes]) -> Subjects:
-    """Decrypt the subjects of what `open_datasets` opens, each as `open_subjects` returns it. PRIVATE."""
-    return _read_together(storage, keys, SUBJECTS_NAME)[0]
+    return read(IMAGES_NAME), read(LABELS_NAME), read(SUBJECTS_NAME) if with_subjects else None
 
 
 def open_images(settings: Settings, dataset_id: str) -> SealedArray:
@@ -258,16 +258,6 @@ class SealedArray:
         values.flags.writeable = False
         return values
 
-    def read_into(self, values: Array) -> None:
-        """Fill an array of this shape and type with the whole of it.
-
-        Raises:
-            SealBroken: the shape or type is another one.
-        """
-        if (values.shape, values.dtype) != (self.shape, self.dtype):
-            raise SealBroken
-        self._fill(values)
-
     def batches(self) -> Iterator[Array]:
         """Yield the values in order, a bounded number of records at a time; the memory is used again for each batch."""
         record_bytes = max(prod(self.shape[1:]) * self.dtype.itemsize, 1)
@@ -311,18 +301,6 @@ def _contents(dataset_id: str, names: Collection[str]) -> list[str]:
 def _read(settings: Settings, dataset_id: str, name: str) -> Array:
     with _open(settings, dataset_id, name) as array:
         return array.read()
-
-
-def _read_together(storage: Storage, keys: Mapping[str, bytes], name: str) -> tuple[Array, list[int]]:
-    with ExitStack() as stack:
-        opened = (SealedArray(_folder(storage, dataset_id), dataset_id, name, key) for dataset_id, key in keys.items())
-        arrays = [stack.enter_context(array) for array in opened]
-        counts = [array.shape[0] for array in arrays]
-        values = np.empty((sum(counts), *arrays[0].shape[1:]), arrays[0].dtype)
-        for array, end in zip(arrays, accumulate(counts), strict=True):
-            array.read_into(values[end - array.shape[0] : end])
-    values.flags.writeable = False
-    return values, counts
 
 
 def _open(settings: Settings, dataset_id: str, name: str) -> SealedArray:

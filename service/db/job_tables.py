@@ -132,28 +132,9 @@ class Job(Base):
     account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset | None] = relationship(lazy="raise_on_sql", viewonly=True, foreign_keys=[dataset_id])
     hold: Mapped[HoldRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
-    further: Mapped[list[FurtherDataset]] = relationship(viewonly=True, order_by="FurtherDataset.position")
 
     def __repr__(self) -> str:
         return f"Job(id={self.id!r}, kind={self.kind!r}, state={self.state!r}, attempt={self.attempt!r})"
-
-
-class FurtherDataset(Base):
-    """A further dataset that a training reads together with the job's own, and the account that it belongs to; or that
-    a preview rehearses the reading of.
-
-    The job's own is the first, so positions begin with 2. `receipt` is the signed statement that the account has paid
-    for the release: in its first row here, once there is one, and nowhere where it is the job's own account.
-    """
-
-    __tablename__ = "further_datasets"
-    __table_args__ = (check("position >= 2", "position_after_first"),)
-
-    job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
-    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), index=True)
-    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
-    receipt: Mapped[dict[str, Any] | None] = mapped_column(CanonicalJson())
 
 
 class Release(Base):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint, false, text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, VerificationKind
@@ -105,7 +105,7 @@ ENDS_A_HOLD = text(f"entries.{_ENDING}")
 
 
 class HoldRow(Base):
-    """Budget reserved for one job; one that reads datasets of several accounts has a hold on each.
+    """Budget reserved for one job, which has one hold.
 
     `attempt` is the only attempt that may write; `armed_attempt` is the last one that opened the private data
     (0: none). `last_sequence` and `updated_at` are those of the newest entry about this hold.
@@ -121,7 +121,6 @@ class HoldRow(Base):
         check("captured_nano = 0 OR state = 'captured'", "captured_only_when_captured"),
         check("attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt", "attempts_in_order"),
         check("last_sequence >= 2", "last_sequence_after_opening"),
-        UniqueConstraint("job_id", "account_id"),
         Index(
             "ix_holds_open",
             "account_id",
@@ -133,7 +132,7 @@ class HoldRow(Base):
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
-    job_id: Mapped[Id]
+    job_id: Mapped[Id] = mapped_column(unique=True)
     state: Mapped[HoldState] = mapped_column(values_of(HoldState, "state"))
     amount_nano: Mapped[Nano]
     charged_nano: Mapped[Nano]

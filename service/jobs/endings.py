@@ -16,7 +16,6 @@ from obscura.wire.words import TRAIN, EarlyEnd, JobState
 from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
-from service.failpoints import failpoint
 from service.jobs.lookup import MadeByJob, lock_job, made_by, stale_attempt
 from service.notices import tell_of_job
 
@@ -145,16 +144,9 @@ def _salvage(session: Session, job: Job, code: FailureCode, *, now: datetime) ->
 
 
 def settle(session: Session, job: Job, *, reason: str, now: datetime) -> None:
-    """Close the hold, if there is one, of a job that publishes nothing; or all of them."""
-    for position, hold_id in enumerate(holds_of(session, job)):
-        if position > 0:
-            failpoint("joint.settle")
-        ledger.settle(session, hold_id=hold_id, attempt=job.attempt, reason=reason, now=now)
-
-
-def holds_of(session: Session, job: Job) -> tuple[str, ...]:
-    """Return the ids of a job's holds, in the order in which they are locked; none for a job that costs nothing."""
-    return () if job.hold_id is None else ledger.holds_of(session, job.id)
+    """Close the hold, if there is one, of a job that publishes nothing."""
+    if job.hold_id is not None:
+        ledger.settle(session, hold_id=job.hold_id, attempt=job.attempt, reason=reason, now=now)
 
 
 def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **facts: Any) -> None:
@@ -162,8 +154,8 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
 
     It ends no earlier than its hold, whose last entry another process may have dated, with a clock that is ahead.
     """
-    held_until = [ledger.get_hold(session, hold_id).updated_at for hold_id in holds_of(session, job)]
-    job.state, job.finished_at = state, max([now, *held_until])
+    held_until = now if job.hold_id is None else ledger.get_hold(session, job.hold_id).updated_at
+    job.state, job.finished_at = state, max(now, held_until)
     job.lease_owner = job.lease_until = None
     job.progress_version += 1
     for column, value in facts.items():

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Update, and_, exists, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
 from service import ledger, queue, quotas
-from service.db.job_tables import FailureCode, FurtherDataset, Job
+from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
-from service.jobs.endings import end_job, end_unpublished, holds_of, may_publish, settle, tries_left
+from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
 from service.jobs.lookup import get_job, lock_job, stale_attempt
 from service.jobs.silence import without_silence
 from service.ledger.stops import stopped
@@ -226,8 +226,7 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
 def _claimable(now: datetime) -> ColumnElement[bool]:
     """Jobs that nobody runs; trainings whose account is stopped wait until an operator has mended the ledger."""
     expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
-    elsewhere = exists().where(FurtherDataset.job_id == Job.id, stopped(FurtherDataset.account_id))
-    armable = or_(Job.hold_id.is_(None), and_(~stopped(Job.account_id), ~elsewhere))
+    armable = or_(Job.hold_id.is_(None), ~stopped(Job.account_id))
     return and_(or_(Job.state == JobState.QUEUED, expired), armable)
 
 
@@ -254,8 +253,8 @@ def _take(
     if _changed(session, taken) != 1:
         return None
     session.refresh(job)
-    for hold_id in holds_of(session, job):
-        ledger.fence(session, hold_id=hold_id, attempt=job.attempt, now=now)
+    if job.hold_id is not None:
+        ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
     quotas.take_turn(session, job.project_id, now=now)
     return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
 

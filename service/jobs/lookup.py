@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from sqlalchemy import ColumnElement, exists, or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
 from service.access import find, is_own, project_of, visible
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FurtherDataset, Job, Made, Release, Sweep
+from service.db.job_tables import Job, Made, Release, Sweep
 from service.errors import NotFound, StaleAttempt
 
 MadeByJob = TypeVar("MadeByJob", bound=Made)
@@ -54,46 +54,9 @@ def payer_of(session: Session, release: Release) -> dict[str, str | None]:
     return {name: getattr(release, name) if own else None for name in ("account_id", "dataset_id")}
 
 
-def receipt_of(session: Session, release: Release, account_id: str | None) -> dict[str, Any]:
-    """Return the receipt of an account that has paid for a release; of the first, where none is named.
-
-    Raises:
-        NotFound: the account has not paid for it.
-    """
-    if account_id in (None, release.account_id):
-        return release.receipt
-    of_account = FurtherDataset.job_id == release.job_id, FurtherDataset.account_id == account_id
-    found = visible(session, FurtherDataset, select(FurtherDataset.receipt)).where(*of_account)
-    receipt: dict[str, Any] | None = session.scalar(found.order_by(FurtherDataset.position).limit(1))
-    if receipt is None:
-        raise NotFound("This account has not paid for the release.", account_id=account_id)
-    return receipt
-
-
 def get_dataset(session: Session, dataset_id: str) -> Dataset:
     """Return a dataset, or raise NotFound."""
     return find(session, Dataset, dataset_id)
-
-
-def reads(dataset_id: Any) -> ColumnElement[bool]:
-    """Return the condition that a job reads a private dataset, alone or together with others.
-
-    Args:
-        dataset_id: an id, or a column of them.
-    """
-    further = exists().where(FurtherDataset.job_id == Job.id, FurtherDataset.dataset_id == dataset_id)
-    return or_(Job.dataset_id == dataset_id, further)
-
-
-def paid_by(table: type[Job | Release | Sweep], account_id: str) -> ColumnElement[bool]:
-    """Return the condition that an account pays for a job or a search, or has paid for a release, alone or with
-    others.
-    """
-    job_id = Release.job_id if table is Release else Job.id
-    further = exists().where(FurtherDataset.job_id == job_id, FurtherDataset.account_id == account_id)
-    if table is Sweep:  # whose trials name them
-        further = further.where(Job.sweep_id == Sweep.id)
-    return or_(table.account_id == account_id, further)
 
 
 def get_sweep(session: Session, sweep_id: str) -> Sweep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -26,36 +26,27 @@ PLANS_KEPT = 256  # a few kilobytes each
 DELTA_SHARE = 10  # a delta above 1 / (10 n) is remarked on; the field asks for "much less than 1/n"
 
 
-def plan_job(
-    session: Session,
-    *,
-    dataset_id: str,
-    recipe: str,
-    epsilon: float,
-    options: Mapping[str, Any],
-    further_dataset_ids: Sequence[str] = (),
-) -> Plan:
+def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
     """Compute a plan and its price. Reads public parameters, never data, and does not ask whether the account has it.
 
     Args:
         dataset_id: a private dataset; its content need not have arrived.
-        epsilon: what the job may spend at the account's delta, > 0 and finite; of several, at each one's.
-        further_dataset_ids: further private datasets, which are read together with it.
+        epsilon: what the job may spend at the account's delta, > 0 and finite.
 
     Raises:
         NotFound: no such dataset.
         InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
             contributes, the dataset cannot be trained on, or the public one that the options name is of no use.
     """
-    return plan_on(session, training_set(session, dataset_id, further_dataset_ids), recipe, epsilon, options)
+    return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
 
 
 def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
     """As `plan_job`, on a training set that was looked up already."""
     plan = _plan(trained, recipe, epsilon, options)
     _require_public(session, plan, trained.dataset)
-    notes = [delta_note(one.account.delta, one.units_declared, one.units) for one in trained.payers]
-    return replace(plan, notes=(*plan.notes, *dict.fromkeys(note for note in notes if note is not None)))
+    note = delta_note(trained.account.delta, trained.units_declared, trained.units)
+    return plan if note is None else replace(plan, notes=(*plan.notes, note))
 
 
 def charged_before_useful(plan: Any) -> int | None:
@@ -129,8 +120,7 @@ def require_content(session: Session, trained: TrainingSet, recipe: str, evaluat
         InvalidInput: the evaluation dataset is of no use for this training.
         Conflict: a dataset's content has not arrived.
     """
-    for one in trained.all:
-        require_ready(session, one.dataset, "training dataset")
+    require_ready(session, trained.dataset, "training dataset")
     if evaluation_dataset_id is None:
         return
     if recipe in RECIPES and RECIPES[recipe].publishes == "histogram":
@@ -189,34 +179,16 @@ def _require_public(session: Session, plan: Plan, training: Dataset) -> None:
 
 
 def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    """Return a plan that costs no account more than the epsilon is worth there, at the first one's prices.
-
-    What it releases is found for one account. Stages on samples have another price at another account's rate: so each
-    account's plan is tried, the one to which the epsilon is worth least first, until one is affordable for all.
-    """
-    budgets_nano = {one.account.id: one.budget_nano(epsilon) for one in trained.payers}
+    """Return a plan that costs at most what the epsilon is worth on the account."""
+    budget_nano = trained.budget_nano(epsilon)
     try:
         asked = canonical_json(dict(options))
     except (TypeError, ValueError):
         raise InvalidInput("The options must be a JSON object of finite numbers, texts and lists.") from None
     if len(asked) > OPTIONS_BYTES_MAX:
         raise InvalidInput(f"The options are longer than {OPTIONS_BYTES_MAX} bytes.")
-    for payer in sorted(trained.payers, key=lambda one: budgets_nano[one.account.id]):
-        plan = _plan_for(trained, payer, recipe, budgets_nano[payer.account.id], asked)
-        if len(trained.payers) == 1:
-            return plan
-        priced = [plan.priced_by(one.privacy_filter, budgets_nano[one.account.id]) for one in trained.payers]
-        if all(one.price_nano <= one.budget_nano for one in priced):
-            return priced[0]
-    raise InvalidInput(
-        "This cannot be planned: what one of the accounts could pay for, another one could not, at their rates. Ask "
-        "for less, or train on them one by one.",
-    )
-
-
-def _plan_for(trained: TrainingSet, payer: TrainingSet, recipe: str, budget_nano: int, options: bytes) -> Plan:
     try:
-        plan = _built(payer.account.id, recipe, options, payer.privacy_filter, budget_nano, trained.facts)
+        plan = _built(trained.account.id, recipe, asked, trained.privacy_filter, budget_nano, trained.facts)
     except PrivacyError as error:
         refused = {"parameter": error.name} if isinstance(error, InvalidParameter) else {}
         raise InvalidInput(f"This cannot be planned: {error}.", **refused) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from service import ledger, queue, quotas
 from service.access import project_of, require_project
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
-from service.db.job_tables import FurtherDataset, Job, Made
+from service.db.job_tables import Job, Made
 from service.errors import IdempotencyMismatch, InvalidInput
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
 from service.jobs.lookup import get_job
@@ -136,19 +136,12 @@ def planned_job(
     return new_job(ask, kind, account_id=trained.account.id, dataset_id=trained.dataset.id, **asked, **named)
 
 
-def queue_job(session: Session, job: Job, *made: Made, further: Sequence[TrainingSet] = ()) -> Job:
-    """Add a job, with the row of what it makes, and ring for it once the caller's transaction has committed.
-
-    Args:
-        further: what its plan reads together with the job's own dataset.
-    """
+def queue_job(session: Session, job: Job, *made: Made) -> Job:
+    """Add a job, with the row of what it makes, and ring for it once the caller's transaction has committed."""
     job.project_id = project_of(session, job.account_id)
     session.add(job)
     session.flush()
     session.add_all(made)
-    for position, one in enumerate(further, start=2):
-        row = FurtherDataset(job_id=job.id, position=position, dataset_id=one.dataset.id, account_id=one.account.id)
-        session.add(row)
     session.flush()
     queue.ring(session, job.id, now=job.created_at)
     return job

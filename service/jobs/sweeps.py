@@ -1,10 +1,9 @@
 """Sweeps: hyper-parameter searches whose whole price is held before the first trial starts.
 
 A search that pays as it goes stops half-way when the budget ends, and nobody knows which half. Here the price of every
-trial is held in one transaction, or of none. It is no new primitive of the ledger: it is one hold for each trial on
-each account that pays, admitted under the accounts' locks. These are taken, in the order of the accounts' ids, before
-the sums are compared with what is left, and kept until the commit.
-So nothing can squeeze in between, and whoever comes next sees all the holds or none.
+trial is held in one transaction, or of none. It is no new primitive of the ledger: it is one hold for each trial,
+admitted under the account's lock. The lock is taken before the sum is compared with what is left, and kept until the
+commit. So no other hold comes in between, and every reader sees all the holds or none.
 
 Every trial is paid for, the bad ones too. Which one is best is read from measurements on a *public* dataset; that is
 post-processing of releases and costs nothing more.
@@ -61,7 +60,7 @@ def trials_asked(body: SweepRequest) -> list[Trial]:
 
 
 def plan_trials(session: Session, trained: TrainingSet, recipe: str, trials: Sequence[Trial]) -> list[Plan]:
-    """Compute the plan of each trial, at its price for the first account that pays.
+    """Compute the plan of each trial, at its price for the account.
 
     Raises:
         NotFound: no such public dataset as the options name.
@@ -81,21 +80,16 @@ def submit_sweep(
     trials: Sequence[Trial],
     evaluation_dataset_id: str | None,
     now: datetime,
-    further_dataset_ids: Sequence[str] = (),
 ) -> Sweep:
-    """Accept a sweep: the price of all its trials is held from now on, on each account that it reads a dataset of.
-    Nothing is written unless everything is right.
-
-    Args:
-        further_dataset_ids: further private datasets, which every trial reads together with the first.
+    """Accept a sweep: the price of all its trials is held from now on. Nothing is written unless everything is right.
 
     Raises:
         InvalidInput: an argument is out of range; for a trial, the message says which.
         NotFound: no such dataset.
         Conflict: a dataset's content has not arrived.
-        SweepTooExpensive: the trials together cost more than an account has left; carries every number.
-        AccountFrozen: an account takes no new jobs.
-        RateChanged: an account's limit was raised again and again while this was priced.
+        SweepTooExpensive: the trials together cost more than the account has left; carries every number.
+        AccountFrozen: the account takes no new jobs.
+        RateChanged: the account's limit was raised again and again while this was priced.
         QuotaExceeded: the project may have fewer jobs at a time than there would be.
     """
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
@@ -108,7 +102,6 @@ def submit_sweep(
         "recipe": recipe,
         "trials": [{"epsilon": trial.epsilon, "options": dict(trial.options)} for trial in trials],
         "evaluation_dataset_id": evaluation_dataset_id,
-        **({"further_dataset_ids": list(further_dataset_ids)} if further_dataset_ids else {}),
     }
     sweep_id = new_id("swp")
     first_id = remember(session, principal, idempotency_key, body, sweep_id, now)
@@ -120,10 +113,9 @@ def submit_sweep(
         plans = plan_trials(session, trained, recipe, trials)
         for plan in plans:  # before an account is locked: a deletion locks datasets first, and accounts after them
             require_anchors_ready(session, plan)
-        for payer in sorted(trained.payers, key=lambda one: one.account.id):
-            account = ledger.lock_to_hold(session, payer.account.id, payer.privacy_filter)
-            # It may have been lowered, or have paid for others, meanwhile.
-            _require_affordable(session, replace(payer, account=account), trials)
+        account = ledger.lock_to_hold(session, trained.account.id, trained.privacy_filter)
+        # It may have been lowered, or have paid for others, meanwhile.
+        _require_affordable(session, replace(trained, account=account), trials)
         sweep = Sweep(
             id=sweep_id,
             account_id=trained.account.id,
@@ -143,7 +135,7 @@ def submit_sweep(
         quotas.require_jobs(session, trained.account.project_id, now=now)
         return sweep
 
-    return at_the_present_rate(session, dataset_id, held_on, further_dataset_ids)
+    return at_the_present_rate(session, dataset_id, held_on)
 
 
 def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:

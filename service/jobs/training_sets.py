@@ -1,13 +1,8 @@
-"""What a training reads, and who pays for it: a private dataset and its account, or several of each.
-
-Datasets that are read together are one to the recipe. So they must agree in all that is public about an image, and in
-what a unit is; and no unit may be in two accounts (docs/parallel.md).
-"""
+"""What a training reads, and who pays for it: a private dataset and its account."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import and_, exists, func, or_, select
@@ -20,41 +15,24 @@ from privacy.plans.plan import PublicFacts
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.errors import InvalidInput, SeveralDatasets
-from service.jobs.lookup import get_dataset, reads
+from service.errors import InvalidInput
+from service.jobs.lookup import get_dataset
 from service.ledger import Account, Unit
 
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A private dataset that may be trained on, and who pays for it: its account, whose filter is open.
-
-    `further` are those that are read together with it, in their order.
-    """
+    """A private dataset that may be trained on, and who pays for it: its account, whose filter is open."""
 
     dataset: Dataset
     account: Account
     privacy_filter: Filter
     units_declared: int
-    further: tuple[TrainingSet, ...] = ()
-
-    @property
-    def all(self) -> tuple[TrainingSet, ...]:
-        """This one and those that are read together with it."""
-        return (self, *self.further)
-
-    @property
-    def payers(self) -> tuple[TrainingSet, ...]:
-        """The first of each account, in their order: this one pays, and whoever else has a dataset here."""
-        first: dict[str, TrainingSet] = {}
-        for one in self.all:
-            first.setdefault(one.account.id, one)
-        return tuple(first.values())
 
     @property
     def facts(self) -> PublicFacts:
-        """What was declared about all that is read, as of one dataset."""
-        return facts_of([one.dataset for one in self.all], self.account)
+        """What was declared about the dataset."""
+        return facts_of(self.dataset, self.account)
 
     @property
     def units(self) -> str:
@@ -86,23 +64,17 @@ class TrainingSet:
         return budget_nano
 
 
-def training_set(
-    session: Session, dataset_id: str, further_ids: Sequence[str] = (), *, lock: bool = False
-) -> TrainingSet:
+def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> TrainingSet:
     """Return a private dataset and its account, fit for training as far as their declarations go.
 
     Args:
-        further_ids: must be empty.
         lock: it can neither be deleted nor join another account, as an upload may make it, before this transaction
             ends. Whoever pays for a training must be found after that.
 
     Raises:
         NotFound: no such dataset.
-        SeveralDatasets: further datasets were named.
         InvalidInput: it is public, was deleted, or its account's promise cannot be kept for it.
     """
-    if further_ids:
-        raise SeveralDatasets(1 + len(further_ids))
     dataset = get_dataset(session, dataset_id)
     if lock:
         session.refresh(dataset, with_for_update={"read": True})
@@ -138,7 +110,7 @@ def units_declared(session: Session, dataset: Dataset, account: Account) -> int:
     had, content and over the one asked for. A deleted one counts if a training on it was ever begun: what that
     published stays published. A unit in two datasets counts twice; nobody may look whether it is the same.
     """
-    begun = exists().where(reads(Dataset.id), Job.kind == TRAIN, Job.attempt > 0)
+    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
     spoken_of = and_(
         Dataset.account_id == account.id,
         Dataset.ready_at.is_not(None),
@@ -149,22 +121,14 @@ def units_declared(session: Session, dataset: Dataset, account: Account) -> int:
     return session.scalar(select(units).where(or_(Dataset.id == dataset.id, spoken_of))) or 0
 
 
-def facts_of(datasets: Sequence[Dataset], account: Account) -> PublicFacts:
-    """Return what was declared about private datasets that are read together, and their accounts' unit: all that a
-    plan is made from. Bounds add up.
-
-    Args:
-        datasets: one or more, alike.
-        account: of the first.
-    """
-    first = datasets[0]
-    subjects = [each.subjects_declared for each in datasets if each.subjects_declared is not None]
+def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
+    """Return what was declared about a private dataset, and its account's unit: all that a plan is made from."""
     return PublicFacts(
-        classes=tuple(first.classes),
-        height=first.height,
-        width=first.width,
-        channels=first.channels,
-        records_declared=sum(each.records_declared for each in datasets),
+        classes=tuple(dataset.classes),
+        height=dataset.height,
+        width=dataset.width,
+        channels=dataset.channels,
+        records_declared=dataset.records_declared,
         unit=account.unit.value,
-        subjects_declared=sum(subjects) if subjects else None,
+        subjects_declared=dataset.subjects_declared,
     )

@@ -21,7 +21,7 @@ from service.ledger.accounts import (
 )
 from service.ledger.chain import Entry
 from service.ledger.counting import charge_count
-from service.ledger.facts import further_datasets, order_of, require_as_held
+from service.ledger.facts import order_of, require_as_held
 from service.ledger.holds import (
     RateChanged,
     arm,
@@ -29,7 +29,6 @@ from service.ledger.holds import (
     charge,
     fence,
     hold,
-    holds_of,
     lock_to_hold,
     released,
     return_hold,
@@ -79,11 +78,9 @@ __all__ = [
     "fence",
     "filter_of",
     "filter_of_hold",
-    "further_datasets",
     "get_account",
     "get_hold",
     "hold",
-    "holds_of",
     "insufficient",
     "keep_subjects_key_check",
     "lock_account",

@@ -63,13 +63,12 @@ def row_digest(table: str, values: Mapping[str, Any]) -> str:
     return body_hash({"table": table, "row": _facts(kept)})
 
 
-def parts_of_order(job: Mapping[str, Any], further: Mapping[int, str]) -> dict[str, tuple[str, str]]:
+def parts_of_order(job: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return table and id of the rows that a training is made from, by the name of the part.
 
     Args:
         job: its columns. The public dataset whose images it needs is named in its plan; here its part is
             called anchors.
-        further: ids of the datasets that it reads together with its own, by their position.
     """
     config = job["plan"].get("config") if isinstance(job["plan"], dict) else None
     options = config if isinstance(config, dict) else {}
@@ -78,7 +77,6 @@ def parts_of_order(job: Mapping[str, Any], further: Mapping[int, str]) -> dict[s
         "evaluation": ("datasets", job["evaluation_dataset_id"]),
         "anchors": ("datasets", next(filter(None, map(options.get, PUBLIC_DATASET_OPTIONS)), None)),
         "sweep": ("sweeps", job["sweep_id"]),
-        **{f"dataset {place}": ("datasets", dataset_id) for place, dataset_id in further.items()},
     }
     return {part: place for part, place in named.items() if isinstance(place[1], str) and place[1]}
 

@@ -2,10 +2,6 @@
 
 Invariant numbers (I1-I14) are those of docs/states.md. Nothing here commits: what a step promises holds once the
 caller's transaction has committed.
-
-A job that reads datasets of several accounts has a hold on each. Whoever takes a step takes it for all of them in one
-transaction, in the order of the accounts' ids (`holds_of`): every transaction locks accounts in that order, so no two
-wait for each other.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ from service.ledger.rows import (
     whole,
     wrong_state,
 )
-from service.ledger.statements import hold_of_job, hold_row, holds_of_job, move_hold
+from service.ledger.statements import hold_of_job, hold_row, move_hold
 from service.ledger.stops import require_armable
 
 
@@ -83,7 +79,7 @@ def hold(
     """Reserve budget for a job; the filter admits it only if spent + held + amount <= capacity.
 
     Args:
-        job_id: at most one hold for each job on each account.
+        job_id: at most one hold for each job.
         amount_nano: the plan's price, a whole number > 0.
         priced_by: the account's filter when the price was found.
         details: public JSON facts from which the price can be recomputed.
@@ -93,14 +89,14 @@ def hold(
         InsufficientBudget: too little is left; carries all numbers.
         AccountFrozen: the account takes no new holds.
         ArmingStopped: a check of the ledger found a fault and nobody has mended it.
-        Conflict: the job has a hold on the account already.
+        Conflict: the job has a hold already.
     """
     amount_nano = whole(amount_nano, "amount_nano")
     account = lock_to_hold(session, account_id, priced_by)
     if amount_nano > account.left_nano:
         raise insufficient(account, amount_nano)
-    if hold_of_job(session, job_id, account.id) is not None:
-        raise Conflict("This job has a hold on this account already.", job_id=job_id)
+    if hold_of_job(session, job_id) is not None:
+        raise Conflict("This job has a hold already.", job_id=job_id)
     opened_at = dated(session, account, EntryKind.HOLD, now)
     reserved = Hold(
         id=new_id("hold"),
@@ -348,11 +344,6 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
     if reserved.state in (HoldState.HELD, HoldState.RETURNED):
         return return_hold(session, hold_id=hold_id, reason=reason, now=now)
     return capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason=reason, now=now)
-
-
-def holds_of(session: Session, job_id: str) -> tuple[str, ...]:
-    """Return the ids of a job's holds, one on each account that pays, in the order in which they are locked."""
-    return holds_of_job(session, job_id)
 
 
 def released(session: Session, hold_id: str) -> dict[str, int]:

@@ -87,12 +87,9 @@ _LIMIT_BEFORE = Prepared(
     .limit(1)
 )
 _OPENING_OF_HOLD, _END_OF_HOLD = Prepared(_OF_HOLD), Prepared(_OF_HOLD.where(ENDS_A_HOLD))
-_HOLD_OF_JOB = Prepared(
-    select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id"), HOLDS.c.account_id == bindparam("account_id"))
-)
+_HOLD_OF_JOB = Prepared(select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id")))
 _ACCOUNTS_BY_ID = _ACCOUNTS.where(ACCOUNTS.c.id.in_(bindparam("ids", expanding=True)))
 _HOLDS_BY_ID = _HOLDS.where(HOLDS.c.id.in_(bindparam("ids", expanding=True)))
-_HOLDS_OF_JOB = select(HOLDS.c.id).order_by(HOLDS.c.account_id)
 
 
 def _add(table: Table, prefix: str, columns: Sequence[Any] = ()) -> Insert:
@@ -192,15 +189,10 @@ def entry_rows(session: Session, account_id: str, first: int, last: int, limit: 
     return [Entry(*row) for row in found]
 
 
-def hold_of_job(session: Session, job_id: str, account_id: str) -> str | None:
-    """Return the id of a job's hold on an account, if it has one."""
-    row = _HOLD_OF_JOB.row(session, {"job_id": job_id, "account_id": account_id})
+def hold_of_job(session: Session, job_id: str) -> str | None:
+    """Return the id of a job's hold, if it has one."""
+    row = _HOLD_OF_JOB.row(session, {"job_id": job_id})
     return None if row is None else row[0]
-
-
-def holds_of_job(session: Session, job_id: str) -> tuple[str, ...]:
-    """Return the ids of all holds of a job, in the order of their accounts' ids."""
-    return tuple(session.scalars(_HOLDS_OF_JOB.where(HOLDS.c.job_id == job_id)))
 
 
 def write_entry(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from service.errors import NotFound
 from service.storage.interface import Storage
@@ -24,8 +24,7 @@ _WITHDRAWN = "withdrawn."  # begins the names of lists of who has withdrawn
 class Line:
     """One charge whose releases may exist: `count` of them, for `price_nano` of the account's budget together.
 
-    Lines from before they named an account have none. `further` are the prices that other accounts pay for the same
-    releases, by account; None for most.
+    Lines from before they named an account have none.
     """
 
     attempt: int
@@ -33,7 +32,6 @@ class Line:
     count: int
     price_nano: int
     account_id: str | None = None
-    further: Mapping[str, int] | None = None
 
 
 class Journal:
@@ -49,17 +47,13 @@ class Journal:
         self._attempt, self._account_id = attempt, account_id
         storage.append(self._key, b"")
 
-    def write(self, *, stage: str, count: int, price_nano: int, further: Mapping[str, int] | None = None) -> None:
+    def write(self, *, stage: str, count: int, price_nano: int) -> None:
         """Append a line; it is on the disk when this returns.
-
-        Args:
-            further: what other accounts pay for the same releases, by account.
 
         Raises:
             OSError: the disk is full or failing; nothing may be released.
         """
-        told = asdict(Line(self._attempt, stage, count, price_nano, self._account_id, further))
-        line = json.dumps({name: value for name, value in told.items() if name != "further" or value}).encode()
+        line = json.dumps(asdict(Line(self._attempt, stage, count, price_nano, self._account_id))).encode()
         # A newline on both sides: a line that a crash tore apart cannot spoil the next one.
         self._storage.append(self._key, b"\n" + line + b"\n")
 
@@ -84,18 +78,12 @@ def _lines(text: bytes) -> Iterator[Line]:
 @dataclass(frozen=True)
 class Journalled:
     """What a journal shows: what its releases cost together in nano-units, how many there are by stage, and of which
-    account's budget, where its lines say so; and what they cost further accounts, which few do.
+    account's budget, where its lines say so.
     """
 
     price_nano: int
     counts: Counter[str]
     account_id: str | None
-    further: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def payers(self) -> list[tuple[str | None, int]]:
-        """Every account that pays, the job's own first, and what the releases cost it."""
-        return [(self.account_id, self.price_nano), *self.further.items()]
 
 
 def journalled(storage: Storage, job_id: str) -> Journalled:
@@ -121,12 +109,11 @@ def _texts(storage: Storage, begins: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _added_up(lines: list[Line]) -> Journalled:
-    counts, further = Counter[str](), Counter[str]()
+    counts = Counter[str]()
     for line in lines:
         counts[line.stage] += line.count
-        further.update(line.further or {})
     own = next((line.account_id for line in lines), None)
-    return Journalled(sum(line.price_nano for line in lines), counts, own, further)
+    return Journalled(sum(line.price_nano for line in lines), counts, own)
 
 
 def write_count(storage: Storage, account_id: str, *, sequence: int, price_nano: int) -> None:

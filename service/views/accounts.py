@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import accumulate, groupby
 from typing import Self
 
-from sqlalchemy import and_, select, text, tuple_
+from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import (
@@ -23,11 +23,10 @@ from obscura.wire.schemas import (
     record_of,
     to_the_minute,
 )
-from obscura.wire.words import TRAIN, EntryKind
+from obscura.wire.words import EntryKind
 from service import ledger
 from service.access import require_visible, visible
 from service.db.access_tables import Decision
-from service.db.job_tables import FurtherDataset, Job
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
@@ -90,7 +89,6 @@ class Payments:
     accounts: Mapping[str, ledger.Account]
     holds: Mapping[str, ledger.Hold]
     faults: Mapping[str, LedgerCorruption]  # by the account's id
-    joint_ids: frozenset[str] = frozenset()  # of the jobs among them that read several datasets
 
     @classmethod
     def read(cls, session: Session, account_ids: Iterable[str | None], hold_ids: Iterable[str | None] = ()) -> Self:
@@ -167,29 +165,6 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     ids = session.scalars(query).all()
     paid = Payments.read(session, ids[:limit])
     return [paid.payer(id) for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
-
-
-def cohorts(session: Session, seen: Payer) -> list[Payer]:
-    """Return the cohorts of an account's population, oldest first: itself, every account that a training has read
-    together with it, and whatever was read together with those. Alone where there was none.
-
-    Args:
-        seen: the account, as `read` shows it.
-    """
-    pairs = visible(session, FurtherDataset, select(Job.account_id, FurtherDataset.account_id).distinct())
-    # Outer, so that SQLite looks up the few jobs that are named there and does not go through all of them. Where a row
-    # belongs to no training, the pair has None beside one account, and reaches no other.
-    trainings = pairs.outerjoin(Job, and_(Job.id == FurtherDataset.job_id, Job.kind == TRAIN))
-    read_together = session.execute(trainings).all()
-    found, reached = set[str](), {seen.id}
-    while reached - found:
-        found = found | reached
-        reached = {each for pair in read_together if found & set(pair) for each in pair if each is not None}
-    if found == {seen.id}:
-        return [seen]
-    paid = Payments.read(session, found)
-    oldest = sorted(paid.accounts.values(), key=lambda row: (row.created_at, row.id))
-    return [paid.payer(row.id) for row in oldest]
 
 
 def count(paid: ledger.Entry) -> CountRecord:

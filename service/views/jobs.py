@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -11,21 +11,21 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, select, text
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import FINAL_STATES, EventRecord, JobCohort, JobRecord, ProgressFacts
+from obscura.wire.job_schemas import FINAL_STATES, EventRecord, JobRecord, ProgressFacts
 from obscura.wire.schemas import minutes_between, record_of
 from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
 from service.access import visible
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FurtherDataset, Job, Sample
-from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.job_tables import Job, Sample
+from service.db.ledger_tables import AccountRow
 from service.errors import NotFound
 from service.jobs import charged_before_useful
 from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS
 from service.jobs.lookup import get_job, made_by
 from service.jobs.silence import SILENT_MINUTES
-from service.views.accounts import Payer, Payments, part_of_budget
+from service.views.accounts import Payer, Payments
 from service.views.rows import newest
 
 UNFINISHED_MAX = 100  # that a page shows
@@ -71,7 +71,7 @@ def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
         LedgerCorruption: The log contradicts what one of them holds, or its account.
     """
     paid = payments_of(session, rows).require_sound()
-    return _records(session, rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
+    return _records(rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
 
 
 def record(session: Session, row: Job) -> JobRecord:
@@ -102,19 +102,8 @@ def event(session: Session, row: Job) -> EventRecord:
 
 
 def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
-    """Return the holds and the accounts of jobs, compared with the log: of some trainings there are several."""
-    trainings = [row.id for row in rows if row.kind == TRAIN]
-    found = _holds_of_joint(session, trainings) if trainings else []
-    account_ids = [*(row.account_id for row in rows), *(row.account_id for row in found)]
-    paid = Payments.read(session, account_ids, [*(row.hold_id for row in rows), *(row.id for row in found)])
-    return replace(paid, joint_ids=frozenset(row.job_id for row in found))
-
-
-def _holds_of_joint(session: Session, job_ids: Sequence[str]) -> Sequence[Row[str, str, str]]:
-    """Return the holds of those of some trainings that read several datasets."""
-    joint = visible(session, FurtherDataset, select(FurtherDataset.job_id)).where(FurtherDataset.job_id.in_(job_ids))
-    holds = visible(session, HoldRow, select(HoldRow.account_id, HoldRow.id, HoldRow.job_id))
-    return session.execute(holds.where(HoldRow.job_id.in_(joint))).all()
+    """Return the holds and the accounts of jobs, compared with the log."""
+    return Payments.read(session, [row.account_id for row in rows], [row.hold_id for row in rows])
 
 
 def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
@@ -145,36 +134,7 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
     )
 
 
-def cohorts_of(session: Session, rows: Sequence[AnyJob], paid: Payments) -> dict[str, list[JobCohort]]:
-    """Return the accounts that pay for trainings on several datasets, by the job's id; most jobs have none."""
-    trainings = {row.id: row for row in rows if row.id in paid.joint_ids}
-    if not trainings:
-        return {}
-    query = visible(session, FurtherDataset).where(FurtherDataset.job_id.in_(trainings))
-    found = session.scalars(query.order_by(FurtherDataset.position)).all()
-    named: dict[str, dict[str, list[str]]] = {}  # datasets by account, by job
-    for row in found:
-        own = {str(trainings[row.job_id].account_id): [str(trainings[row.job_id].dataset_id)]}
-        named.setdefault(row.job_id, own).setdefault(row.account_id, []).append(row.dataset_id)
-    holds = {(hold.job_id, hold.account_id): hold for hold in paid.holds.values()}
-    return {
-        job_id: [_cohort(paid, holds[job_id, account_id], dataset_ids) for account_id, dataset_ids in accounts.items()]
-        for job_id, accounts in named.items()
-    }
-
-
-def _cohort(paid: Payments, hold: ledger.Hold, dataset_ids: list[str]) -> JobCohort:
-    return JobCohort(
-        account_id=hold.account_id,
-        dataset_ids=dataset_ids,
-        price_nano=hold.amount_nano,
-        price_epsilon=paid.epsilon_of(hold.account_id)(hold.amount_nano),
-        charged_nano=hold.charged_nano,
-    )
-
-
 def _records(
-    session: Session,
     rows: Sequence[AnyJob],
     paid: Payments,
     drawn: Mapping[str, Sample],
@@ -183,17 +143,12 @@ def _records(
     """Return the records of jobs.
 
     Args:
-        session: Any transaction.
         rows: The jobs.
         paid: Their holds and accounts.
         drawn: What they draw, by the job's id.
         useful_from_nano: As `_useful_from_nano` finds it; empty where nobody is told what cancelling would publish.
     """
-    cohorts = cohorts_of(session, rows, paid)
-    return [
-        _record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id), cohorts.get(row.id, []))
-        for row in rows
-    ]
+    return [_record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id)) for row in rows]
 
 
 def _useful_from_nano(session: Session, rows: Sequence[AnyJob]) -> dict[str, int | None]:
@@ -205,13 +160,7 @@ def _useful_from_nano(session: Session, rows: Sequence[AnyJob]) -> dict[str, int
     return {job_id: charged_before_useful(plan) for job_id, plan in session.execute(stored)}
 
 
-def _record(
-    row: AnyJob,
-    facts: ProgressFacts,
-    drawn: Sample | None,
-    useful_from_nano: int | None,
-    cohorts: Sequence[JobCohort],
-) -> JobRecord:
+def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from_nano: int | None) -> JobRecord:
     """Return a job's record.
 
     Args:
@@ -219,7 +168,6 @@ def _record(
         facts: Its progress.
         drawn: The sample that it draws.
         useful_from_nano: What a training that goes on must have charged to have something to publish.
-        cohorts: The accounts that pay, where several datasets are read together.
     """
     publishes = None if useful_from_nano is None else facts.charged_nano >= max(useful_from_nano, 1)
     return record_of(
@@ -232,25 +180,7 @@ def _record(
         progress=facts,
         failure=failure_of(row),
         sample_id=None if drawn is None else drawn.id,
-        cohorts=list(cohorts),
     )
-
-
-@dataclass(frozen=True)
-class CohortView:
-    """An account that pays for a training on several datasets, on the training's page and on its release's: these, by
-    their ids."""
-
-    payer: Payer
-    hold: ledger.Hold
-    price_epsilon: float
-    paid_epsilon: float
-    datasets: Mapping[str, str]
-
-    @property
-    def used_share(self) -> float | None:
-        """What was spent for it of all that its account ever promises; None in doubt."""
-        return part_of_budget(self.payer, self.hold.captured_nano)
 
 
 @dataclass(frozen=True)
@@ -278,8 +208,6 @@ class WholeJob(JobView):
     payer: Payer | None
     hold: ledger.Hold | None
     made: Any  # the record of what it makes; None where that is no row of its own
-    cohorts: Sequence[CohortView]  # where several accounts or datasets pay
-    further: Mapping[str, str]  # names of further datasets by their ids, where nobody pays
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
@@ -308,7 +236,7 @@ def _views(
             dataset_name=row.dataset_name,
             took=_took(row, now),
         )
-        for row, job in zip(rows, _records(session, rows, paid, drawn, useful_from_nano), strict=True)
+        for row, job in zip(rows, _records(rows, paid, drawn, useful_from_nano), strict=True)
     ]
 
 
@@ -337,41 +265,8 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[s
         payer=None if row.hold_id is None else paid.payer(row.account_id),
         hold=None if row.hold_id is None else paid.holds[row.hold_id],
         made=makes,
-        cohorts=cohort_views(session, paid, listed.job.cohorts),
-        further=names_of(session, getattr(makes, "further_dataset_ids", [])),
     )
     return whole, row.plan or {}
-
-
-def cohort_views(session: Session, paid: Payments, cohorts: Sequence[JobCohort]) -> list[CohortView]:
-    """Return the accounts that pay for one training, as pages show them.
-
-    Args:
-        session: Any transaction.
-        paid: The holds and accounts of this training alone.
-        cohorts: As `cohorts_of` finds them.
-    """
-    holds = {hold.account_id: hold for hold in paid.holds.values()}
-    names = names_of(session, [dataset_id for cohort in cohorts for dataset_id in cohort.dataset_ids])
-    return [
-        CohortView(
-            payer=paid.payer(cohort.account_id),
-            hold=holds[cohort.account_id],
-            price_epsilon=cohort.price_epsilon,
-            paid_epsilon=paid.epsilon_of(cohort.account_id)(holds[cohort.account_id].captured_nano),
-            datasets={dataset_id: names[dataset_id] for dataset_id in cohort.dataset_ids},
-        )
-        for cohort in cohorts
-    ]
-
-
-def names_of(session: Session, dataset_ids: Sequence[str]) -> dict[str, str]:
-    """Return the names of datasets by their ids, in their order; the id itself of one that was erased."""
-    if not dataset_ids:
-        return {}
-    named = visible(session, Dataset, select(Dataset.id, Dataset.name)).where(Dataset.id.in_(dataset_ids))
-    names = {row.id: row.name for row in session.execute(named)}
-    return {dataset_id: names.get(dataset_id, dataset_id) for dataset_id in dataset_ids}
 
 
 def page(

@@ -8,18 +8,14 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import BudgetFacts, PlannedCohort, PlanRecord, PlanRequest, StageFacts
-from obscura.wire.schemas import DatasetRecord
+from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
 from obscura.wire.sweep_schemas import SweepRequest
 from privacy.plans.plan import Plan
 from service import jobs, ledger
-from service.db.dataset_tables import Dataset
 from service.errors import InvalidInput
 from service.jobs.planning import plan_on
-from service.jobs.training_sets import TrainingSet, training_set
+from service.jobs.training_sets import training_set
 from service.settings import Settings
-from service.views.accounts import Payer, Payments
-from service.views.datasets import dataset
 from service.views.sweeps import differing
 
 _EXTRACTORS_NAMED_MAX = 10
@@ -32,7 +28,7 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         InvalidInput: The dataset is public, or an argument is out of range.
         NotFound: There is no such dataset.
     """
-    trained = training_set(session, asked.dataset_id, asked.further_dataset_ids)
+    trained = training_set(session, asked.dataset_id)
     made = plan_on(session, trained, asked.recipe, asked.epsilon, asked.options)
     require_extractor(settings, made)
     payer, epsilon_of = trained.account, trained.privacy_filter.epsilon_of
@@ -59,7 +55,6 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         notes=list(made.notes),
         config=made.config.model_dump(),
         budget=_budget(payer, made.price_nano, made.budget_nano),
-        cohorts=_cohorts(trained, made, asked.epsilon) if trained.further else [],
     )
 
 
@@ -78,34 +73,9 @@ def _budget(payer: ledger.Account, price_nano: int, budget_nano: int) -> BudgetF
     )
 
 
-def _cohorts(trained: TrainingSet, made: Plan, epsilon: float) -> list[PlannedCohort]:
-    return [_cohort(trained, payer, [(made, epsilon)]) for payer in trained.payers]
-
-
-def _cohort(trained: TrainingSet, payer: TrainingSet, trainings: Sequence[tuple[Plan, float]]) -> PlannedCohort:
-    """Return what one account would pay for trainings that read the same datasets.
-
-    Args:
-        trainings: their plans, and the epsilons that each is offered.
-    """
-    offered_nano = [payer.budget_nano(epsilon) for _, epsilon in trainings]
-    price_nano = sum(
-        made.priced_by(payer.privacy_filter, budget_nano).price_nano
-        for (made, _), budget_nano in zip(trainings, offered_nano, strict=True)
-    )
-    return PlannedCohort(
-        dataset_ids=[one.dataset.id for one in trained.all if one.account.id == payer.account.id],
-        price_nano=price_nano,
-        price_epsilon=payer.privacy_filter.epsilon_of(price_nano),
-        delta=payer.account.delta,
-        budget=_budget(payer.account, price_nano, sum(offered_nano)),
-    )
-
-
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A training of a search that is not asked for yet, those of its options that differ between trials, and what it
-    costs the account that is named first."""
+    """A training of a search that is not asked for yet, with its price and the options that differ between trials."""
 
     epsilon: float
     options: dict[str, Any]
@@ -115,11 +85,12 @@ class PlannedTrial:
 
 @dataclass(frozen=True)
 class PlannedSweep:
-    """A search that is not asked for yet, what every account would pay for all its trials, and the largest epsilon of
-    each trial that all accounts have left."""
+    """A search that is not asked for yet, the price of all its trials, and the largest affordable epsilon of each."""
 
     trials: Sequence[PlannedTrial]
-    cohorts: Sequence[PlannedCohort]
+    price_nano: int
+    price_epsilon: float
+    budget: BudgetFacts
     most_epsilon_of_each: float
 
 
@@ -127,16 +98,16 @@ def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> Pla
     """Return a search with its price, before anything is held. No data is touched.
 
     Raises:
-        InvalidInput: A dataset is public, or an argument is out of range; for a trial, the message says which.
+        InvalidInput: The dataset is public, or an argument is out of range; for a trial, the message says which.
         NotFound: There is no such dataset.
     """
-    trained = training_set(session, asked.dataset_id, asked.further_dataset_ids)
+    trained = training_set(session, asked.dataset_id)
     trials = jobs.trials_asked(asked)
     made = jobs.plan_trials(session, trained, asked.recipe, trials)
     for plan in made:
         require_extractor(settings, plan)
     names = differing([trial.options for trial in trials])
-    trainings = [(plan, trial.epsilon) for plan, trial in zip(made, trials, strict=True)]
+    price_nano = sum(plan.price_nano for plan in made)
     return PlannedSweep(
         trials=[
             PlannedTrial(
@@ -147,26 +118,13 @@ def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> Pla
             )
             for plan, trial in zip(made, trials, strict=True)
         ],
-        cohorts=[_cohort(trained, payer, trainings) for payer in trained.payers],
-        most_epsilon_of_each=min(
-            ledger.affordable_epsilon(payer.privacy_filter, payer.account.left_nano // len(trials))
-            for payer in trained.payers
+        price_nano=price_nano,
+        price_epsilon=trained.privacy_filter.epsilon_of(price_nano),
+        budget=_budget(trained.account, price_nano, sum(plan.budget_nano for plan in made)),
+        most_epsilon_of_each=ledger.affordable_epsilon(
+            trained.privacy_filter, trained.account.left_nano // len(trials)
         ),
     )
-
-
-@dataclass(frozen=True)
-class Companion:
-    """A private dataset on a page that plans a training, and the account that pays where it is read."""
-
-    dataset: DatasetRecord
-    payer: Payer
-
-
-def companion(session: Session, row: Dataset) -> Companion:
-    """Return a private dataset and the account that pays for trainings on it."""
-    account_id = str(row.account_id)
-    return Companion(dataset(row), Payments.read(session, [account_id]).payer(account_id))
 
 
 def require_extractor(settings: Settings, plan: Plan) -> None:

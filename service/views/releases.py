@@ -19,7 +19,7 @@ from service import ledger
 from service.access import is_own, projects_of, visible
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, FurtherDataset, Job, Release, Sample, Share
+from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.project_tables import EVERY_PROJECT
 from service.errors import NotFound
 from service.jobs.kinds import evaluate
@@ -29,7 +29,7 @@ from service.jobs.sharing import project_names
 from service.views.accounts import Payer, part_of_budget
 from service.views.admins import lifetime
 from service.views.datasets import dataset
-from service.views.jobs import CohortView, cohort_views, cohorts_of, payments_of
+from service.views.jobs import payments_of
 from service.views.rows import ROWS_MAX, newest
 
 EVALUATIONS_SHOWN = 20
@@ -61,14 +61,10 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
     """
     measured = newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
-    further: dict[str, list[str]] = {}
-    read = visible(session, FurtherDataset).where(FurtherDataset.job_id.in_([row.job_id for row in rows]))
-    for each in session.scalars(read.order_by(FurtherDataset.position)) if rows else ():
-        further.setdefault(each.job_id, []).append(each.dataset_id)
-    return [_record(row, measured.get(row.id), projects[row.account_id], further.get(row.job_id, [])) for row in rows]
+    return [_record(row, measured.get(row.id), projects[row.account_id]) for row in rows]
 
 
-def _record(row: Release | Row[Any], measured: Evaluation | None, project_id: str, further: list[str]) -> ReleaseRecord:
+def _record(row: Release | Row[Any], measured: Evaluation | None, project_id: str) -> ReleaseRecord:
     summary = with_figures(row.summary, measured)
     histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
     return record_of(
@@ -78,7 +74,6 @@ def _record(row: Release | Row[Any], measured: Evaluation | None, project_id: st
         incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
         histogram=None if histogram is None else HistogramFacts(**histogram),
         project_id=project_id,
-        further_dataset_ids=further,
     )
 
 
@@ -128,7 +123,6 @@ class WholeRelease(ReleaseView):
     dataset: DatasetRecord
     recipe: str
     options: dict[str, Any]
-    cohorts: Sequence[CohortView]  # where it was trained on several datasets
 
     @property
     def used_share(self) -> float | None:
@@ -154,7 +148,6 @@ def view(session: Session, release_id: str) -> WholeRelease:
     (release,) = records(session, [row])
     own = is_own(session, release.project_id)
     paid = payments_of(session, [row.job]) if own else None
-    together = [] if paid is None else cohorts_of(session, [row.job], paid).get(row.job_id, [])
     return WholeRelease(
         release=release,
         card=row.card,
@@ -164,7 +157,6 @@ def view(session: Session, release_id: str) -> WholeRelease:
         dataset=dataset(row.dataset),
         recipe=row.job.recipe,
         options={**row.job.plan.get("config", {}), **row.job.options} if own else {},
-        cohorts=[] if paid is None else cohort_views(session, paid, together),
     )
 
 

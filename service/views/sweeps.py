@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import FINAL_STATES, JobCohort
+from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import to_the_minute
-from obscura.wire.sweep_schemas import SweepCohort, SweepRecord, SweepTotals, TrialFacts
+from obscura.wire.sweep_schemas import SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.words import TRAIN, HoldState
 from service.access import find, visible
 from service.db.dataset_tables import Dataset
@@ -20,11 +20,11 @@ from service.db.job_tables import Evaluation, Job, Release, Sweep
 from service.errors import LedgerCorruption
 from service.jobs.kind import failure_of
 from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
-from service.jobs.lookup import get_sweep, paid_by
+from service.jobs.lookup import get_sweep
 from service.jobs.sweeps import sweeps_measured
 from service.ledger import Hold
 from service.views.accounts import Payer, Payments
-from service.views.jobs import ON_PAGES, JobView, cohorts_of, names_of, payments_of
+from service.views.jobs import ON_PAGES, JobView, payments_of
 from service.views.jobs import views as job_views
 
 SWEEPS_SHOWN = 6
@@ -52,7 +52,7 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """A sweep in a list of a page, with what its first account pays. Where that is in doubt, no amount is shown."""
+    """A sweep in a list of a page, with what its account pays. Where that is in doubt, no amount is shown."""
 
     id: str
     name: str
@@ -68,7 +68,7 @@ class SweepRow:
 def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRow]:
     """Return the latest sweeps, of an account or of any, newest first."""
     latest = visible(session, Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
-    rows = session.scalars(latest if account_id is None else latest.where(paid_by(Sweep, account_id))).all()
+    rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
     if not rows:
         return []
     found = visible(session, Job, _STATES).where(Job.sweep_id.in_([row.id for row in rows]))
@@ -107,15 +107,13 @@ class TrialView:
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep on its own page, with the names of all that it reads, by their ids. Where its payer is in doubt, no
-    amount of it is shown."""
+    """A sweep on its own page. Where its payer is in doubt, no amount of it is shown."""
 
     sweep: SweepRecord
     payer: Payer
-    datasets: Mapping[str, str]
+    dataset_name: str
     classes: int
     trials: Sequence[TrialView]
-    cohorts: Sequence[tuple[Payer, SweepCohort]]
 
     @property
     def active(self) -> bool:
@@ -143,15 +141,13 @@ def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
         TrialView(shown, trial, {name: value for name, value in trial.options.items() if name in names})
         for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
     ]
-    read = [dataset_id for cohort in sweep.cohorts for dataset_id in cohort.dataset_ids] or [row.dataset_id]
-    payers = [paid.payer(cohort.account_id) for cohort in sweep.cohorts]
+    dataset = find(session, Dataset, row.dataset_id)
     return SweepView(
         sweep,
         paid.payer(row.account_id),
-        datasets=names_of(session, read),
-        classes=len(find(session, Dataset, row.dataset_id).classes),
+        dataset_name=dataset.name,
+        classes=len(dataset.classes),
         trials=trials,
-        cohorts=list(zip(payers, sweep.cohorts, strict=True)),
     )
 
 
@@ -168,71 +164,34 @@ def _trials(session: Session, rows: Sequence[Sweep]) -> Sequence[Row[Any]]:
 
 def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]], paid: Payments) -> list[SweepRecord]:
     newest = newest_on_own_dataset(session, trials)
-    together = cohorts_of(session, trials, paid)
     measuring = sweeps_measured(session, [row.id for row in rows])
     return [
         _record(
             row,
             [_trial(job, paid, newest.get(job.release_id)) for job in trials if job.sweep_id == row.id],
             paid,
-            [together[job.id] for job in trials if job.sweep_id == row.id and job.id in together],
             row.id in measuring,
         )
         for row in rows
     ]
 
 
-def _totals(paid: Payments, account_id: str, price_nano: int, held_nano: int, spent_nano: int) -> SweepTotals:
-    epsilon_of = paid.epsilon_of(account_id)
-    return SweepTotals(
-        price_nano=price_nano,
-        held_nano=held_nano,
-        spent_nano=spent_nano,
-        returned_nano=price_nano - held_nano - spent_nano,
-        price_epsilon=epsilon_of(price_nano),
-        spent_epsilon=epsilon_of(spent_nano),
-    )
-
-
-def _cohort(paid: Payments, trials: Sequence[TrialFacts], cohort: JobCohort) -> SweepCohort:
-    """Return what an account pays for trials that read several datasets; it pays for each.
-
-    Args:
-        cohort: of any trial: all of them name the same datasets.
-    """
-    ids = {trial.job_id for trial in trials}
-    holds = [hold for hold in paid.holds.values() if hold.job_id in ids and hold.account_id == cohort.account_id]
-    return SweepCohort(
-        account_id=cohort.account_id,
-        dataset_ids=cohort.dataset_ids,
-        totals=_totals(
-            paid,
-            cohort.account_id,
-            sum(hold.amount_nano for hold in holds),
-            sum(_still_held(hold) for hold in holds),
-            sum(hold.captured_nano for hold in holds),
-        ),
-    )
-
-
 def _still_held(hold: Hold) -> int:
     return hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0
 
 
-def _record(
-    row: Sweep, trials: list[TrialFacts], paid: Payments, together: Sequence[Sequence[JobCohort]], measuring: bool
-) -> SweepRecord:
+def _record(row: Sweep, trials: list[TrialFacts], paid: Payments, measuring: bool) -> SweepRecord:
     """Return a sweep's record.
 
     Args:
         row: The sweep.
         trials: Its trials.
-        paid: Its accounts, and the holds of its trials.
-        together: Of each trial the accounts that pay, where several datasets are read.
+        paid: Its account, and the holds of its trials.
         measuring: Whether a release of it is being measured.
     """
     held_nano, spent_nano = sum(trial.held_nano for trial in trials), sum(trial.spent_nano for trial in trials)
     measured = {trial.job_id: figure for trial in trials if (figure := trial.compared_by) is not None}
+    epsilon_of = paid.epsilon_of(row.account_id)
     ended = all(trial.state in FINAL_STATES for trial in trials) and not measuring
     return SweepRecord(
         id=row.id,
@@ -242,8 +201,14 @@ def _record(
         recipe=row.recipe,
         state="ended" if ended else "open",
         trials=trials,
-        totals=_totals(paid, row.account_id, row.price_nano, held_nano, spent_nano),
-        cohorts=[_cohort(paid, trials, cohort) for cohort in (together[0] if together else [])],
+        totals=SweepTotals(
+            price_nano=row.price_nano,
+            held_nano=held_nano,
+            spent_nano=spent_nano,
+            returned_nano=row.price_nano - held_nano - spent_nano,
+            price_epsilon=epsilon_of(row.price_nano),
+            spent_epsilon=epsilon_of(spent_nano),
+        ),
         best_job_id=max(measured, key=lambda job_id: measured[job_id]) if measured else None,
         created_at=row.created_at,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
     *("AccountRow", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "EntryRow", "Evaluation"),
-    *("FurtherDataset", "HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
+    *("HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
 }
 LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
 READERS = {"select", "get", "get_one"}

@@ -151,6 +151,7 @@ class Walk:
         """Put what was shown before for the placeholders of a command."""
         command = command.replace("http://127.0.0.1:8420", self.url).replace("/backups/", f"{self.folder}/backups/")
         command = re.sub(r"key_\.\.\.:[0-9a-f]*\.\.\.", lambda _: self.seen["introduction"], command)
+        command = command.replace("RELEASE_1", self.seen.get("earlier", "")).replace("RELEASE_2", "rel_...")
         command = command.replace("RELEASE", "rel_...").replace("5f1c...e2", self.seen.get("fingerprint", ""))
         command = command.replace(
             '"evaluation_dataset_id": "ds_..."', f'"evaluation_dataset_id": "{self.seen.get("test")}"'
@@ -253,6 +254,8 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
         elif command.startswith(("obscura keys revoke", "obscura keys rotate")):
             made = client.keys()  # it iterates over records
             walk.seen["key_..."] = next(key.id for key in made if key.name == "nightly")
+        elif command.startswith("obscura train scans-2026"):
+            walk.seen["earlier"] = walk.seen["rel_..."]
         elif command.startswith("obscura limits request"):
             client.lower_limit(client.find_account("patients").id, epsilon=4.5, reason="it was raised to 5 before")
         approves = command.startswith(("obscura admins approve", "obscura limits approve"))
@@ -264,6 +267,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
             if block.document == document and run(block):
                 walk.run(block, before)
     assert zipfile.is_zipfile(tmp_path / "images.zip")
+    assert len(list((tmp_path / "both-years").glob("*/*.png"))) == 200
     patients = client.find_account("patients")
     dataset = client.datasets.find("images")
     with pytest.raises(BudgetError) as refused:

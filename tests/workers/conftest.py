@@ -95,21 +95,6 @@ class Workshop:
             )
             return job.id
 
-    def add_cohort(self, name: str, data: TrainingData, **terms: Any) -> tuple[str, str]:
-        """Open another account with a dataset; returns the ids of both."""
-        facts = {"owner": "office", "epsilon": 8.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", **terms}
-        account_id = self.do(ledger.open_account, name=name, now=datetime.now(UTC), **facts).id
-        return account_id, self.add_dataset(account_id, data)
-
-    def add_dataset(self, account_id: str, data: TrainingData) -> str:
-        return _store(self.settings, self.factory, account_id, data, declared=400)
-
-    def holds(self, job_id: str) -> dict[str, ledger.Hold]:
-        """The holds of a job, by account."""
-        with transaction(self.factory, read_only=True) as session:
-            found = [ledger.get_hold(session, hold_id) for hold_id in ledger.holds_of(session, job_id)]
-        return {hold.account_id: hold for hold in found}
-
     def sample(
         self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz", now: datetime | None = None
     ) -> str:

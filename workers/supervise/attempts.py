@@ -106,7 +106,7 @@ def has_keys(session: Session, settings: Settings, job: Job) -> bool:
     config = {} if job.plan is None else job.plan.get("config", {})
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
     if job.kind == TRAIN:
-        reads += [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job.id))]
+        reads.append(job.dataset_id)
     else:
         reads.append(job.evaluation_dataset_id)
     content = select(func.coalesce(Dataset.content_name, Dataset.id))

@@ -37,7 +37,7 @@ from service.settings import Settings
 from workers.recipes.ranks import meet, object_from_first, part
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
-from workers.train.orders import Context, Training, open_run, public_parts, read_keys, read_training
+from workers.train.orders import Context, Training, open_run, public_parts, read_dataset_key, read_training
 from workers.train.process import begin_process, device_kind, share_cores, trace_of
 
 FOLLOWER_COMMAND = (sys.executable, "-P", "-m", "workers.train.followers")
@@ -188,12 +188,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         context = Context(settings, make_session_factory(engine), attempt, stop, device)
         training = read_armed_training(context)
-        keys = read_keys(settings, training.datasets)
+        dataset_key = read_dataset_key(settings, training.dataset)
     finally:
         engine.dispose()
     meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
     public = public_parts(context, training.plan, training.anchors)
-    run = open_run(context, training, keys, public, RankZeroOnly(), _say_nothing)
+    run = open_run(context, training, dataset_key, public, RankZeroOnly(), _say_nothing)
     TRAINERS[training.plan.recipe](replace(run, checkpoints=RankZeroOnly()))
     object_from_first(None)  # the runner's farewell
     part()
@@ -209,8 +209,7 @@ def read_armed_training(context: Context) -> Training:
     """
     with transaction(context.factory, read_only=True) as session:
         training = read_training(session, context.attempt)
-        states = {ledger.get_hold(session, payer.hold_id).state for payer in training.payers}
-        if states != {ledger.HoldState.ARMED}:
+        if ledger.get_hold(session, training.hold_id).state is not ledger.HoldState.ARMED:
             raise Conflict("The hold of this training is not armed.", job_id=context.attempt.job_id)
     return training
 

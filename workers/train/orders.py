@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
@@ -12,17 +12,17 @@ import torch
 from sqlalchemy.orm import Session
 
 from models.extractor import Extractor, ExtractorUnusable, read_extractor
-from obscura.wire.words import DatasetState, EntryKind, Visibility
+from obscura.wire.words import DatasetState, Visibility
 from privacy.accounting.filter import Filter
 from privacy.mechanisms.noise import derive_key
-from privacy.plans.plan import Plan, PublicFacts, Stage, stage_from_json
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Images, Labels, key_id_of, key_path, open_datasets, read_key
+from service.datasets.vault import Images, Labels, key_id_of, key_path, open_content, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.errors import Conflict, LedgerCorruption, NotFound, SeveralDatasets
+from service.errors import Conflict, LedgerCorruption, NotFound
 from service.failpoints import failpoint
 from service.jobs.training_sets import facts_of
 from service.settings import Settings
@@ -32,7 +32,6 @@ from workers.recipes.interface import Budget, Progress, Run, Trainer, TrainingDa
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt
 from workers.train.checkpoints import SealedFolder
-from workers.train.unions import key_of_all, open_together
 
 _PAGE_ROWS = 1000
 Ended = TypeVar("Ended")
@@ -84,44 +83,25 @@ class Context:
         return storage_of(self.settings)
 
 
-@dataclass(frozen=True)
-class Payer:
-    """An account that pays for a training: its hold, and what the same releases cost it."""
-
-    account: ledger.Account
-    privacy_filter: Filter  # by which its hold was priced: the account's may have changed since
-    hold_id: str
-    stages: Mapping[str, Stage]
-    charged_nano: int  # by earlier attempts
-
-
 @dataclass(frozen=True, repr=False)
 class Training:
     """A training as it was ordered and paid for. All of it is public but `secret`, which seeds the noise.
 
     Attributes:
-        datasets: that it reads, its own first.
-        payers: every account that pays, in the order in which they are locked.
+        privacy_filter: by which the hold was priced; the account's may have changed since.
+        charged_nano: by earlier attempts.
     """
 
     job: Job
     account: ledger.Account
-    datasets: tuple[Dataset, ...]
+    dataset: Dataset
     anchors: Dataset | None
     plan: Plan
     facts: PublicFacts
-    payers: tuple[Payer, ...]
+    hold_id: str
+    privacy_filter: Filter
+    charged_nano: int
     secret: bytes
-
-    @property
-    def dataset(self) -> Dataset:
-        """Its own: the first that was named."""
-        return self.datasets[0]
-
-    @property
-    def payer(self) -> Payer:
-        """The account of its own dataset, which the plan speaks of."""
-        return next(payer for payer in self.payers if payer.account.id == self.account.id)
 
 
 def read_training(session: Session, attempt: Attempt) -> Training:
@@ -129,45 +109,29 @@ def read_training(session: Session, attempt: Attempt) -> Training:
 
     Raises:
         NotFound: the dataset's content is gone.
-        SeveralDatasets: an earlier version accepted the job.
         LedgerCorruption: the job lacks what every training has, or is not what its hold was taken for.
     """
     job = jobs.get_job(session, attempt.job_id)
     if job.account_id is None or job.dataset_id is None or job.hold_id is None:
         raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
     account = ledger.get_account(session, job.account_id)
-    named = [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job.id))]
-    if len(named) > 1:  # accepted by an earlier version
-        raise SeveralDatasets(len(named))
-    datasets = tuple(session.get_one(Dataset, dataset_id) for dataset_id in named)
-    for dataset in datasets:
-        if dataset.state is not DatasetState.READY:
-            raise NotFound("The dataset has no content.", dataset_id=dataset.id)
+    dataset = session.get_one(Dataset, job.dataset_id)
+    if dataset.state is not DatasetState.READY:
+        raise NotFound("The dataset has no content.", dataset_id=dataset.id)
     secret = jobs.secret_of(session, job_id=job.id, attempt=attempt.number)
     ledger.require_as_held(session, job, secret.hex())
     plan = plan_from_json(job.plan)
     return Training(
         job=job,
         account=account,
-        datasets=datasets,
+        dataset=dataset,
         anchors=anchors_of(session, plan),
         plan=plan,
-        facts=facts_of(datasets, account),
-        payers=tuple(_payer(session, hold_id, plan) for hold_id in ledger.holds_of(session, job.id)),
+        facts=facts_of(dataset, account),
+        hold_id=job.hold_id,
+        privacy_filter=ledger.filter_of_hold(session, job.hold_id),
+        charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
         secret=secret,
-    )
-
-
-def _payer(session: Session, hold_id: str, plan: Plan) -> Payer:
-    """Return who pays by a hold, at the prices of the entry that took it; old ones tell none, and have the plan's."""
-    reserved, entry = ledger.get_hold(session, hold_id), ledger.entry_of_hold(session, hold_id, EntryKind.HOLD)
-    told = [stage_from_json(stage, plan.facts) for stage in entry.details.get("stages", ())]
-    return Payer(
-        account=ledger.get_account(session, reserved.account_id),
-        privacy_filter=ledger.filter_of_hold(session, hold_id),
-        hold_id=hold_id,
-        stages={stage.name: stage for stage in told or plan.stages},
-        charged_nano=reserved.charged_nano,
     )
 
 
@@ -192,22 +156,17 @@ def public_dataset(session: Session, dataset_id: str) -> Dataset:
     return dataset
 
 
-def read_keys(settings: Settings, datasets: Iterable[Dataset]) -> dict[str, bytes]:
-    """Return the keys of datasets by the names of their contents.
+def read_dataset_key(settings: Settings, dataset: Dataset) -> bytes:
+    """Return the key of a dataset's content.
 
     Raises:
-        LedgerCorruption: one is not the key that its content arrived under: other arrays might be sealed under it.
-        NotFound: one is gone.
+        LedgerCorruption: it is not the key that the content arrived under: other arrays might be sealed under it.
+        NotFound: it is gone.
     """
-    keys: dict[str, bytes] = {}
-    for dataset in datasets:
-        key = read_key(key_path(settings, dataset.content))
-        if dataset.key_id not in (None, key_id_of(key)):  # None: uploaded before keys had ids
-            raise LedgerCorruption(
-                "The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id
-            )
-        keys[dataset.content] = key
-    return keys
+    key = read_key(key_path(settings, dataset.content))
+    if dataset.key_id not in (None, key_id_of(key)):  # None: uploaded before keys had ids
+        raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
+    return key
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,7 +193,7 @@ def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> Publi
 
     Raises:
         NotHere: the plan's extractor is missing or unusable.
-        NotFound: the public dataset that the plan names has no content; other errors as `read_keys`.
+        NotFound: the public dataset that the plan names has no content; other errors as `read_dataset_key`.
     """
     settings = context.settings
     name = plan.config.needed_extractor
@@ -244,30 +203,31 @@ def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> Publi
         raise NotHere(f"The training cannot begin: {error}.", extractor=name) from None
     if anchors is None:
         return PublicParts(extractor)
-    images, labels, _ = open_datasets(context.storage, read_keys(settings, [anchors]))
+    images, labels, _ = open_content(context.storage, anchors.content, read_dataset_key(settings, anchors))
     return PublicParts(extractor, images, labels, tuple(anchors.classes))
 
 
 def open_run(
     context: Context,
     training: Training,
-    keys: Mapping[str, bytes],
+    dataset_key: bytes,
     public: PublicParts,
     budget: Budget,
     progress: Progress,
 ) -> Run:
-    """Open the private data of holds that are armed, and return what the recipe is given.
+    """Open the private data of a hold that is armed, and return what the recipe is given.
 
     Args:
         context: of the attempt, on the device to train on.
-        keys: of the datasets that it reads (`read_keys`).
+        dataset_key: of its dataset (`read_dataset_key`).
         budget: of the hold, or one that refuses, where another process pays.
 
     Raises:
         NotFound: the dataset has no content.
     """
-    job_id, key = training.job.id, key_of_all(keys.values())
-    images, labels, subjects = open_together(context.storage, keys, with_subjects=training.facts.unit == "subject")
+    job_id, key = training.job.id, dataset_key
+    with_subjects = training.facts.unit == "subject"
+    images, labels, subjects = open_content(context.storage, training.dataset.content, key, with_subjects=with_subjects)
     data = TrainingData(images, labels, training.facts.classes, subjects, **public.given())
     return Run(
         plan=training.plan,

@@ -68,18 +68,15 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
     with transaction(context.factory, read_only=True) as session:
-        charged, released = charged_by_stage(session, training.payer), ledger.released(session, training.payer.hold_id)
-        paid_nano = {
-            payer.account.id: ledger.get_hold(session, payer.hold_id).charged_nano for payer in training.payers
-        }
+        charged, released = charged_by_stage(session, training), ledger.released(session, training.hold_id)
         ended_early = jobs.get_job(session, training.job.id).ended_early
         account = ledger.get_account(session, training.account.id)  # its limit may have changed since this began
     ran = _events(training, charged, released)
     incomplete = _incomplete(training, ran, ended_early)
     made = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
     description = _Description(
-        name=f"{_names(training)} · {training.plan.recipe} · ε {training.job.epsilon:g}{made}",
-        card={**_card(training, ran, charged.total()), **_cohorts(training, ran, paid_nano), "incomplete": incomplete},
+        name=f"{training.dataset.name} · {training.plan.recipe} · ε {training.job.epsilon:g}{made}",
+        card={**_card(training, ran, charged.total()), "incomplete": incomplete},
         ran=ran,
         charged=charged,
         incomplete=incomplete,
@@ -129,7 +126,7 @@ def _show_generator(
     balance = ledger.balance_of(account)
     facts = ReleaseFacts(
         name=description.name,
-        dataset=_names(training),
+        dataset=training.dataset.name,
         account=training.account.name,
         recipe=training.plan.recipe,
         classes=classes,
@@ -187,7 +184,7 @@ def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: Early
 def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
     """The privacy card: what is guaranteed, how it was paid for, and where to look it up."""
     certificate = build_certificate(
-        filter=training.payer.privacy_filter,
+        filter=training.privacy_filter,
         events=list(ran.values()),
         unit=training.account.unit.value,
         assumed_public=_assumed_public(training),
@@ -202,32 +199,6 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         "dataset_id": training.dataset.id,
         "plan_sha256": body_hash(training.job.plan),
     }
-
-
-def _names(training: Training) -> str:
-    others = len(training.datasets) - 1
-    return training.dataset.name + (f" and {others} more" if others else "")
-
-
-def _cohorts(training: Training, ran: Mapping[str, Event], paid_nano: Mapping[str, int]) -> dict[str, Any]:
-    """What a release of several datasets guarantees the units of each account, and what each has paid."""
-    if len(training.datasets) == 1:
-        return {}
-    cohorts = []
-    for payer in training.payers:
-        certified = build_certificate(
-            filter=payer.privacy_filter,
-            events=list(ran.values()),
-            unit=payer.account.unit.value,
-            assumed_public=(),
-            price_nano=paid_nano[payer.account.id],
-        ).to_json()
-        told = ("epsilon", "delta", "rate", "base", "capacity_nano", "price_nano")
-        named = [dataset.id for dataset in training.datasets if dataset.account_id == payer.account.id]
-        cohorts.append(
-            {"account_id": payer.account.id, "dataset_ids": named} | {name: certified[name] for name in told}
-        )
-    return {"cohorts": cohorts}
 
 
 def _assumed_public(training: Training) -> tuple[str, ...]:

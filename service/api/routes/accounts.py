@@ -78,23 +78,6 @@ def read_account(service: Running, request: Request, account_id: AccountId) -> R
 
 
 @router.get(
-    "/{account_id}/cohorts",
-    dependencies=[READ],
-    response_model=Page[AccountRecord],
-    summary="Read a population's cohorts",
-)
-def list_cohorts(service: Running, request: Request, account_id: AccountId, page: Paging) -> Response:
-    """List the cohorts of an account's population with what each has left, oldest first: the account, and all that
-    trainings have read together with it."""
-    after = decode_cursor(page.cursor, [int])[0] if page.cursor else 0
-    with transaction(service.factory, read_only=True) as session:
-        found = views.cohorts(session, views.read(session, account_id))
-        shown = [views.sound(payer) for payer in found[after : after + page.limit]]
-    cursor = encode_cursor([after + page.limit]) if len(found) > after + page.limit else None
-    return answer(request, Page[AccountRecord](items=shown, next_cursor=cursor))
-
-
-@router.get(
     "/{account_id}/entries", dependencies=[READ], response_model=Page[EntryRecord], summary="Read an account's ledger"
 )
 def list_entries(service: Running, request: Request, account_id: AccountId, page: Paging) -> Response:

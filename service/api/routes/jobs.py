@@ -79,7 +79,7 @@ def list_jobs(
 ) -> Response:
     """List the jobs, newest first, all or those of an account, a state, a recipe."""
     asked = narrowed(Job, state=state, recipe=recipe)
-    asked += [] if account_id is None else [jobs.paid_by(Job, account_id)]
+    asked += [] if account_id is None else [Job.account_id == account_id]
     return answer_newest(service, request, page, Job, views.records, *asked, columns=views.JOBS)
 
 
@@ -167,7 +167,7 @@ def create_sweep(
 def list_sweeps(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the sweeps with their trials, newest first, at most six on a page; all, or those of an account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
-    asked = [] if account_id is None else [jobs.paid_by(Sweep, account_id)]
+    asked = [] if account_id is None else [Sweep.account_id == account_id]
     return answer_newest(service, request, short, Sweep, sweeps.records, *asked)
 
 

@@ -52,7 +52,7 @@ def list_releases(service: Running, request: Request, page: Paging, account_id: 
         with transaction(service.factory, read_only=True) as session:
             own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == account_id)
             account_id = session.scalar(own) or ""
-    asked = [] if account_id is None else [jobs.paid_by(Release, account_id)]
+    asked = [] if account_id is None else [Release.account_id == account_id]
     return answer_newest(service, request, page, Release, views.records, *asked, columns=views.RELEASES)
 
 
@@ -72,16 +72,15 @@ def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
 
 
 @router.get("/{release_id}/receipt", dependencies=[VIEW], summary="Read the receipt")
-def read_receipt(service: Running, release_id: ReleaseId, account_id: OfAccount = None) -> JSONResponse:
+def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
     """Read the signed statement that this release was paid for: the whole ledger entry, the account's public terms,
     the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served.
 
-    A release of several accounts' datasets has a receipt for each: name the account; without it, that of the first. Of
-    a release that another project shares receipts stay with that project: they tell what its account has spent, and a
-    signature covers the whole of a text or nothing of it.
+    The receipt of a release that another project shares stays with that project: it reveals what its account has
+    spent, and a signature covers the whole of a text or nothing of it.
     """
     with transaction(service.factory, read_only=True) as session:
-        return JSONResponse(jobs.receipt_of(session, jobs.get_own_release(session, release_id), account_id))
+        return JSONResponse(jobs.get_own_release(session, release_id).receipt)
 
 
 @router.get(

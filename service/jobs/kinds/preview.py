@@ -6,7 +6,7 @@ nothing private is read and the ledger is not asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -43,9 +43,8 @@ def accept(
     epsilon: float,
     options: Mapping[str, Any],
     stand_in_dataset_id: str | None,
-    further_dataset_ids: Sequence[str] = (),
 ) -> Job:
-    """Accept the preview of a training. It needs no budget, and no content of the datasets: only what was declared.
+    """Accept the preview of a training. It needs no budget, and no content of the dataset: only what was declared.
 
     Raises:
         InvalidInput: the training cannot be planned, publishes nothing to look at or is too large to be rehearsed, or
@@ -53,7 +52,7 @@ def accept(
         NotFound: no such dataset.
         Conflict: the stand-in's content has not arrived.
     """
-    trained = training_set(session, dataset_id, further_dataset_ids)
+    trained = training_set(session, dataset_id)
     plan = plan_on(session, trained, recipe, epsilon, options)
     require_anchors_ready(session, plan)
     if RECIPES[recipe].publishes == "histogram":
@@ -64,7 +63,7 @@ def accept(
     named = {"evaluation_dataset_id": stand_in_dataset_id}
     job = planned_job(ask, KIND.name, trained, plan, epsilon=epsilon, options=options, **named)
     made = Preview(id=new_id("prv"), job_id=job.id, created_at=ask.now)
-    return queue_job(session, job, made, further=trained.further)
+    return queue_job(session, job, made)
 
 
 def finish(
@@ -175,7 +174,6 @@ def show(made: Preview, job: Job) -> PreviewRecord:
         failure=failure_of(job),
         created_at=made.created_at,
         finished_at=made.finished_at,
-        further_dataset_ids=[row.dataset_id for row in job.further],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -46,29 +46,27 @@ def accept(
     epsilon: float,
     options: Mapping[str, Any],
     evaluation_dataset_id: str | None,
-    further_dataset_ids: Sequence[str] = (),
 ) -> Job:
-    """Accept a training: its price is held from now on, on each account that it reads a dataset of, or on none.
+    """Accept a training: its price is held on the dataset's account from now on.
 
     Raises:
         InvalidInput: an argument is out of range.
         NotFound: no such dataset.
         Conflict: a dataset's content has not arrived.
-        InsufficientBudget: an account has too little left; carries every number.
-        AccountFrozen: an account takes no new jobs.
-        RateChanged: an account's limit was raised again and again while this was priced.
+        InsufficientBudget: the account has too little left; carries every number.
+        AccountFrozen: the account takes no new jobs.
+        RateChanged: the account's limit was raised again and again while this was priced.
     """
 
     def held_on(trained: TrainingSet) -> Job:
         require_content(session, trained, recipe, evaluation_dataset_id)
-        for payer in trained.payers:
-            _require_affordable(session, payer, epsilon)
+        _require_affordable(session, trained, epsilon)
         plan = plan_on(session, trained, recipe, epsilon, options)
         require_anchors_ready(session, plan)
         named = {"evaluation_dataset_id": evaluation_dataset_id}
         return hold_price(session, ask, trained, plan, epsilon=epsilon, options=options, **named)
 
-    return at_the_present_rate(session, dataset_id, held_on, further_dataset_ids)
+    return at_the_present_rate(session, dataset_id, held_on)
 
 
 def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) -> None:
@@ -80,15 +78,12 @@ def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) 
         raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
 
 
-def at_the_present_rate(
-    session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Held], further_ids: Sequence[str] = ()
-) -> Held:
-    """Price trainings on a dataset and hold the price, anew where a raise of a limit came between the two.
+def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Held]) -> Held:
+    """Price trainings on a dataset and hold the price; retry if the limit was raised between the two.
 
     Args:
         dataset_id: a private dataset.
-        held_on: plans and holds on datasets that stay as they are and accounts that may be raised meanwhile.
-        further_ids: of the datasets that are read together with it.
+        held_on: plans and holds on a dataset that is locked and an account whose limit may be raised meanwhile.
 
     Raises:
         RateChanged: as often as this tries, a raise came in between.
@@ -96,7 +91,7 @@ def at_the_present_rate(
     for left in reversed(range(PRICINGS_MAX)):
         try:
             with session.begin_nested():  # rolled back, it gives back the account's lock: prices are found without it
-                return held_on(training_set(session, dataset_id, further_ids, lock=True))
+                return held_on(training_set(session, dataset_id, lock=True))
         except ledger.RateChanged:
             if not left:
                 raise
@@ -115,9 +110,6 @@ def hold_price(
 ) -> Job:
     """Hold the price of a planned training, with what is needed to recompute it and bound to the order, and queue it.
 
-    Where several accounts pay, each holds what the same releases cost at its own rate, in the order in which accounts
-    are locked. Until the commit nobody sees one of these holds, and then all.
-
     Args:
         ask: who asks. Of two jobs the older is taken first.
         trained: what it is trained on, and who pays.
@@ -129,37 +121,29 @@ def hold_price(
         AccountFrozen: the account takes no new jobs.
     """
     job = planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
-    further = {position: one.dataset.id for position, one in enumerate(trained.further, start=2)}
     details: dict[str, Any] = {
         "recipe": plan.recipe,
         "dataset_id": job.dataset_id,
         "epsilon": job.epsilon,
         "plan_sha256": body_hash(job.plan),
-        "order": ledger.order_of(session, job, job.secret, further),
+        "order": ledger.order_of(session, job, job.secret),
+        "stages": [stage.to_json() for stage in plan.stages],
     }
-    if trained.further:
-        details["accounts"] = sorted(payer.account.id for payer in trained.payers)
-    for position, payer in enumerate(sorted(trained.payers, key=lambda one: one.account.id)):
-        if position > 0:
-            failpoint("joint.hold")
-        own = payer.account.id == trained.account.id
-        priced = plan if own else plan.priced_by(payer.privacy_filter, payer.budget_nano(epsilon))
-        try:
-            held = ledger.hold(
-                session,
-                account_id=payer.account.id,
-                job_id=job.id,
-                amount_nano=priced.price_nano,
-                priced_by=payer.privacy_filter,
-                details=details | {"stages": [stage.to_json() for stage in priced.stages]},
-                now=job.created_at,
-            )
-        except InsufficientBudget as error:  # another job was faster
-            raise error.suggesting(newest_release(session, payer.account)) from None
-        if own:
-            job.hold_id = held.id
+    try:
+        held = ledger.hold(
+            session,
+            account_id=trained.account.id,
+            job_id=job.id,
+            amount_nano=plan.price_nano,
+            priced_by=trained.privacy_filter,
+            details=details,
+            now=job.created_at,
+        )
+    except InsufficientBudget as error:  # another job was faster
+        raise error.suggesting(newest_release(session, trained.account)) from None
+    job.hold_id = held.id
     failpoint("hold.after")
-    return queue_job(session, job, further=trained.further)
+    return queue_job(session, job)
 
 
 def newest_release(session: Session, account: Account) -> str | None:
@@ -185,7 +169,7 @@ def publish(
     kind: str = ReleaseKind.GENERATOR,
     incomplete: Mapping[str, Any] | None = None,
 ) -> Release:
-    """Publish what was trained: captures, receipts, release row and success in one transaction (I7).
+    """Publish what was trained: capture, receipt, release row and success in one transaction (I7).
 
     The evaluation on the dataset that the training names is queued in the same transaction.
 
@@ -213,7 +197,7 @@ def publish(
         return published
     if job.ended_early is EarlyEnd.DISCARDED:
         raise StaleAttempt("What this training has made was discarded.", attempt=attempt, current_attempt=job.attempt)
-    account_id, dataset_id = _training_ids(job)
+    hold_id, account_id, dataset_id = _training_ids(job)
     release = Release(
         id=release_id,
         job_id=job_id,
@@ -229,27 +213,18 @@ def publish(
         created_at=to_the_minute(now),
     )
     shown = {"id": release_id, "sha256": row_digest("releases", columns_of(release))}
-    receipts: dict[str, dict[str, Any]] = {}
-    for hold_id in ledger.holds_of(session, job_id):
-        if receipts:
-            failpoint("joint.capture")
-        ledger.capture(
-            session,
-            hold_id=hold_id,
-            attempt=attempt,
-            artifact_sha256=artifact_sha256,
-            reason="published",
-            now=now,
-            release=shown,
-        )
-        capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
-        receipts[capture.account_id] = make_receipt(session, capture, release_id=release_id, key=key)
-    if account_id not in receipts:
-        raise LedgerCorruption("A training job has no hold on its account.", job_id=job_id)
-    release.receipt = receipts.pop(account_id)
+    ledger.capture(
+        session,
+        hold_id=hold_id,
+        attempt=attempt,
+        artifact_sha256=artifact_sha256,
+        reason="published",
+        now=now,
+        release=shown,
+    )
+    capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
+    release.receipt = make_receipt(session, capture, release_id=release_id, key=key)
     session.add(release)
-    for row in ledger.further_datasets(session, job_id):
-        row.receipt = receipts.pop(row.account_id, None)
     if incomplete is None:  # everything was made before anybody could end it
         job.ended_early = job.salvage_attempt = None
     end_job(session, job, JobState.SUCCEEDED, now=now, release_id=release_id)
@@ -258,10 +233,10 @@ def publish(
     return release
 
 
-def _training_ids(job: Job) -> tuple[str, str]:
+def _training_ids(job: Job) -> tuple[str, str, str]:
     if job.hold_id is None or job.account_id is None or job.dataset_id is None:
         raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
-    return job.account_id, job.dataset_id
+    return job.hold_id, job.account_id, job.dataset_id
 
 
 def _json(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from obscura.client import DownloadCorrupt
-from obscura.client.contents import PlaceTaken, read_images, unpack
+from obscura.client.contents import ClassesDiffer, PlaceTaken, combine, read_images, unpack
+from workers.train.croissant import describe_folders
 
 LABELS = np.array([2, 0, 2, 0], dtype=np.int64)
 NAMES = ["cat", "1", "dog"]  # no image of label 1
@@ -54,6 +55,66 @@ def test_a_folder_appears_as_a_whole_or_not_at_all(tmp_path):
     with pytest.raises(PlaceTaken):
         unpack(tmp_path / "a.zip", tmp_path / "empty", 1)
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "a.zip", "broken.zip"}
+
+
+def sample_of(path: Path, classes: list[str], *numbers: int) -> tuple[Path, int]:
+    """The zip of a sample with one image of each number, of the class that the number names, and their count."""
+    with zipfile.ZipFile(path, "w") as archive:
+        lines = [
+            {"file_name": f"{classes[number]}/000000{number}.png", "label": number, "class": classes[number]}
+            for number in numbers
+        ]
+        for line in lines:
+            archive.writestr(str(line["file_name"]), f"{path.stem} {line['label']}")
+        archive.writestr("metadata.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        archive.writestr("privacy_card.json", json.dumps({"account_id": path.stem}))
+        archive.writestr("croissant.json", describe_folders("a release", {"assumed_public": []}, classes))
+    return path, len(numbers)
+
+
+def test_samples_are_combined_into_one_folder_or_archive(tmp_path):
+    names = ["boot", "coat", "shirt"]
+    samples = {"smp_a": sample_of(tmp_path / "a.zip", names, 0, 1), "smp_b": sample_of(tmp_path / "b.zip", names, 0, 2)}
+    folder = combine(samples, tmp_path / "both")
+    assert (folder / "boot" / "smp_a-0000000.png").read_text() == "a 0"
+    assert (folder / "boot" / "smp_b-0000000.png").read_text() == "b 0"
+    lines = [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
+    assert {line["file_name"]: (line["label"], line["class"]) for line in lines} == {
+        str(path.relative_to(folder)): (names.index(path.parent.name), path.parent.name) for path in folder.glob("*/*")
+    }
+    assert len(lines) == 4
+    cards = {path.name: json.loads(path.read_text())["account_id"] for path in folder.glob("*.privacy_card.json")}
+    assert cards == {"smp_a.privacy_card.json": "a", "smp_b.privacy_card.json": "b"}
+    with zipfile.ZipFile(combine(samples, tmp_path / "both.zip")) as archive:
+        packed = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    assert packed == {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for taken in ("both", "both.zip"):
+        with pytest.raises(PlaceTaken):
+            combine(samples, tmp_path / taken)
+
+
+@pytest.mark.parametrize("others", [["boot", "shirt", "coat"], ["boot", "coat"], ["boot", "coat", "shirt", "hat"]])
+def test_samples_of_other_classes_are_not_combined(tmp_path, others):
+    """Also where the classes that were drawn are the same: an added or swapped class gives labels another meaning."""
+    first = sample_of(tmp_path / "a.zip", ["boot", "coat", "shirt"], 0)
+    second = sample_of(tmp_path / "b.zip", others, 0)
+    with pytest.raises(ClassesDiffer, match=f"smp_b has {', '.join(others)}"):
+        combine({"smp_a": first, "smp_b": second}, tmp_path / "both")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.zip", "b.zip"}
+
+
+@pytest.mark.parametrize("name", ["metadata.jsonl", "croissant.json"])
+@pytest.mark.parametrize("content", ["7", "{}", '{"file_name": 7}', "not JSON", '{"recordSet": [{"@id": "classes"}]}'])
+def test_a_damaged_sample_is_not_combined(tmp_path, name, content):
+    path, count = sample_of(tmp_path / "a.zip", ["boot"], 0)
+    with zipfile.ZipFile(path) as archive:
+        files = {each: archive.read(each) for each in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        for each, text in (files | {name: content.encode()}).items():
+            archive.writestr(each, text)
+    with pytest.raises(DownloadCorrupt):
+        combine({"smp_a": (path, count), "smp_b": (tmp_path / "b.zip", count)}, tmp_path / "both")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.zip", "b.zip"}
 
 
 def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:

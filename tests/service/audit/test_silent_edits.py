@@ -192,12 +192,12 @@ class World(LedgerBook):
             return jobs.submit(session, jobs.KINDS["train"], **order, now=self.tick()).id
 
     def attempt(self, job_id: str) -> None:
-        """Claim a training, arm its holds and charge a little."""
+        """Claim a training, arm its hold and charge a little."""
         self.claim(job_id)
         with transaction(self.factory) as session:
-            for hold_id in ledger.holds_of(session, job_id):
-                ledger.arm(session, hold_id=hold_id, attempt=1, now=self.tick())
-                ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=1000, stage="votes", now=self.tick())
+            hold_id = jobs.get_job(session, job_id).hold_id
+            ledger.arm(session, hold_id=hold_id, attempt=1, now=self.tick())
+            ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=1000, stage="votes", now=self.tick())
 
     def run(self, job_id: str) -> dict[str, Any]:
         self.attempt(job_id)

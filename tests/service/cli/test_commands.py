@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,18 @@ def test_from_training_to_download(shell, account, dataset, make_images, tmp_pat
     said = shell(*uneven, "--proportions", f"{first}=3,{second}=1").json["proportions"]
     assert said == {first: 3.0, second: 1.0}
     assert [len(list((tmp_path / "uneven" / name).glob("*.png"))) for name in (first, second)] == [6, 2]
+    rare = ("sample", job["release_id"], "-n", "8", "-f", "npz", "--proportions", f"{first}=3,{second}=1", "--json")
+    several = ("download", drawn["id"], shell(*rare).json["id"], job["release_id"], "-n", "10", "--seed", "1")
+    combined = shell(*several, "--out", str(tmp_path / "all"), "--json").json
+    assert (combined["images"], combined["sample_ids"][0]) == (38, drawn["id"])
+    assert len((tmp_path / "all" / "metadata.jsonl").read_text().splitlines()) == 38
+    repacked = list((tmp_path / "all").glob(f"*/{combined['sample_ids'][1]}-*.png"))
+    assert sorted(path.parent.name for path in repacked) == sorted([first] * 6 + [second] * 2), (
+        "in the same proportions"
+    )
+    shell(*several, "--out", str(tmp_path / "all"), code=1)
+    shell(*several, "--out", str(tmp_path / "all.zip"))
+    assert sum(name.endswith(".png") for name in zipfile.ZipFile(tmp_path / "all.zip").namelist()) == 38
     tables = ("download", job["release_id"], "-n", "10", "-f", "parquet", "--unpack", "--out", str(tmp_path / "tables"))
     shell(*tables)
     assert [path.name for path in (tmp_path / "tables" / "data").iterdir()] == ["train-00000-of-00001.parquet"]

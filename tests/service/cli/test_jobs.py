@@ -64,7 +64,7 @@ def job(**changes: Any) -> Job:
     facts: dict[str, Any] = dict.fromkeys(Job.model_fields)
     progress = {"charged_nano": 5, "planned_nano": 10, "charged_epsilon": 0.41234, "planned_epsilon": 1.0}
     facts |= {"id": "job_x", "kind": "train", "state": "running", "options": {}, "price_nano": 10, "price_epsilon": 1.0}
-    facts |= {"cancel_requested": False, "created_at": "2030-01-01T00:00:00Z", "progress": progress, "cohorts": []}
+    facts |= {"cancel_requested": False, "created_at": "2030-01-01T00:00:00Z", "progress": progress}
     return Job.model_validate(facts | {"publishes_if_cancelled": True} | changes)
 
 

@@ -316,29 +316,6 @@ def test_a_price_above_half_of_what_is_left_is_confirmed(site, open_account, dec
     assert len(site.rows(Job)) == 2
 
 
-def test_a_training_on_several_datasets_is_neither_offered_nor_accepted(site, stock, declare_dataset):
-    second = declare_dataset(site.factory, account_id=stock.account, name="scans of 2025", records_declared=20_000)
-    trainer = site.signed_in("train", "read")
-    page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4").text
-    assert second not in page[page.index('name="recipe"') :]
-    asked = f"dataset={stock.dataset}&epsilon=0.4&further={second}"
-    for path in ("/train", "/train/price"):
-        refused = trainer.get(f"{path}?{asked}")
-        assert (refused.status_code, "A training reads one dataset of one account" in refused.text) == (422, True)
-    form = page[page.index('action="/jobs"') :]
-    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form[: form.index("</form>")]))
-    before = len(site.rows(HoldRow)), len(site.rows(Job))
-    for number, path in enumerate(("/jobs", "/previews", "/sweeps")):
-        fields |= {
-            "further": second,
-            "once": str(number) * 32,
-            "grids": "teachers=100,200" if path == "/sweeps" else "",
-        }
-        refused = send(trainer, "/train", path, **fields)
-        assert (refused.status_code, "A training reads one dataset of one account" in refused.text) == (422, True)
-    assert (len(site.rows(HoldRow)), len(site.rows(Job))) == before
-
-
 def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account):
     account = open_account(site.factory, name="families", unit="subject")
     uploader = site.signed_in("data", "read")

@@ -292,7 +292,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         if command.name == "claim" and outcome[1] is not None:
             job_id, attempt = outcome[1]
             self.live[job_id] = attempt
-        if command.name in ("charge", "charge_all"):
+        if command.name == "charge":
             args = command.args
             hold_id = args["hold_id"] if "hold_id" in args else self.model.jobs[args["job_id"]]["hold"]
             steps = command.args.get("event", {"count": 0})["count"]
@@ -345,9 +345,9 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             return
         hold = self.model.holds[job["hold"]]
         if hold["armed"] != attempt:
-            self._do(self._arming(job_id, attempt))
+            self._do(Command("arm", {"hold_id": self.model.jobs[job_id]["hold"], "attempt": attempt}))
         elif hold["charged"] == 0 or (hold["charged"] < hold["amount"] and dice.random() < 0.5):
-            self._do(self._charging(dice, job_id, attempt))
+            self._do(self._charge(dice, self.model.jobs[job_id]["hold"], attempt))
         else:
             self._do(self._publication(dice, job_id, attempt))
 

@@ -147,13 +147,7 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
     if name in ("submit_training", "submit_sample"):
         kind = {"submit_training": "train", "submit_sample": "sample"}[name]
         job = jobs.submit(session, jobs.KINDS[kind], **args, now=now)
-        return job.id, job.hold_id, tuple(each for each in ledger.holds_of(session, job.id) if each != job.hold_id)
-    if name in ("arm_all", "charge_all"):
-        facts = {**args, "now": now}
-        job_id = facts.pop("job_id")
-        step, own = getattr(ledger, name.removesuffix("_all")), jobs.get_job(session, job_id).hold_id
-        told = {hold_id: step(session, hold_id=hold_id, **facts) for hold_id in ledger.holds_of(session, job_id)}
-        return told[own] if name == "charge_all" else None
+        return job.id, job.hold_id
     if name == "claim":
         claim = jobs.claim(session, **args, now=now, lease_seconds=LEASE_SECONDS)
         return None if claim is None else (claim.job_id, claim.attempt)

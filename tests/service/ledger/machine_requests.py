@@ -115,9 +115,9 @@ class Requests:
         if name == "request_cancel":
             return Command(name, {"job_id": job_id})
         if name == "arm":
-            return self._arming(job_id, attempt)
+            return Command(name, {"hold_id": job["hold"], "attempt": attempt})
         if name == "charge":
-            return self._charging(dice, job_id, attempt)
+            return self._charge(dice, job["hold"], attempt)
         if name == "publish":
             return self._publication(dice, job_id, attempt)
         if name == "finish_sample":
@@ -140,32 +140,14 @@ class Requests:
             facts = {"release_id": release_id, "count": 3, "classes": None, "seed": seed, "format": "npz"}
             return Command("submit_sample", who | facts)
         datasets = [key for key, owner in self.model.datasets.items() if account_id in (None, owner)]
-        first = dice.choice(datasets)
         facts = {
-            "dataset_id": first,
-            "further_dataset_ids": [],
+            "dataset_id": dice.choice(datasets),
             "recipe": "datalens",
             "epsilon": dice.choice(EPSILONS),
             "options": {},
             "evaluation_dataset_id": None,
         }
         return Command("submit_training", who | facts)
-
-    def _arming(self, job_id: str, attempt: int) -> Command:
-        """Arm every hold of a job."""
-        job = self.model.jobs[job_id]
-        if job["others"]:
-            return Command("arm_all", {"job_id": job_id, "attempt": attempt})
-        return Command("arm", {"hold_id": job["hold"], "attempt": attempt})
-
-    def _charging(self, dice: random.Random, job_id: str, attempt: int) -> Command:
-        """Charge every hold of a job."""
-        job = self.model.jobs[job_id]
-        one = self._charge(dice, job["hold"], attempt)
-        if not job["others"]:
-            return one
-        rest = {name: value for name, value in one.args.items() if name != "hold_id"}
-        return Command("charge_all", {"job_id": job_id, **rest})
 
     def _charge(self, dice: random.Random, hold_id: str, attempt: int) -> Command:
         hold = self.model.holds[hold_id]

@@ -56,10 +56,10 @@ def populate(factory: SessionFactory, model: Model, accounts: int, now: datetime
 
 
 @functools.cache
-def price(opened: Filter, epsilon: float, datasets: int) -> tuple[int, int] | None:
-    """Return (budget, price) of a training on so many datasets; None where no plan can be made."""
-    records, unit = datasets * RECORDS, ledger.Unit.RECORD.value
-    facts = PublicFacts(classes=CLASSES, height=28, width=28, channels=1, records_declared=records, unit=unit)
+def price(opened: Filter, epsilon: float) -> tuple[int, int] | None:
+    """Return (budget, price) of a training; None where no plan can be made."""
+    unit = ledger.Unit.RECORD.value
+    facts = PublicFacts(classes=CLASSES, height=28, width=28, channels=1, records_declared=RECORDS, unit=unit)
     try:
         budget_nano = opened.nano_of(epsilon)
         return budget_nano, build_plan("datalens", {}, opened, budget_nano, facts).price_nano

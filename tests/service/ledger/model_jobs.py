@@ -21,12 +21,11 @@ class Model(LedgerModel):
     """Jobs, idempotency keys, releases and samples as well, each a dictionary by id.
 
     Args:
-        price: (budget, price) in nano-units of an epsilon under a filter, for so many datasets; None where no plan can
-            be made.
+        price: (budget, price) in nano-units of an epsilon under a filter; None where no plan can be made.
         datasets: the account of each.
     """
 
-    price: Callable[[Filter, float, int], tuple[int, int] | None] = lambda _filter, _epsilon, _datasets: None
+    price: Callable[[Filter, float], tuple[int, int] | None] = lambda _filter, _epsilon: None
     datasets: dict[str, str] = field(default_factory=dict)
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     keys: dict[tuple[str, str], tuple[Any, str]] = field(default_factory=dict)
@@ -41,44 +40,23 @@ class Model(LedgerModel):
         dataset_id: str,
         epsilon: float,
         now: datetime,
-        made: tuple[str, str, tuple[str, ...]],
-        further_dataset_ids: list[str],
+        made: tuple[str, str],
         **_: Any,
-    ) -> tuple[str, str, tuple[str, ...]]:
-        body = ("train", dataset_id, epsilon, *further_dataset_ids)
+    ) -> tuple[str, str]:
+        body = ("train", dataset_id, epsilon)
         first = self._remembered(principal, idempotency_key, body)
         if first is not None:
-            return first, self.jobs[first]["hold"], self.jobs[first]["others"]
-        named = [dataset_id, *further_dataset_ids]
-        payers = list(dict.fromkeys(self.datasets[each] for each in named))
-        prices = []
-        for account_id in payers:
-            require(not self.accounts[account_id]["frozen"], "account_frozen")
-            price = self.price(self.accounts[account_id]["filter"], epsilon, len(named))
-            require(price is not None, "invalid_input")
-            prices.append(price or (0, 0))
-            require(prices[-1][0] <= self.left(account_id), "insufficient_budget")
-        job_id, hold_id, others = made
-        price_nano = min(prices)[1]  # Gaussian draws cost the same everywhere: what the poorest budget pays for
-        rest = dict(zip(sorted(set(payers) - {payers[0]}), others, strict=False))
-        for account_id in payers:
-            own = hold_id if account_id == payers[0] else rest.get(account_id, "(missing)")
-            self.hold(account_id=account_id, job_id=job_id, amount_nano=price_nano, made=own)
-        self._accept(job_id, "train", principal, idempotency_key, body, account=payers[0], hold=hold_id, now=now)
-        self.jobs[job_id]["others"] = tuple(rest.values())
-        return job_id, hold_id, tuple(rest.values())
-
-    def arm_all(self, *, job_id: str, attempt: int, **_: Any) -> None:
-        for hold_id in self._holds_of(job_id):
-            self.arm(hold_id=hold_id, attempt=attempt)
-
-    def charge_all(self, *, job_id: str, **facts: Any) -> int:
-        own, *_others = [self.charge(hold_id=hold_id, **facts) for hold_id in self._holds_of(job_id)]
-        return own
-
-    def _holds_of(self, job_id: str) -> list[str]:
-        job = self.jobs[job_id]
-        return [job["hold"], *job["others"]] if job["hold"] else []
+            return first, self.jobs[first]["hold"]
+        account_id = self.datasets[dataset_id]
+        require(not self.accounts[account_id]["frozen"], "account_frozen")
+        price = self.price(self.accounts[account_id]["filter"], epsilon)
+        require(price is not None, "invalid_input")
+        budget_nano, price_nano = price or (0, 0)
+        require(budget_nano <= self.left(account_id), "insufficient_budget")
+        job_id, hold_id = made
+        self.hold(account_id=account_id, job_id=job_id, amount_nano=price_nano, made=hold_id)
+        self._accept(job_id, "train", principal, idempotency_key, body, account=account_id, hold=hold_id, now=now)
+        return made
 
     def submit_sample(
         self,
@@ -88,13 +66,13 @@ class Model(LedgerModel):
         release_id: str,
         seed: int,
         now: datetime,
-        made: tuple[str, None, tuple[()]],
+        made: tuple[str, None],
         **_: Any,
-    ) -> tuple[str, str | None, tuple[str, ...]]:
+    ) -> tuple[str, str | None]:
         body = ("sample", release_id, seed)
         first = self._remembered(principal, idempotency_key, body)
         if first is not None:
-            return first, self.jobs[first]["hold"], self.jobs[first]["others"]
+            return first, self.jobs[first]["hold"]
         require(release_id in self.releases, "not_found")
         account_id = self.releases[release_id]["account"]
         self._accept(made[0], "sample", principal, idempotency_key, body, account=account_id, hold=None, now=now)
@@ -124,8 +102,8 @@ class Model(LedgerModel):
             job["state"], job["attempt"], job["owner"] = "running", job["attempt"] + 1, worker
             job["lost"] += lost
             job["lease"] = now + timedelta(seconds=LEASE_SECONDS)
-            for hold_id in self._holds_of(waiting):
-                self.fence(hold_id=hold_id, attempt=job["attempt"])
+            if job["hold"]:
+                self.fence(hold_id=job["hold"], attempt=job["attempt"])
             return waiting, job["attempt"]
         return None
 
@@ -179,8 +157,7 @@ class Model(LedgerModel):
                 (job["release"], self.releases[release_id]["sha"]) == (release_id, artifact_sha256), "stale_attempt"
             )
             return
-        for hold_id in self._holds_of(job_id):
-            self.capture(hold_id=hold_id, attempt=attempt, artifact_sha256=artifact_sha256)
+        self.capture(hold_id=job["hold"], attempt=attempt, artifact_sha256=artifact_sha256)
         self.releases[release_id] = {"job": job_id, "account": job["account"], "sha": artifact_sha256}
         job["release"] = release_id
         self._end(job_id, "succeeded")
@@ -227,7 +204,6 @@ class Model(LedgerModel):
             "kind": kind,
             "account": account,
             "hold": hold,
-            "others": (),
             "state": "queued",
             "attempt": 0,
             "lost": 0,
@@ -268,8 +244,8 @@ class Model(LedgerModel):
 
     def _close(self, job_id: str, state: str, failure: str | None = None) -> None:
         job = self.jobs[job_id]
-        for hold_id in self._holds_of(job_id):
-            self.settle(hold_id=hold_id, attempt=job["attempt"])
+        if job["hold"]:
+            self.settle(hold_id=job["hold"], attempt=job["attempt"])
         self._end(job_id, state, failure)
 
     def _end(self, job_id: str, state: str, failure: str | None = None) -> None:

@@ -21,7 +21,7 @@ from service import jobs, ledger
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import FailureCode, FurtherDataset, Job, Sample
+from service.db.job_tables import FailureCode, Job, Sample
 from service.db.session import transaction
 from service.errors import StaleAttempt
 from service.sealing import new_key
@@ -39,20 +39,6 @@ from workers.train.orders import Context, Training, read_training
 from workers.train.progress import ReportedProgress
 
 CANARY = "canary-4711-patient-smith"
-
-
-def test_a_training_on_several_datasets_of_an_earlier_version_reads_nothing_and_its_hold_returns(workshop):
-    before, job_id = workshop.balance(), workshop.train()
-    with transaction(workshop.factory) as session:
-        row = {"job_id": job_id, "position": 2, "dataset_id": workshop.dataset_id, "account_id": workshop.account_id}
-        session.add(FurtherDataset(**row))
-    assert workshop.work(job_id, TINY) == ExitStatus.ENDED
-    assert (workshop.job(job_id).state, workshop.job(job_id).failure_code) == (
-        JobState.FAILED,
-        FailureCode.TRAINING_FAILED,
-    )
-    assert (workshop.balance(), workshop.hold(job_id).charged_nano) == (before, 0)
-    assert EntryKind.ARM not in [entry.kind for entry in workshop.entries()]
 
 
 @on_either_database
@@ -229,7 +215,7 @@ def armed(workshop: Any) -> tuple[Context, Training]:
     """A training that has armed its hold and charged nothing."""
     context = workshop.context(workshop.claim(workshop.train()))
     training = workshop.do(read_training, attempt=context.attempt)
-    workshop.do(ledger.arm, hold_id=training.payer.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
+    workshop.do(ledger.arm, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
     return context, training
 
 
@@ -267,7 +253,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     first = workshop.do(read_training, attempt=context.attempt)
     (steps,) = first.plan.stages
     assert (steps.event.count, steps.repeats) == (30, 1)
-    workshop.do(ledger.arm, hold_id=first.payer.hold_id, attempt=1, now=datetime.now(UTC))
+    workshop.do(ledger.arm, hold_id=first.hold_id, attempt=1, now=datetime.now(UTC))
     budget = HeldBudget(context, first)
     for count, made in ((1, 1), (20, 21)):
         budget.charge(replace(steps.event, count=count), steps.name)
@@ -276,7 +262,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     workshop.give_back(job_id)
     context = workshop.context(workshop.claim(job_id))
     second = workshop.do(read_training, attempt=context.attempt)
-    workshop.do(ledger.arm, hold_id=second.payer.hold_id, attempt=2, now=datetime.now(UTC))
+    workshop.do(ledger.arm, hold_id=second.hold_id, attempt=2, now=datetime.now(UTC))
     budget = HeldBudget(context, second)
     for count, fits in ((11, False), (10, True), (1, False)):  # one step more than planned, and no more
         with nullcontext() if fits else pytest.raises(BudgetExceeded):

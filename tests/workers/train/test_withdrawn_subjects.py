@@ -17,7 +17,7 @@ from service.inspection import inspect_ledger
 from tests.workers.small_trainings import digits, published_by, work
 from tests.workers.tiny_runner import TRAINERS
 from workers.recipes.interface import Run
-from workers.train.orders import read_keys, read_training
+from workers.train.orders import read_dataset_key, read_training
 
 IDS = np.array([f"writer {number % 40}" for number in range(200)])
 GONE = ("writer 3", "writer 17", "writer that never was")
@@ -74,9 +74,9 @@ def test_no_training_opens_another_content_than_the_row_names(writers):
     withdraw(writers, *GONE)
     job_id = writers.train(teachers=20)
     training = writers.do(read_training, writers.claim(job_id))
-    read_keys(writers.settings, training.datasets)
+    read_dataset_key(writers.settings, training.dataset)
     with transaction(writers.factory, read_only=True) as session:
         path = vault.key_path(writers.settings, session.get_one(Dataset, writers.dataset_id).content)
     path.write_bytes(old)
     with pytest.raises(LedgerCorruption, match="not the one"):
-        read_keys(writers.settings, training.datasets)
+        read_dataset_key(writers.settings, training.dataset)

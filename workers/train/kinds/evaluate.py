@@ -73,7 +73,7 @@ def run(context: Context) -> None:
         release = jobs.get_release(session, evaluation.release_id)
         plan = plan_from_json(jobs.get_job(session, release.job_id).plan)
         account = ledger.get_account(session, release.account_id)
-        facts = facts_of([session.get_one(Dataset, release.dataset_id)], account)
+        facts = facts_of(session.get_one(Dataset, release.dataset_id), account)
         dataset = public_dataset(session, evaluation.dataset_id)
         kept = evaluate.kept_reference(session, dataset.id, evaluation.seed)
     began = time.monotonic()

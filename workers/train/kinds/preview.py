@@ -86,9 +86,7 @@ def run(context: Context) -> None:
         if job.account_id is None or job.dataset_id is None:
             raise LedgerCorruption("A preview lacks its account or dataset.", job_id=job_id)
         plan = plan_from_json(job.plan)
-        read = [job.dataset_id, *(row.dataset_id for row in ledger.further_datasets(session, job_id))]
-        declared = [session.get_one(Dataset, dataset_id) for dataset_id in read]
-        facts = facts_of(declared, ledger.get_account(session, job.account_id))
+        facts = facts_of(session.get_one(Dataset, job.dataset_id), ledger.get_account(session, job.account_id))
         named = None if job.evaluation_dataset_id is None else public_dataset(session, job.evaluation_dataset_id)
         anchors = anchors_of(session, plan)
     parts = public_parts(context, plan, anchors)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -25,8 +25,8 @@ from service.storage.journals import Journalled, journalled
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
-from workers.train.held_budget import HeldBudget, arm_all
-from workers.train.orders import Context, NotHere, Training, open_run, public_parts, read_keys, read_training
+from workers.train.held_budget import HeldBudget
+from workers.train.orders import Context, NotHere, Training, open_run, public_parts, read_dataset_key, read_training
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 
@@ -46,13 +46,13 @@ def run(context: Context) -> None:
     if not storage.holds(key_of(release_id)):
         with transaction(context.factory, read_only=True) as session:
             training = read_training(session, attempt)
-        keys = read_keys(context.settings, training.datasets)
+        dataset_key = read_dataset_key(context.settings, training.dataset)
         budget = HeldBudget(context, training)
         pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
         progress = ReportedProgress(context, pieces, budget)
         work = work_key(attempt.job_id)
         if not storage.holds(f"{work}/{_TRAINED}"):
-            _train(context, training, keys, budget, progress)
+            _train(context, training, dataset_key, budget, progress)
         key = key_of(release_id)
         with storage.stage(key) as staging:
             write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), context, training, progress)
@@ -94,11 +94,7 @@ def publish(context: Context, release_id: str) -> None:
         key=key,
         **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},
     )
-    with transaction(context.factory, read_only=True) as session:
-        further = [row.receipt for row in ledger.further_datasets(session, job_id)]
-    for receipt in (release.receipt, *further):
-        if receipt is not None:
-            keep_receipt(storage, receipt)
+    keep_receipt(storage, release.receipt)
 
 
 def _require_charged(session: Session, job_id: str, released: Journalled) -> None:
@@ -107,21 +103,21 @@ def _require_charged(session: Session, job_id: str, released: Journalled) -> Non
     Raises:
         LedgerCorruption: the runners' journal shows more than the charges of a hold.
     """
-    own_id = jobs.get_job(session, job_id).hold_id
-    for hold_id in ledger.holds_of(session, job_id):
-        hold, told = ledger.get_hold(session, hold_id), ledger.released(session, hold_id)
-        shown_nano = released.price_nano if hold_id == own_id else released.further[hold.account_id]
-        if shown_nano > hold.charged_nano or any(released.counts[stage] > count for stage, count in told.items()):
-            raise LedgerCorruption(
-                "The journal of this job shows releases for which the ledger has no charge.",
-                job_id=job_id,
-                released_nano=shown_nano,
-                charged_nano=hold.charged_nano,
-            )
+    hold_id = jobs.get_job(session, job_id).hold_id
+    if hold_id is None:
+        raise LedgerCorruption("A training job lacks its hold.", job_id=job_id)
+    hold, told = ledger.get_hold(session, hold_id), ledger.released(session, hold_id)
+    if released.price_nano > hold.charged_nano or any(released.counts[stage] > told[stage] for stage in told):
+        raise LedgerCorruption(
+            "The journal of this job shows releases for which the ledger has no charge.",
+            job_id=job_id,
+            released_nano=released.price_nano,
+            charged_nano=hold.charged_nano,
+        )
 
 
 def _train(
-    context: Context, training: Training, keys: Mapping[str, bytes], budget: HeldBudget, progress: ReportedProgress
+    context: Context, training: Training, dataset_key: bytes, budget: HeldBudget, progress: ReportedProgress
 ) -> None:
     """Arm, open the private data, train, and keep the outcome, whole or not at all.
 
@@ -131,12 +127,12 @@ def _train(
     recipe, trainer = training.plan.recipe, context.trainers[training.plan.recipe]
     public = public_parts(context, training.plan, training.anchors)
     with transaction(context.factory) as session:
-        arm_all(session, training, context.attempt.number)
+        ledger.arm(session, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
     failpoint("arm.after")
     processes = 1 if budget.closed else processes_wanted(context.settings, RECIPES[recipe], context.device)
     with followed(context, processes) as device:
-        run = open_run(replace(context, device=device), training, keys, public, budget, progress)
+        run = open_run(replace(context, device=device), training, dataset_key, public, budget, progress)
         outcome = trainer(run)
     key = f"{work_key(training.job.id)}/{_TRAINED}"
     with context.storage.stage(key) as staging:

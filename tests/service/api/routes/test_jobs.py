@@ -69,23 +69,6 @@ def test_refused_plans_teach(served, dataset, changes, word):
     assert served.balance(dataset["account_id"])["held_nano"] == 0
 
 
-@pytest.mark.parametrize("of_account", ["same", "other"])
-@pytest.mark.parametrize("path", ["plans", "previews", "jobs", "sweeps"])
-def test_several_datasets_are_rejected_wherever_one_is_named(served, dataset, path, of_account):
-    account_id = dataset["account_id"] if of_account == "same" else served.account(name="patients of 2026")["id"]
-    further = [served.dataset(visibility="private", account_id=account_id)["id"]]
-    body = {"dataset_id": dataset["id"], "recipe": "datalens", "epsilon": 0.5, "options": SMALL}
-    if path == "sweeps":
-        body = {**body, "name": "two", "trials": [{}, {"epsilon": 0.1}]}
-        body.pop("options")
-    scope = "read" if path == "plans" else "train"
-    refused = served.send(path, body | {"further_dataset_ids": further}, key=new_id("key"), scope=scope, status=422)
-    assert (refused["code"], refused.get("datasets")) == ("several_datasets", 2)
-    assert "new dataset" in refused["detail"]
-    assert served.balance(dataset["account_id"])["held_nano"] == 0
-    assert not any(each["dataset_id"] == dataset["id"] for each in served.everything("jobs"))
-
-
 def test_delta_above_one_over_n(served):
     dataset = served.dataset(visibility="private", account_id=served.account(delta=0.05, accept_large_delta=True)["id"])
     assert plan(served, dataset, status=422)["delta_max"] == 0.01

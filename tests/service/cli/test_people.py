@@ -1,4 +1,4 @@
-"""Two cohorts of people from the command line: recognized, withdrawn, each with its own budget."""
+"""People of two accounts from the command line: recognized, withdrawn, each account with its own budget."""
 
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,11 @@ def test_people_of_two_years_are_recognized_and_may_withdraw(shell, push, tmp_pa
     key, left = tmp_path / "subjects.key", tmp_path / "left.txt"
     left.write_text("subject\r\nq2\r\n\r\n nobody \r\n", encoding="utf-8-sig")  # as Excel saves it
     named_by = ("--account", "seen in 2026", "--subjects-key", str(key), "--json", "--yes")
-    before = shell("accounts", "cohorts", "seen in 2026", "--json").json
+    before = shell("accounts", "show", "seen in 2026", "--json").json
     done = shell("subjects", "withdraw", *named_by, "q1", "--ids-from", str(left)).json
     assert set(done["dataset_ids"]) == {second["id"], again["id"]}
     assert (done["not_recognised"], done["waiting"]) == ([], False)
-    assert shell("accounts", "cohorts", "seen in 2026", "--json").json == before, "no budget returns"
+    assert shell("accounts", "show", "seen in 2026", "--json").json == before, "no budget returns"
     shell("subjects", "withdraw", *named_by, code=2)
     refused = shell("subjects", "withdraw", *named_by, "unknown", code=2)
     assert "stands for nobody" in refused.err
