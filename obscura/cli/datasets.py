@@ -27,7 +27,7 @@ def push(
     context: typer.Context,
     path: Annotated[
         Path,
-        typer.Argument(help="A folder of class folders, a data set in its official layout, an .npz, a .zip, or IDX."),
+        typer.Argument(help="A folder of class folders, an archive of one, or an .npz, IDX or Parquet file."),
     ],
     name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,

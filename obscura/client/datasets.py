@@ -56,7 +56,7 @@ class Datasets:
         read off single pictures: it is what you state here, or fixed.
 
         Args:
-            path: A folder of class folders, a data set in its official layout, an .npz, a .zip, IDX files, or arrays.
+            path: A folder of class folders, an archive of one, an .npz, IDX or Parquet file, or arrays.
             account_id: The account of private data.
             public: Public data instead: costs nothing and protects nothing.
             name: For people, and no other dataset's of the account; by default that of the folder or file, with a

@@ -116,7 +116,7 @@ class Choices:
         grey: Whether colours are given up. Without it pictures are colour, but those of arrays that have none.
         classes: Their names in label order, as their owner states them; None takes those of the files.
         labels: A table with the columns file and label, instead of class folders.
-        attributes: Of CelebA: one makes two classes, several make one class each.
+        attributes: One makes two classes, several make one class each.
         split: Which part of a dataset that comes in parts: train, test, t10k, ...
         skip_broken: Whether pictures that cannot be read are left out.
         file_column: Of the table, the column that names the pictures; None takes one of a usual name.

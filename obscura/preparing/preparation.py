@@ -48,8 +48,8 @@ def prepare(
 ) -> Package:
     """Recognise what a folder or file is, look at every picture, and return an upload that the service takes.
 
-    A folder holds class folders (also inside train/), a table of labels, or a well-known data set in its official
-    layout; a file is a .zip of class folders, an .npz, an IDX file or a part of SVHN.
+    A folder contains class folders (also inside train/), a table of labels, IDX, Parquet or WebDataset files, DICOM
+    files or NIfTI volumes. A file is an archive of such a folder, or an .npz, IDX, Parquet or WebDataset file.
 
     Args:
         path: The folder or file, or arrays in memory.

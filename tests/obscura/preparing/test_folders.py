@@ -314,7 +314,7 @@ def test_what_is_said_of_nothing(tmp_path):
     (tmp_path / "a" / "notes.txt").write_text("")
     with pytest.raises(PackingError, match="no class folders with pictures"):
         prepare(tmp_path)
-    with pytest.raises(PackingError, match="--attribute is for CelebA"):
+    with pytest.raises(PackingError, match="--attribute is for tables"):
         prepare(tmp_path, read_choices(attribute="Male"))
 
 
