@@ -77,7 +77,7 @@ def reference(content: bytes) -> np.ndarray[Any, Any] | None:
 def apart(content: bytes) -> float | None:
     """How far what is prepared lies from the reference, at most; None where there is nothing to compare with."""
     seen = look(content)
-    _, made = prepare_picture(content, Target(seen.width, seen.height, 3, "crop", (255, 255, 255)))
+    _, made = prepare_picture(content, Target(seen.width, seen.height, 3))
     wanted = reference(content)
     if wanted is None:
         return None

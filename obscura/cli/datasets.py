@@ -45,8 +45,8 @@ def push(
 ) -> None:
     """Prepare pictures, declare a dataset and send them. File names stay here; declared facts become public.
 
-    Pictures are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on a
-    background. What is declared is what you state, or fixed: it is not read off the pictures, so that no single one
+    Pictures are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on
+    white. What is declared is what you state, or fixed: it is not read off the pictures, so that no single one
     shows in it. Nothing is written to the disk.
 
     At a terminal you see what was found and what becomes public, and are asked before it is declared. --yes answers

@@ -1,6 +1,6 @@
 """Any folder goes in: pictures are made to fit on the owner's machine, before anything is declared or sent.
 
-package = prepare(Path("images"), read_choices(size="64", background="white"))
+package = prepare(Path("images"), read_choices(size="64"))
 print(package.summary)
 """
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict, Unpack, cast, get_args
 
-from PIL import ImageColor
-
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.errors import PackingError
 from obscura.preparing.tables import read_lines, read_renames
@@ -20,11 +18,8 @@ SIDE_MIN, SIDE_MAX = 8, 256  # of the images that generators are made for
 # Where none is named, whatever the pictures are. Noise is added to every number that is learned: at 32 an epsilon of 1
 # still shows what is in a picture, and two cores train in minutes.
 SIDE_USUAL = 32
-BACKGROUND_USUAL = "white"
 
 Size = tuple[int, int]  # width, height
-Colour = tuple[int, int, int]
-Fit = Literal["crop", "pad"]
 Frames = Literal["first", "all"]
 Axis = Literal["axial", "coronal", "sagittal"]
 SECRET_BYTES_MIN = 32
@@ -49,12 +44,6 @@ class Wishes(TypedDict, total=False):
         str | int | Size | None,
         f"Bring every picture to 64 x 64 (64) or to width x height (64x48), {SIDE_MIN} to {SIDE_MAX}; {SIDE_USUAL} "
         "where the pictures are files.",
-    ]
-    fit: Annotated[str | None, "crop: cut off what stands out on both sides (usual); pad: fill up with the background."]
-    background: Annotated[
-        str | None,
-        f"What transparent pictures are laid on: a colour such as {BACKGROUND_USUAL} (usual), or a hex number such as "
-        "#ffeedd.",
     ]
     grey: Annotated[bool, "Give colours up."]
     labels: Annotated[
@@ -110,9 +99,6 @@ class Choices:
     Attributes:
         size: (width, height) that every picture is brought to; None for that of the arrays of a file, and for 32 x 32
             where the pictures are files of their own.
-        fit: "crop" fills the size and cuts off what stands out, the same on both sides; "pad" shows the whole picture
-            and fills the rest with the background.
-        background: What transparent pictures are laid on.
         grey: Whether colours are given up. Without it pictures are colour, but those of arrays that have none.
         classes: Their names in label order, as their owner states them; None takes those of the files.
         labels: A table with the columns file and label, instead of class folders.
@@ -139,9 +125,6 @@ class Choices:
     """
 
     size: Size | None = None
-    fit: Fit = "crop"
-    background: Colour = (255, 255, 255)
-    background_name: str = BACKGROUND_USUAL
     grey: bool = False
     classes: tuple[str, ...] | None = None
     labels: Path | None = None
@@ -174,14 +157,11 @@ class Choices:
 
 
 def read_choices(**wishes: Unpack[Wishes]) -> Choices:
-    """Read choices as people write them: `size="64x48"` (width x height), `background="white"` or `"#ffeedd"`.
+    """Read choices as people write them: `size="64x48"` (width x height).
 
     Raises:
         PackingError: A word is not understood.
     """
-    fit = wishes.get("fit") or "crop"
-    if fit not in ("crop", "pad"):
-        raise PackingError(f"--fit is crop or pad, not {fit!r}.")
     renames = wishes.get("rename_classes")
     frames, slices, every = wishes.get("frames") or "first", wishes.get("slices"), wishes.get("every")
     if frames not in get_args(Frames):
@@ -191,12 +171,8 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
     if every is not None and every < 1:
         raise PackingError(f"--every is 1 or more, not {every}.")
     size, labels, attribute = wishes.get("size"), wishes.get("labels"), wishes.get("attribute")
-    background = wishes.get("background") or BACKGROUND_USUAL
     return Choices(
         size=None if size is None else _size(size),
-        fit="pad" if fit == "pad" else "crop",
-        background=_colour(background),
-        background_name=background,
         grey=wishes.get("grey", False),
         classes=_classes(wishes.get("classes"), wishes.get("table_encoding")),
         labels=None if labels is None else Path(labels),
@@ -272,13 +248,3 @@ def _classes(names: str | Sequence[str] | None, encoding: str | None) -> tuple[s
     if not stated or len(set(stated)) < len(stated):
         raise PackingError("--classes names each class once, in label order, separated by commas.")
     return stated
-
-
-def _colour(text: str) -> Colour:
-    try:
-        red, green, blue = ImageColor.getrgb(text.strip())[:3]
-    except ValueError:
-        raise PackingError(
-            f"--background is the name of a colour, such as white, or a hex number, such as #ffeedd, not {text!r}."
-        ) from None
-    return red, green, blue

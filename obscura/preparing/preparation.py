@@ -85,7 +85,7 @@ def prepare(
         found.records,
         len(found.subjects) if subjects else None,
         lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
-        summarise(found, chosen, tally, source.title),
+        summarise(found, tally, source.title),
         subjects_key_check=_check_of(chosen) if subjects else None,
     )
     told = tuple(notes(found, source, subjects=subjects))
@@ -184,7 +184,7 @@ class _Members:
 
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
-        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background, choices.scale)
+        self._target = Target(found.width, found.height, found.channels, choices.scale)
         secret = choices.subjects_key
         self._numbers = number_subjects(found.subjects) if secret is None else keyed_numbers(found.subjects, secret)
         self._join = choices.join_subjects

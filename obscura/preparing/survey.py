@@ -102,18 +102,14 @@ def _channels(source: Source, choices: Choices) -> int:
 
 
 def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
-    laid = seen.transparent
     if (seen.width, seen.height) != (found.width, found.height):
         if has_shape(seen.width, seen.height, (found.width, found.height)):
             found.scaled += 1
         else:
             found.reshaped += 1
-            laid = laid or choices.fit == "pad"
-    coloured = laid and len(set(choices.background)) > 1
-    grey = seen.grey and not coloured
     found.records += 1
-    found.grey += grey
-    found.colour += not grey
+    found.grey += seen.grey
+    found.colour += not seen.grey
     found.transparent += seen.transparent
     found.turned += seen.turned
     found.printed += seen.printed

@@ -32,7 +32,7 @@ REQUEST = IngestRequest(
     source_key=bytes(32),
     target_key=bytes(32),
 )
-GREY = Target(8, 8, 1, "crop", (255, 255, 255))
+GREY = Target(8, 8, 1)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1, bits:
 
 
 def shown(content: bytes, scale: Scale = FORMAT_SCALE, side: int = SIDE) -> np.ndarray:
-    _, png = prepare_picture(content, Target(side, side, 1, "crop", (255, 255, 255), scale))
+    _, png = prepare_picture(content, Target(side, side, 1, scale))
     return np.asarray(Image.open(io.BytesIO(png)))
 
 
@@ -238,15 +238,15 @@ def test_what_is_stated_is_read():
         read_scale(12, "0,5")
 
 
-def test_a_transparent_number_of_sixteen_bits_is_laid_on_the_background():
+def test_a_transparent_number_of_sixteen_bits_is_laid_on_white():
     values = RAMP * 16
     file = io.BytesIO()
     Image.fromarray(values).save(file, "PNG", transparency=int(values[3, 3]))
     seen = look(file.getvalue())
     assert (seen.transparent, seen.deep) == (True, True)
-    _, png = prepare_picture(file.getvalue(), Target(SIDE, SIDE, 3, "crop", (9, 200, 9)))
+    _, png = prepare_picture(file.getvalue(), Target(SIDE, SIDE, 3))
     pixels = np.asarray(Image.open(io.BytesIO(png)))
-    assert tuple(pixels[3, 3]) == (9, 200, 9)
+    assert tuple(pixels[3, 3]) == (255, 255, 255)
     assert tuple(pixels[3, 4]) == (round(values[3, 4] / 257),) * 3
 
 

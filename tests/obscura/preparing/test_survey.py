@@ -56,10 +56,9 @@ def test_the_line_says_what_was_done_to_how_many(motley):
         "1 brought to 8 bits, 1 turned from CMYK to RGB, 1 cut down to their first frame; "
         "left out 4 hidden or system files, 1 other file (.txt) and 1 empty class folder."
     )
-    package = prepare(motley, read_choices(size="24x48", fit="pad", background="#808080", grey=True))
+    package = prepare(motley, read_choices(size="24x48", grey=True))
     assert package.channels == 1
-    assert "12 padded with #808080 to 24 x 48" not in package.summary
-    assert "13 padded with #808080 to 24 x 48, 1 laid on #808080" in package.summary
+    assert "13 cropped to 24 x 48, 1 laid on white" in package.summary
     assert "12 turned to grey" in package.summary
 
 
@@ -120,19 +119,16 @@ def test_grey_and_colour(tmp_path, colours):
     assert {picture.mode for picture in sent(package).values()} == {"L"}
 
 
-def test_transparent_pictures_are_laid_on_the_background(tmp_path):
+def test_transparent_pictures_are_laid_on_white(tmp_path):
     clear = Image.new("LA", (16, 16), (90, 0))
     root = folder_of(tmp_path / "clear", a=clear, b=clear)
     assert all(picture.getpixel((0, 0)) == (255, 255, 255) for picture in sent(prepare(root)).values())
-    package = prepare(root, read_choices(background="red"))
-    assert all(picture.getpixel((0, 0)) == (255, 0, 0) for picture in sent(package).values())
     assert "turned to grey" not in prepare(root, read_choices(grey=True)).summary
-    assert "2 turned to grey" in prepare(root, read_choices(background="red", grey=True)).summary
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"size": "big"}, {"size": "7"}, {"size": "257x64"}, {"size": "64x"}, {"background": "whyte"}, {"fit": "stretch"}],
+    [{"size": "big"}, {"size": "7"}, {"size": "257x64"}, {"size": "64x"}],
 )
 def test_words_that_are_not_understood(wrong):
     with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
@@ -161,7 +157,7 @@ def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours):
 
 
 def test_a_folder_that_changes_while_it_is_sent(motley):
-    package = prepare(motley, read_choices(size="32", background="white"))
+    package = prepare(motley, read_choices(size="32"))
     (motley / "dog" / "opaque.png").unlink()
     with pytest.raises(PackingError, match="there were 13, and now 12"):
         b"".join(package.open())

@@ -16,7 +16,7 @@ WISHES: Wishes = {
     "size": "64x48",
     "labels": Path("my labels.csv"),
     "grey": True,
-    "fit": "pad",
+    "split": "test",
     "skip_broken": False,
 }
 
