@@ -43,7 +43,6 @@ MAINS = (
     "tests.service.datasets.deleting_service",
 )
 _MORE = (  # what is imported by what a process does first; optimisers import the last one, which takes a second
-    *("obscura.cli.app", "service.main", "service.cli.serving", "service.db.revisions"),
     *("uvicorn", "uvicorn.lifespan.on", "uvicorn.loops.asyncio", "anyio._backends._asyncio", "sqlite3"),
     *("httpcore", "encodings.ascii", "encodings.cp437", "encodings.idna", "rich._emoji_codes", "typer._adapters"),
     *(f"workers.train.kinds.{kind}" for kind in ("evaluate", "preview", "sample", "train")),

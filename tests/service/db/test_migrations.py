@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, MetaData, inspect, text
-from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import StatementError
 
 from alembic import command
 from service.db.access_tables import ApiKey
@@ -56,71 +56,6 @@ def test_up_check_down_and_up(empty_url, capsys):
     assert tables(empty_url) == expected
 
 
-def insert(connection: Connection, table: str, *rows: dict[str, object]) -> None:
-    known = MetaData()
-    known.reflect(connection, only=[table])
-    for row in rows:
-        connection.execute(known.tables[table].insert(), row)
-
-
-def test_fingerprints_keep_their_account_and_public_datasets_are_to_be_checked(empty_url, database):
-    """From 0001 to 0004 and back, with what an installation has by then."""
-    command.upgrade(migration_config(empty_url), "0001")
-    known = {(bytes([number]) * 16, f"acc_{number % 2}") for number in range(6)}
-    sets = [("acc_0", True), ("acc_0", True), ("acc_1", True), ("acc_1", False), (None, True), (None, False)]
-    with database.begin() as connection:
-        insert(connection, "accounts", *map(account_row, ("acc_0", "acc_1")))
-        rows = (dataset_row(f"ds_{n}", account_id, ready=ready) for n, (account_id, ready) in enumerate(sets))
-        insert(connection, "datasets", *rows)
-        insert(connection, "fingerprints", *({"digest": digest, "account_id": of} for digest, of in known))
-    database.dispose()
-    homes = (
-        "SELECT digest, account_id FROM fingerprints JOIN datasets ON datasets.id = dataset_id AND "
-        "datasets.upload_attempt = fingerprints.upload_attempt WHERE ready_at IS NOT NULL"
-    )
-    for _ in range(2):
-        command.upgrade(migration_config(empty_url), "0004")
-        with database.begin() as connection:
-            assert {(bytes(digest), of) for digest, of in connection.execute(text(homes))} == known
-            unchecked = connection.execute(text("SELECT id, unchecked FROM datasets")).all()
-            assert {name for name, waiting in unchecked if waiting} == {"ds_4"}
-        command.downgrade(migration_config(empty_url), "0001")
-        with database.begin() as connection:
-            found = connection.execute(text("SELECT digest, account_id FROM fingerprints"))
-            assert {(bytes(digest), of) for digest, of in found} == known
-        database.dispose()
-
-
-def test_a_fingerprint_that_would_be_lost_stops_the_migration(empty_url, database):
-    command.upgrade(migration_config(empty_url), "0001")
-    with database.begin() as connection:
-        insert(connection, "accounts", account_row("acc_0"))
-        insert(connection, "fingerprints", {"digest": bytes(16), "account_id": "acc_0"})
-    database.dispose()
-    with pytest.raises(RuntimeError, match="1 fingerprints"):
-        command.upgrade(migration_config(empty_url), "0004")
-    with database.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM fingerprints")) == 1
-
-
-def account_row(name: str) -> dict[str, object]:
-    """An account as revision 0001 stores it."""
-    numbers = {"capacity_nano": 1, "spent_nano": 0, "held_nano": 0, "head_sequence": 1}
-    terms = {"epsilon": 1.0, "delta": 1e-6, "unit": "record", "adjacency": "add_remove", "filter": "gdp"}
-    texts = {"id": name, "name": name, "owner": "clinic", "head_hash": "0" * 64}
-    return {**numbers, **terms, **texts, "frozen": False, "created_at": datetime(2030, 1, 1, tzinfo=UTC)}
-
-
-def dataset_row(name: str, account_id: str | None, *, ready: bool) -> dict[str, object]:
-    """A dataset as revision 0001 stores it."""
-    moment = datetime(2030, 1, 1, tzinfo=UTC)
-    facts = {"id": name, "name": name, "account_id": account_id, "created_at": moment, "joined": False}
-    facts |= {"visibility": "public" if account_id is None else "private", "state": "ready" if ready else "declared"}
-    shape = {"classes": ["a"], "height": 1, "width": 1, "channels": 1, "records_declared": 1}
-    content = {"content_sha256": "0" * 64, "content_bytes": 1, "format": "npz", "ready_at": moment}
-    return {**facts, **shape, **(content if ready else {"ready_at": None})}
-
-
 def test_constraints_have_the_same_names_in_code_and_database(empty_url, database):
     upgrade_schema(empty_url)
     with database.connect() as connection:
@@ -157,67 +92,6 @@ def test_the_alembic_command_uses_the_settings(tmp_path):
     for arguments in (["upgrade", "head"], ["check"]):
         subprocess.run([*alembic, *arguments], check=True, cwd=PROJECT_ROOT, env=environment, timeout=60)
     assert "accounts" in tables(f"sqlite:///{tmp_path}/obscura.db")
-
-
-def test_jobs_that_are_there_survive_the_coming_and_going_of_evaluations(empty_url, database):
-    config = migration_config(empty_url)
-    command.upgrade(config, "0001")
-    row = (
-        "INSERT INTO jobs (id, kind, recipe, options, plan, state, attempt, attempts_lost, cancel_requested, progress, "
-        "progress_version, secret, created_at) VALUES (:id, :kind, 'datalens', '{}', '{}', 'queued', 0, 0, :no, '{}', "
-        "0, '00', '2030-01-02')"
-    )
-
-    def write(kind: str) -> None:
-        with database.begin() as connection:
-            connection.execute(text(row), {"id": f"job_{kind}", "kind": kind, "no": False})
-
-    def assert_kinds(*kept: str, refused: str) -> None:
-        with pytest.raises(IntegrityError):
-            write(refused)
-        with database.begin() as connection:
-            assert set(connection.execute(text("SELECT kind FROM jobs")).scalars()) == set(kept)
-
-    write("sample")
-    assert_kinds("sample", refused="evaluate")
-    command.upgrade(config, "0012")
-    write("evaluate")
-    assert_kinds("sample", "evaluate", refused="other")
-    command.downgrade(config, "0001")
-    assert_kinds("sample", refused="evaluate")
-    command.upgrade(config, "head")
-    write("other")  # kinds are listed in the code alone
-    assert_kinds("sample", "other", refused="")
-    with pytest.raises(RuntimeError, match="1 jobs are of kinds that this older version does not know"):
-        command.downgrade(config, "0012")
-
-
-def test_what_there_was_belongs_to_the_first_project(empty_url, database):
-    config = migration_config(empty_url)
-    command.upgrade(config, "0001")
-    with database.begin() as connection:
-        insert(connection, "accounts", account_row("acc_0"))
-        insert(connection, "datasets", dataset_row("ds_0", "acc_0", ready=True), dataset_row("ds_1", None, ready=True))
-        key = {"name": "k", "hash": "0" * 64, "created_at": datetime(2030, 1, 1, tzinfo=UTC), "revoked_at": None}
-        insert(connection, "api_keys", {"id": "key_0", "scopes": ["read"], **key})
-        insert(connection, "api_keys", {"id": "key_1", "scopes": ["admin"], **key})
-    database.dispose()
-    command.upgrade(config, "head")
-    owners = " UNION ALL ".join(f"SELECT id, project_id FROM {name}" for name in ("accounts", "datasets", "api_keys"))
-    of_first = dict.fromkeys(("acc_0", "ds_0", "ds_1", "key_0"), DEFAULT_PROJECT)
-    with database.begin() as connection:
-        assert dict(map(tuple, connection.execute(text(owners)))) == of_first | {"key_1": None}
-        with pytest.raises(IntegrityError, match="of_a_project"), connection.begin_nested():
-            connection.execute(text("UPDATE api_keys SET project_id = NULL WHERE id = 'key_0'"))
-    database.dispose()
-    command.downgrade(config, "0016")
-    command.upgrade(config, "head")
-    with database.begin() as connection:
-        project = {"id": "prj_heart", "name": "heart", "created_at": datetime(2030, 1, 1, tzinfo=UTC)}
-        insert(connection, "projects", project)
-    database.dispose()
-    with pytest.raises(RuntimeError, match="1 projects besides the first"):
-        command.downgrade(config, "0016")
 
 
 # --- opening --------------------------------------------------------------------------------------------------------
