@@ -25,7 +25,7 @@ from PIL import Image, ImageOps
 
 from benchmarks.fetching import pypi_source
 from obscura.pictures.types import picture_suffixes
-from obscura.preparing import ChoiceNeeded, PackingError, prepare, read_choices
+from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.pictures import Target, look, prepare_picture
 
@@ -93,7 +93,7 @@ def pushed(name: str, content: bytes) -> tuple[str, str]:
             (Path(home) / kind).mkdir()
             (Path(home) / kind / PurePosixPath(name).name).write_bytes(content)
         try:
-            package = prepare(Path(home), read_choices())
+            package = prepare(Path(home), Choices())
             for _ in package.open():
                 pass
         except ChoiceNeeded as error:

@@ -10,9 +10,9 @@ import typer
 from obscura.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
 from obscura.cli.console import CliError, Exit
 from obscura.cli.jobs import confirm, somebody_there
-from obscura.cli.wishes import with_wishes
+from obscura.cli.push_options import with_push_options
 from obscura.client.progress import preparation_progress
-from obscura.preparing import Wishes
+from obscura.preparing import PushOptions
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (
@@ -22,7 +22,7 @@ COLUMNS = (
 
 
 @datasets.command("push")
-@with_wishes
+@with_push_options
 def push(
     context: typer.Context,
     path: Annotated[
@@ -41,7 +41,7 @@ def push(
     ] = None,
     yes: Yes = False,
     as_json: Json = False,
-    **wishes: Unpack[Wishes],
+    **push_options: Unpack[PushOptions],
 ) -> None:
     """Prepare pictures, declare a dataset and send them. File names stay here; declared facts become public.
 
@@ -81,7 +81,7 @@ def push(
                 agree=agree,
                 on_picture=watch.on_picture,
                 on_bytes=watch.on_bytes,
-                **wishes,
+                **push_options,
             )
         if dataset.joined:
             output.notice(
