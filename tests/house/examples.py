@@ -108,7 +108,7 @@ SMALLER = [
     (r'("count"|--count|"samples"):? (10000|30000)', lambda found: found[0].replace(found[2], "100")),
     (r'"records_declared": 60000', '"records_declared": 300'),  # a preview draws so many stand-ins
     (r'"subjects_declared": 3500', '"subjects_declared": 50'),
-    (r"(obscura (?:quickstart|datasets delete) \S+)", r"\1 --yes"),  # nobody is there to be asked
+    (r"(obscura (?:quickstart|datasets delete|projects create) \S+)", r"\1 --yes"),  # nobody is there to be asked
 ]
 
 

@@ -24,10 +24,10 @@ PEOPLE = {
     "short_years": ("23.04.61", "31.12.55"), "years_first": ("61-04-23", "55-12-31"),
     "months_by_name": ("Apr 3 1961", "Dec 31 1955"), "months": ("1961.04", "1955.12"),
     "initials": ("K. Meier", "P. Weber"), "doctors": ("Dr Meier", "Dr Weber"), "ages": ("F_45y", "M_62y"),
-    "hashes": ("a3f9c2d1", "b7e812aa"),
+    "hashes": ("a3f9c2d1", "b7e812aa"), "persons_of_a_trial": ("VP01", "VP02"),
 }  # fmt: skip
 CODES = {
-    "persons_of_a_trial": ("VP01", "VP02"), "controls": ("HC_01", "MS_01"), "beds": ("A-1234", "A-1235"),
+    "controls": ("HC_01", "MS_01"), "beds": ("A-1234", "A-1235"),
     "users": ("u1024", "u1025"), "domains": ("trainA", "trainB"), "clinics": ("hospital_A", "hospital_B"),
     "unnamed": ("New folder", "New folder (2)"), "copied": ("normal", "sick", "sick - Copy"),
     "predictions": ("no", "pred", "yes"),

@@ -71,7 +71,7 @@ def test_pushing_tells_what_becomes_public(shell, account, make_images, tmp_path
     assert pushed.json["classes"] == ["cat", "dog"]
     assert pushed.json["records_declared"] == 250
     assert "public" in pushed.err
-    assert "cat, dog" in pushed.err
+    assert '"cat", "dog"' in pushed.err
     json.loads(pushed.out)
 
 

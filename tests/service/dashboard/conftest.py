@@ -23,6 +23,7 @@ from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.key_uses import KeyUses
 from service.settings import Settings
@@ -219,6 +220,7 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
             ring=lambda: site.rung.append(1),
             key_uses=KeyUses(app.state.factory),
             disks=DiskProbe(settings),
+            dependencies=Dependencies.of_one_process(),
         )
         problems.install(app)
         dashboard.mount(app)
