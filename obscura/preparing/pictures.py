@@ -222,12 +222,8 @@ def _is_grey(image: Image.Image) -> bool:
     return image.mode in _GREY_MODES or image.mode in _DEEP_MODES
 
 
-def _has_alpha(image: Image.Image) -> bool:
-    return image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info
-
-
 def _is_transparent(image: Image.Image) -> bool:
-    if not _has_alpha(image):
+    if image.mode not in ("LA", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return False
     if image.mode in _DEEP_MODES:
         return bool((np.asarray(image) == image.info["transparency"]).any())

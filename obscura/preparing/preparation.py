@@ -76,6 +76,7 @@ def prepare(
         counts[names.get(label, label)] += count
     members = _Members(source, found, chosen, names)
     in_folders = all(map(can_be_folder, classes))
+    secret = chosen.subjects_key if subjects else None
     package = _as_it_is(source, chosen) or Package(
         "zip" if in_folders else "npz",
         classes,
@@ -86,7 +87,7 @@ def prepare(
         len(found.subjects) if subjects else None,
         lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
         summarise(found, tally, source.title),
-        subjects_key_check=_check_of(chosen) if subjects else None,
+        subjects_key_check=None if secret is None else key_check(secret, join=chosen.join_subjects),
     )
     told = tuple(notes(found, source, subjects=subjects))
     return replace(package, classes=classes, private_counts=dict(counts), private_notes=told)
@@ -104,11 +105,6 @@ def _as_it_is(source: Source, choices: Choices) -> Package | None:
     if not fits(package.width, package.height):
         return None
     return replace(package, summary=f"{source.title}: {counted(package.private_records, 'picture')}, as they are.")
-
-
-def _check_of(chosen: Choices) -> str | None:
-    secret = chosen.subjects_key
-    return None if secret is None else key_check(secret, join=chosen.join_subjects)
 
 
 def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
