@@ -10,9 +10,9 @@ import typer
 from obscura.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
 from obscura.cli.console import CliError, Exit
 from obscura.cli.jobs import confirm, somebody_there
-from obscura.cli.wishes import with_wishes
+from obscura.cli.push_options import with_push_options
 from obscura.client.progress import preparation_progress
-from obscura.preparing import Wishes
+from obscura.preparing import PushOptions
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (
@@ -22,12 +22,12 @@ COLUMNS = (
 
 
 @datasets.command("push")
-@with_wishes
+@with_push_options
 def push(
     context: typer.Context,
     path: Annotated[
         Path,
-        typer.Argument(help="A folder of class folders, a data set in its official layout, an .npz, a .zip, or IDX."),
+        typer.Argument(help="A folder of class folders, an archive of one, or an .npz, IDX or Parquet file."),
     ],
     name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
@@ -41,12 +41,12 @@ def push(
     ] = None,
     yes: Yes = False,
     as_json: Json = False,
-    **wishes: Unpack[Wishes],
+    **push_options: Unpack[PushOptions],
 ) -> None:
     """Prepare pictures, declare a dataset and send them. File names stay here; declared facts become public.
 
-    Pictures are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on a
-    background. What is declared is what you state, or fixed: it is not read off the pictures, so that no single one
+    Pictures are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on
+    white. What is declared is what you state, or fixed: it is not read off the pictures, so that no single one
     shows in it. Nothing is written to the disk.
 
     At a terminal you see what was found and what becomes public, and are asked before it is declared. --yes answers
@@ -81,7 +81,7 @@ def push(
                 agree=agree,
                 on_picture=watch.on_picture,
                 on_bytes=watch.on_bytes,
-                **wishes,
+                **push_options,
             )
         if dataset.joined:
             output.notice(

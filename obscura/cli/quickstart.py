@@ -17,19 +17,19 @@ from obscura.cli.connection import ClassShares, Target, Yes, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.jobs import TRY_FIRST, confirm, somebody_there
 from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, in_bounds, quoted
+from obscura.cli.push_options import in_flags, with_push_options
 from obscura.cli.server_side import needed_to_count
-from obscura.cli.wishes import in_flags, with_wishes
 from obscura.client import Account, Client, ConnectionFailed
 from obscura.client.contents import require_room
 from obscura.client.datasets import require_statements
 from obscura.client.local_service import LocalService
 from obscura.client.one_step import usual_delta
 from obscura.client.progress import preparation_progress
-from obscura.preparing import Wishes, prepare, read_choices
+from obscura.preparing import Choices, PushOptions, prepare
 from obscura.preparing.choices import SIDE_USUAL
 
 
-@with_wishes
+@with_push_options
 def quickstart(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Pictures: a folder of class folders, or what `datasets push` takes.")],
@@ -55,7 +55,7 @@ def quickstart(
         bool, typer.Option(TRY_FIRST, help="Try the training on public images first, which takes minutes.")
     ] = False,
     yes: Yes = False,
-    **wishes: Unpack[Wishes],
+    **push_options: Unpack[PushOptions],
 ) -> None:
     """From a folder of pictures to private synthetic ones: prepare, open an account, plan, train and download.
 
@@ -76,16 +76,16 @@ def quickstart(
             else:
                 at_most = _asked()
         with preparation_progress(output.err) as watch:
-            wishes = {"size": SIDE_USUAL, **wishes}
+            push_options = {"size": SIDE_USUAL, **push_options}
             by_subject = subjects_at_most is not None
-            package = prepare(folder, read_choices(**wishes), subjects=by_subject, on_picture=watch.on_picture)
+            package = prepare(folder, Choices(**push_options), subjects=by_subject, on_picture=watch.on_picture)
         if at_most is not None:
             package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_named(target, output) if elsewhere else _here(target, output))
         beside = "" if elsewhere else "obscura up, and beside it: "
         options = {} if class_shares is None else {"class_shares": class_shares}
-        walk = Onboarding(client, output, folder, package, in_flags(wishes), beside=beside, options=options)
+        walk = Onboarding(client, output, folder, package, in_flags(push_options), beside=beside, options=options)
         account = walk.account(epsilon, COUNTED_DELTA if at_most is None else usual_delta(at_most))
         if at_most is None:
             account, at_most = walk.counted(account, epsilon)
@@ -107,7 +107,7 @@ def quickstart(
         except BaseException:
             dataset.delete()
             raise
-        bounds = f"{in_bounds(at_most, subjects_at_most)}{walk.stated}{in_flags(wishes)}"
+        bounds = f"{in_bounds(at_most, subjects_at_most)}{walk.stated}{in_flags(push_options)}"
         repeat = f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g}{bounds}"
         with walk.step(repeat):
             dataset = walk.send(dataset)

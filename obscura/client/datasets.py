@@ -11,7 +11,7 @@ from obscura.client.holdings import Account, Dataset
 from obscura.client.resources import Release
 from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
-from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
+from obscura.preparing import Arrays, Choices, Package, PackingError, PushOptions, prepare
 from obscura.preparing.screen import screen
 from obscura.wire.admin_schemas import ProjectRecord
 
@@ -47,7 +47,7 @@ class Datasets:
         agree: Callable[[], None] = lambda: None,
         on_picture: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
-        **wishes: Unpack[Wishes],
+        **push_options: Unpack[PushOptions],
     ) -> Dataset:
         """Prepare the pictures of a folder or file, declare a dataset that fits, and send them.
 
@@ -56,7 +56,7 @@ class Datasets:
         read off single pictures: it is what you state here, or fixed.
 
         Args:
-            path: A folder of class folders, a data set in its official layout, an .npz, a .zip, IDX files, or arrays.
+            path: A folder of class folders, an archive of one, an .npz, IDX or Parquet file, or arrays.
             account_id: The account of private data.
             public: Public data instead: costs nothing and protects nothing.
             name: For people, and no other dataset's of the account; by default that of the folder or file, with a
@@ -67,7 +67,7 @@ class Datasets:
             agree: Called when all of that was said and nothing is declared yet; what it raises ends the push there.
             on_picture: Called with the number of pictures that were looked at.
             on_bytes: Called with (bytes sent, 0).
-            wishes: How the pictures are read and what they become: `obscura.preparing.Wishes` tells each.
+            push_options: How images are read and converted; see `obscura.preparing.PushOptions`.
 
         Raises:
             ChoiceNeeded: The layout needs a choice that was not made; `flags` and the message name what to add.
@@ -87,7 +87,7 @@ class Datasets:
             )
         by_subject = account is not None and account.unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
-        choices = read_choices(**wishes)
+        choices = Choices(**push_options)
         place = Path(path) if isinstance(path, str) else path
         free_name = self.free_name(account_id, name, place)
         package = prepare(place, choices, subjects=None if public else by_subject, on_picture=on_picture)

@@ -23,7 +23,7 @@ from obscura.client.plans import PlanClient
 from obscura.client.progress import preparation_progress
 from obscura.errors import BudgetError
 from obscura.occupant import is_own
-from obscura.preparing import Arrays, Package, PackingError, Wishes, prepare, read_choices
+from obscura.preparing import Arrays, Choices, Package, PackingError, PushOptions, prepare
 from obscura.private_files import replace_file
 from obscura.stopping import go_on
 from obscura.wire.budgets import DELTA_USUAL_MOST
@@ -62,7 +62,7 @@ def push_for(
         RequestError: The service refused the account, the declaration, the plan or the content.
     """
     facts = dict(preparing)
-    choices = {name: facts.pop(name) for name in Wishes.__annotations__ if name in facts}
+    choices = {name: facts.pop(name) for name in PushOptions.__annotations__ if name in facts}
     if isinstance(pictures, np.ndarray):
         if labels is None or isinstance(labels, str | Path):
             raise PackingError("Images in memory need labels, one for each: train(images, labels, epsilon=...).")
@@ -74,7 +74,7 @@ def push_for(
     by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
     with preparation_progress(console) as watch:
-        package = prepare(place, read_choices(**choices), subjects=by_subject, on_picture=watch.on_picture)
+        package = prepare(place, Choices(**choices), subjects=by_subject, on_picture=watch.on_picture)
         package.require_within(at_most, subjects_at_most)
         wish: dict[str, Any] = {"recipe": recipe, "epsilon": epsilon, "options": options}
         if payer is not None:

@@ -1,11 +1,11 @@
-"""Any folder goes in: pictures are made to fit on the owner's machine, before anything is declared or sent.
+"""Read any folder and convert its images on the owner's machine, before anything is declared or sent.
 
-package = prepare(Path("images"), read_choices(size="64", background="white"))
+package = prepare(Path("images"), Choices(size="64"))
 print(package.summary)
 """
 
 from obscura.preparing.arrays import Arrays
-from obscura.preparing.choices import Choices, Wishes, read_choices
+from obscura.preparing.choices import Choices, PushOptions
 from obscura.preparing.errors import BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
 from obscura.preparing.package import Package
 from obscura.preparing.preparation import prepare
@@ -18,7 +18,6 @@ __all__ = [
     "MoreThanStated",
     "Package",
     "PackingError",
-    "Wishes",
+    "PushOptions",
     "prepare",
-    "read_choices",
 ]

@@ -1,226 +1,144 @@
-"""What the owner of the pictures has chosen, in the words of the command line and of the SDK."""
+"""The options of a push: how images are read and converted."""
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict, Unpack, cast, get_args
 
-from PIL import ImageColor
-
-from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
+from obscura.preparing.depth import read_scale
 from obscura.preparing.errors import PackingError
 from obscura.preparing.tables import read_lines, read_renames
 
 SIDE_MIN, SIDE_MAX = 8, 256  # of the images that generators are made for
-# Where none is named, whatever the pictures are. Noise is added to every number that is learned: at 32 an epsilon of 1
-# still shows what is in a picture, and two cores train in minutes.
+# The default, whatever the images are. Noise is added to every number that is learned: at 32 an epsilon of 1 still
+# shows what is in an image, and two cores train in minutes.
 SIDE_USUAL = 32
-BACKGROUND_USUAL = "white"
 
 Size = tuple[int, int]  # width, height
-Colour = tuple[int, int, int]
-Fit = Literal["crop", "pad"]
-Frames = Literal["first", "all"]
 Axis = Literal["axial", "coronal", "sagittal"]
 SECRET_BYTES_MIN = 32
 SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
 
-class Wishes(TypedDict, total=False):
-    """What the owner of the pictures may choose, as people write it, each told here once with what it does.
+class PushOptions(TypedDict, total=False):
+    """The only list of these options: name, type and help.
 
-    `datasets.push`, `train` and `read_choices` take these as keyword arguments, `obscura datasets push` and
-    `quickstart` as flags of the same names.
+    They are keyword arguments of `datasets.push`, `train` and `Choices`, and command line options of
+    `obscura datasets push` and `obscura quickstart`. `Choices` parses and validates them.
     """
 
     classes: Annotated[
         str | Sequence[str] | None,
-        "Class names in label order: separated by commas, or a .txt or .csv file with one on each line.",
+        "Class names in label order, separated by commas; or a .txt or .csv file with one per line.",
     ]
-    split: Annotated[
-        str | None, "Which part of what comes in parts, e.g. train, test or t10k; train where nothing is said."
-    ]
+    split: Annotated[str | None, "Part of a dataset that has several, such as train (default), test or t10k."]
     size: Annotated[
         str | int | Size | None,
-        f"Bring every picture to 64 x 64 (64) or to width x height (64x48), {SIDE_MIN} to {SIDE_MAX}; {SIDE_USUAL} "
-        "where the pictures are files.",
+        f"Scale and crop every image to 64 x 64 (64) or to width x height (64x48), {SIDE_MIN} to {SIDE_MAX} pixels "
+        f"each. Default: {SIDE_USUAL} for image files, their own size for arrays.",
     ]
-    fit: Annotated[str | None, "crop: cut off what stands out on both sides (usual); pad: fill up with the background."]
-    background: Annotated[
-        str | None,
-        f"What transparent pictures are laid on: a colour such as {BACKGROUND_USUAL} (usual), or a hex number such as "
-        "#ffeedd.",
-    ]
-    grey: Annotated[bool, "Give colours up."]
+    grey: Annotated[bool, "Convert images to greyscale."]
     labels: Annotated[
         str | Path | None,
-        "A table that names pictures and their classes, instead of class folders: CSV or lines of JSON.",
+        "Table of images and their classes, used instead of class folders: CSV or JSON lines.",
     ]
     attribute: Annotated[
         str | None,
-        "What a picture has or has not, where it may have several labels: Male, or several of which it has one: "
-        "Black_Hair,Blond_Hair,Brown_Hair.",
+        "Labels to use as classes in multi-label data. One label: with and without it. Several, such as MEL,NV,BCC: "
+        "one class each.",
     ]
-    file_column: Annotated[str | None, "Of the table: the column that names the pictures, where it has no usual name."]
-    label_column: Annotated[str | None, "Of the table: the column that holds the classes."]
-    subject_column: Annotated[str | None, "Of the table: the column that tells whose each picture is."]
-    combinations: Annotated[bool, "Where pictures have several labels: make a class of every combination."]
-    skip_unlabelled: Annotated[bool, "Leave out pictures that have no label."]
-    used_classes: Annotated[bool, "Where labels are numbers: those that no picture has are no classes."]
-    table_encoding: Annotated[str | None, "Of tables and lists, where they are not in UTF-8: latin-1, cp1250, ..."]
-    zip_encoding: Annotated[str | None, "Of the names in a zip that does not say: cp850, cp936, ..."]
-    skip_broken: Annotated[bool, "Leave out pictures that cannot be read."]
-    depth: Annotated[
-        str | int | None, "Of grey pictures: how many bits their device stores, such as 12 in 16-bit files."
-    ]
+    file_column: Annotated[str | None, "Column of the table that names the images."]
+    label_column: Annotated[str | None, "Column of the table that contains the classes."]
+    subject_column: Annotated[str | None, "Column of the table that contains the subject ids."]
+    combinations: Annotated[bool, "Make a class of every combination of labels in multi-label data."]
+    skip_unlabelled: Annotated[bool, "Leave out images without a label."]
+    used_classes: Annotated[bool, "Leave out numeric classes that no image has."]
+    table_encoding: Annotated[str | None, "Encoding of tables and lists that are not in UTF-8: latin-1, cp1250, ..."]
+    zip_encoding: Annotated[str | None, "Encoding of file names in a ZIP that does not state one: cp850, cp936, ..."]
+    skip_broken: Annotated[bool, "Leave out images that cannot be read."]
+    depth: Annotated[str | int | None, "Bits that the device stores per grey pixel, such as 12 in 16-bit files."]
     window: Annotated[
         str | Sequence[float] | None,
-        "Of grey pictures: the number that becomes black and the one that becomes white, such as -160,240; auto: the "
-        "window in each DICOM or NIfTI file.",
+        "Grey values that become black and white, such as -160,240; auto: the window in each DICOM or NIfTI file.",
     ]
-    frames: Annotated[str | None, "Of DICOM files with several frames: first (usual), or all."]
+    frames: Annotated[str | None, "Frames of a multi-frame DICOM file: first (default) or all."]
     subject_tag: Annotated[
-        str | None,
-        f"Of DICOM files: the tag that says whose a picture is ({SUBJECT_TAG_USUAL} usually); {NO_TAG}: no tag does.",
+        str | None, f"DICOM tag with the subject id, {SUBJECT_TAG_USUAL} by default; {NO_TAG}: no tag has it."
     ]
-    label_tag: Annotated[str | None, "Of DICOM files: the tag whose value is the class, instead of class folders."]
-    slices: Annotated[str | None, "Of NIfTI volumes: the axis along which they are cut, axial, coronal or sagittal."]
-    every: Annotated[int | None, "Of NIfTI volumes: one slice of so many is taken; the middle one if nothing is said."]
-    rename_classes: Annotated[
-        str | Path | None, "A table with the columns old and new: what each class is called from now on."
-    ]
+    label_tag: Annotated[str | None, "DICOM tag with the class, used instead of class folders."]
+    slices: Annotated[str | None, "Axis along which NIfTI volumes are sliced: axial, coronal or sagittal."]
+    every: Annotated[int | None, "Take every n-th slice of a NIfTI volume. Default: the middle slice only."]
+    rename_classes: Annotated[str | Path | None, "Table with the columns old and new: new names of the classes."]
     join_subjects: Annotated[
-        bool, "Take subject ids for one person's that differ in case, spaces, zeros or how characters are stored alone."
+        bool,
+        "Treat ids that differ only in case, spacing, leading zeros or Unicode form as the same person.",
     ]
     subjects_key: Annotated[
         str | Path | None,
-        "A file with a secret of yours: subjects are known again in all that was pushed with it. Their ids stay here.",
+        "File with your own secret. Subjects are recognised in all that you push with it; their ids stay here.",
     ]
 
 
-@dataclass(frozen=True)
 class Choices:
-    """How the pictures of a folder become the images of a dataset.
+    """Parsed options of a push, each an attribute: `Choices(size="64x48", classes="cat,dog").classes`.
 
-    Attributes:
-        size: (width, height) that every picture is brought to; None for that of the arrays of a file, and for 32 x 32
-            where the pictures are files of their own.
-        fit: "crop" fills the size and cuts off what stands out, the same on both sides; "pad" shows the whole picture
-            and fills the rest with the background.
-        background: What transparent pictures are laid on.
-        grey: Whether colours are given up. Without it pictures are colour, but those of arrays that have none.
-        classes: Their names in label order, as their owner states them; None takes those of the files.
-        labels: A table with the columns file and label, instead of class folders.
-        attributes: Of CelebA: one makes two classes, several make one class each.
-        split: Which part of a dataset that comes in parts: train, test, t10k, ...
-        skip_broken: Whether pictures that cannot be read are left out.
-        file_column: Of the table, the column that names the pictures; None takes one of a usual name.
-        label_column: Of the table, the column that holds the classes.
-        subject_column: Of the table, the column that tells whose each picture is.
-        combinations: Whether every combination of several labels is a class.
-        skip_unlabelled: Whether pictures without a label are left out.
-        used_classes: Whether numbers that no picture has are no classes.
-        table_encoding: Of the table's letters, where it is not UTF-8.
-        zip_encoding: Of the names in a zip that does not say.
-        scale: What black and white are in pictures of more than eight bits.
-        frames: Of files with several frames, the first or all of them.
-        subject_tag: Of DICOM files: the tag that says whose a picture is; NO_TAG where none does.
-        label_tag: Of DICOM files: the tag whose value is the class, instead of class folders.
-        slices: Of NIfTI volumes: the axis of the body along which they are cut.
-        every: Which slices: every so many; None for the middle one.
-        renamed: What each class is called from now on.
-        join_subjects: Whether ids that look alike are one subject's.
-        subjects_key: The secret under which ids become the same numbers each time; None for numbers in random order.
+    Raises:
+        PackingError: An option is invalid; the message names it and what it takes.
+        TypeError: There is no option of that name.
     """
 
-    size: Size | None = None
-    fit: Fit = "crop"
-    background: Colour = (255, 255, 255)
-    background_name: str = BACKGROUND_USUAL
-    grey: bool = False
-    classes: tuple[str, ...] | None = None
-    labels: Path | None = None
-    attributes: tuple[str, ...] = ()
-    split: str | None = None
-    skip_broken: bool = False
-    file_column: str | None = None
-    label_column: str | None = None
-    subject_column: str | None = None
-    combinations: bool = False
-    skip_unlabelled: bool = False
-    used_classes: bool = False
-    table_encoding: str | None = None
-    zip_encoding: str | None = None
-    scale: Scale = FORMAT_SCALE
-    frames: Frames = "first"
-    subject_tag: str = SUBJECT_TAG_USUAL
-    label_tag: str | None = None
-    slices: Axis | None = None
-    every: int | None = None
-    renamed: Mapping[str, str] | None = None
-    join_subjects: bool = False
-    subjects_key: bytes | None = field(default=None, repr=False)
+    def __init__(self, **options: Unpack[PushOptions]) -> None:
+        unknown = sorted(options.keys() - PushOptions.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"Unknown option {unknown[0]!r}. The options are {', '.join(PushOptions.__annotations__)}.")
+        self._options = options
+        self.table_encoding = options.get("table_encoding")
+        self.zip_encoding = options.get("zip_encoding")
+        size, labels, attribute = options.get("size"), options.get("labels"), options.get("attribute")
+        self.size = None if size is None else _size(size)
+        self.grey = options.get("grey", False)
+        self.classes = _classes(options.get("classes"), self.table_encoding)
+        self.labels = None if labels is None else Path(labels)
+        self.attributes = tuple(name.strip() for name in attribute.split(",")) if attribute else ()
+        self.split = options.get("split")
+        self.file_column, self.label_column = options.get("file_column"), options.get("label_column")
+        self.subject_column = options.get("subject_column")
+        self.combinations = options.get("combinations", False)
+        self.skip_unlabelled = options.get("skip_unlabelled", False)
+        self.used_classes = options.get("used_classes", False)
+        self.skip_broken = options.get("skip_broken", False)
+        self.scale = read_scale(options.get("depth"), options.get("window"))
+        self.all_frames = _one_of("frames", options.get("frames") or "first", ("first", "all")) == "all"
+        self.subject_tag, self.label_tag = options.get("subject_tag") or SUBJECT_TAG_USUAL, options.get("label_tag")
+        slices = options.get("slices")
+        self.slices = None if slices is None else cast(Axis, _one_of("slices", slices, get_args(Axis)))
+        self.every = options.get("every")
+        if self.every is not None and self.every < 1:
+            raise PackingError(f"--every is 1 or more, not {self.every}.")
+        renames = options.get("rename_classes")
+        self.renamed = None if renames is None else read_renames(Path(renames), self.table_encoding)
+        self.join_subjects = options.get("join_subjects", False)
+        self.subjects_key = read_secret(options.get("subjects_key"))
+
+    def replace(self, **options: Unpack[PushOptions]) -> Choices:
+        """Return the same choices, except for these options."""
+        return Choices(**(self._options | options))
 
     @property
     def touch_every_picture(self) -> bool:
-        """Whether even pictures that are all alike must be made anew."""
+        """Return whether images must be re-encoded even if all of them are alike."""
         changed = self.size is not None or self.grey or self.renamed is not None
         return changed or self.join_subjects or self.subjects_key is not None
 
 
-def read_choices(**wishes: Unpack[Wishes]) -> Choices:
-    """Read choices as people write them: `size="64x48"` (width x height), `background="white"` or `"#ffeedd"`.
-
-    Raises:
-        PackingError: A word is not understood.
-    """
-    fit = wishes.get("fit") or "crop"
-    if fit not in ("crop", "pad"):
-        raise PackingError(f"--fit is crop or pad, not {fit!r}.")
-    renames = wishes.get("rename_classes")
-    frames, slices, every = wishes.get("frames") or "first", wishes.get("slices"), wishes.get("every")
-    if frames not in get_args(Frames):
-        raise PackingError(f"--frames is first or all, not {frames!r}.")
-    if slices is not None and slices not in get_args(Axis):
-        raise PackingError(f"--slices is axial, coronal or sagittal, not {slices!r}.")
-    if every is not None and every < 1:
-        raise PackingError(f"--every is 1 or more, not {every}.")
-    size, labels, attribute = wishes.get("size"), wishes.get("labels"), wishes.get("attribute")
-    background = wishes.get("background") or BACKGROUND_USUAL
-    return Choices(
-        size=None if size is None else _size(size),
-        fit="pad" if fit == "pad" else "crop",
-        background=_colour(background),
-        background_name=background,
-        grey=wishes.get("grey", False),
-        classes=_classes(wishes.get("classes"), wishes.get("table_encoding")),
-        labels=None if labels is None else Path(labels),
-        attributes=tuple(name.strip() for name in attribute.split(",")) if attribute else (),
-        split=wishes.get("split"),
-        skip_broken=wishes.get("skip_broken", False),
-        file_column=wishes.get("file_column"),
-        label_column=wishes.get("label_column"),
-        subject_column=wishes.get("subject_column"),
-        combinations=wishes.get("combinations", False),
-        skip_unlabelled=wishes.get("skip_unlabelled", False),
-        used_classes=wishes.get("used_classes", False),
-        table_encoding=wishes.get("table_encoding"),
-        zip_encoding=wishes.get("zip_encoding"),
-        scale=read_scale(wishes.get("depth"), wishes.get("window")),
-        frames=cast(Frames, frames),
-        subject_tag=wishes.get("subject_tag") or SUBJECT_TAG_USUAL,
-        label_tag=wishes.get("label_tag"),
-        slices=cast(Axis | None, slices),
-        every=every,
-        renamed=None if renames is None else read_renames(Path(renames), wishes.get("table_encoding")),
-        join_subjects=wishes.get("join_subjects", False),
-        subjects_key=read_secret(wishes.get("subjects_key")),
-    )
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise PackingError(f"--{name} is {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}.")
+    return value
 
 
 def read_secret(path: str | Path | None) -> bytes | None:
@@ -272,13 +190,3 @@ def _classes(names: str | Sequence[str] | None, encoding: str | None) -> tuple[s
     if not stated or len(set(stated)) < len(stated):
         raise PackingError("--classes names each class once, in label order, separated by commas.")
     return stated
-
-
-def _colour(text: str) -> Colour:
-    try:
-        red, green, blue = ImageColor.getrgb(text.strip())[:3]
-    except ValueError:
-        raise PackingError(
-            f"--background is the name of a colour, such as white, or a hex number, such as #ffeedd, not {text!r}."
-        ) from None
-    return red, green, blue

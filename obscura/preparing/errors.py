@@ -23,8 +23,13 @@ class ChoiceNeeded(PackingError):
 
     def __init__(self, why: str, flags: Sequence[str]) -> None:
         self.flags = tuple(flags)
-        words = ", ".join(_in_python(flag) for flag in flags)
-        super().__init__(f"{why} Add {' '.join(map(_in_shell, flags))} (in Python: {words}).")
+        shell, python = [], []
+        for flag in flags:
+            name, _, value = flag.partition(" ")
+            shell.append(f"{name} {shlex.quote(value)}" if value else name)
+            argument = name.removeprefix("--").replace("-", "_")
+            python.append(f'{argument}="{value}"' if value else f"{argument}=True")
+        super().__init__(f"{why} Add {' '.join(shell)} (in Python: {', '.join(python)}).")
 
 
 class MoreThanStated(PackingError):
@@ -59,18 +64,3 @@ def some(names: Sequence[str], count: int) -> str:
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = count - min(len(names), NAMES_SHOWN_MAX)
     return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-def _as_argument(flag: str) -> tuple[str, str | bool]:
-    name, _, value = flag.removeprefix("--").partition(" ")
-    return name.replace("-", "_"), value or True
-
-
-def _in_shell(flag: str) -> str:
-    name, space, value = flag.partition(" ")
-    return f"{name}{space}{shlex.quote(value)}" if space else name
-
-
-def _in_python(flag: str) -> str:
-    name, value = _as_argument(flag)
-    return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"

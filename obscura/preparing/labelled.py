@@ -116,15 +116,10 @@ def _plain(path: str) -> str:
 
 
 def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
-    one = (wanted if whole else _stem_of(wanted, path)).casefold().split("/")
+    one = (wanted if whole else wanted + splitext(path)[1]).casefold().split("/")
     two = _plain(path).casefold().split("/")
     shared = min(len(one), len(two))
     return one[-shared:] == two[-shared:]
-
-
-def _stem_of(wanted: str, path: str) -> str:
-    """What is wanted, with the ending that the picture has."""
-    return wanted + splitext(path)[1]
 
 
 def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
@@ -148,7 +143,11 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
     if not part:
         at, part = _usual_part(tree, table, [path for row in said.rows if (path := everywhere.guess(row.file))])
     finder, others = Finder(_inside(paths, at)), Finder(sorted({*paths} - {*_inside(paths, at)}))
-    rows = [replace(row, label="") if _is_unlabelled(row.label, choices) else row for row in said.rows]
+    stated = choices.classes or ()
+    rows = [
+        replace(row, label="") if row.label is not None and is_missing(row.label) and row.label not in stated else row
+        for row in said.rows
+    ]
     rows = [row for row in rows if finder.knows(row.file) or not others.knows(row.file)]  # of other parts: left out
     _require_matches(tree, f"column {said.file_column!r} of {table.name}", rows, finder, choices)
     _require_labels(table, rows, choices)
@@ -330,10 +329,6 @@ def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:
             "name all classes with --classes, if that word is one.",
             ["--skip-unlabelled"],
         )
-
-
-def _is_unlabelled(label: str | None, choices: Choices) -> bool:
-    return label is not None and is_missing(label) and label not in (choices.classes or ())
 
 
 def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from obscura.pictures.types import picture_header, taken_suffixes
-from obscura.preparing.choices import Colour, Fit, Size
+from obscura.preparing.choices import Size
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
 from obscura.preparing.errors import Unreadable
@@ -69,8 +69,6 @@ class Target:
     width: int
     height: int
     channels: int
-    fit: Fit
-    background: Colour
     scale: Scale = FORMAT_SCALE
 
 
@@ -224,12 +222,8 @@ def _is_grey(image: Image.Image) -> bool:
     return image.mode in _GREY_MODES or image.mode in _DEEP_MODES
 
 
-def _has_alpha(image: Image.Image) -> bool:
-    return image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info
-
-
 def _is_transparent(image: Image.Image) -> bool:
-    if not _has_alpha(image):
+    if image.mode not in ("LA", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return False
     if image.mode in _DEEP_MODES:
         return bool((np.asarray(image) == image.info["transparency"]).any())
@@ -253,33 +247,30 @@ def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
 
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:
-    """Return the first frame as L or RGB, eight bits a channel, laid on the background."""
+    """Return the first frame as L or RGB, eight bits a channel, laid on white."""
     numbers = _numbers(image)
     if numbers is not None:
-        return _shallow(image, eight_bits(numbers, target.scale), target)
+        return _shallow(image, eight_bits(numbers, target.scale))
     if _is_transparent(image):
-        ground = Image.new("RGBA", image.size, (*target.background, 255))
+        ground = Image.new("RGBA", image.size, "white")
         ground.alpha_composite(image.convert("RGBA"))
         return ground.convert("RGB")
     return image.convert("L" if image.mode in _GREY_MODES else "RGB")
 
 
-def _shallow(image: Image.Image, bright: np.ndarray[Any, np.dtype[np.uint8]], target: Target) -> Image.Image:
-    """Lay what was brought to eight bits on the background, where one of its numbers means transparent."""
+def _shallow(image: Image.Image, bright: np.ndarray[Any, np.dtype[np.uint8]]) -> Image.Image:
+    """Return the eight-bit image, white where one of the original numbers means transparent."""
     if not _is_transparent(image):
         return Image.fromarray(bright)
     clear = np.asarray(image) == image.info["transparency"]
-    return Image.fromarray(np.where(clear[..., None], np.array(target.background, np.uint8), bright[..., None]))
+    return Image.fromarray(np.where(clear, np.uint8(255), bright))
 
 
 def _fitted(image: Image.Image, target: Target) -> Image.Image:
     mode = "L" if target.channels == 1 else "RGB"
     size = (target.width, target.height)
     if image.size != size:
-        if target.fit == "pad":
-            image = ImageOps.pad(image.convert("RGB"), size, Image.Resampling.LANCZOS, color=target.background)
-        else:
-            image = ImageOps.fit(image, size, Image.Resampling.LANCZOS)
+        image = ImageOps.fit(image, size, Image.Resampling.LANCZOS)
     return image.convert(mode)
 
 

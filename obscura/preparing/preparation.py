@@ -48,8 +48,8 @@ def prepare(
 ) -> Package:
     """Recognise what a folder or file is, look at every picture, and return an upload that the service takes.
 
-    A folder holds class folders (also inside train/), a table of labels, or a well-known data set in its official
-    layout; a file is a .zip of class folders, an .npz, an IDX file or a part of SVHN.
+    A folder contains class folders (also inside train/), a table of labels, IDX, Parquet or WebDataset files, DICOM
+    files or NIfTI volumes. A file is an archive of such a folder, or an .npz, IDX, Parquet or WebDataset file.
 
     Args:
         path: The folder or file, or arrays in memory.
@@ -76,6 +76,7 @@ def prepare(
         counts[names.get(label, label)] += count
     members = _Members(source, found, chosen, names)
     in_folders = all(map(can_be_folder, classes))
+    secret = chosen.subjects_key if subjects else None
     package = _as_it_is(source, chosen) or Package(
         "zip" if in_folders else "npz",
         classes,
@@ -85,8 +86,8 @@ def prepare(
         found.records,
         len(found.subjects) if subjects else None,
         lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
-        summarise(found, chosen, tally, source.title),
-        subjects_key_check=_check_of(chosen) if subjects else None,
+        summarise(found, tally, source.title),
+        subjects_key_check=None if secret is None else key_check(secret, join=chosen.join_subjects),
     )
     told = tuple(notes(found, source, subjects=subjects))
     return replace(package, classes=classes, private_counts=dict(counts), private_notes=told)
@@ -104,11 +105,6 @@ def _as_it_is(source: Source, choices: Choices) -> Package | None:
     if not fits(package.width, package.height):
         return None
     return replace(package, summary=f"{source.title}: {counted(package.private_records, 'picture')}, as they are.")
-
-
-def _check_of(chosen: Choices) -> str | None:
-    secret = chosen.subjects_key
-    return None if secret is None else key_check(secret, join=chosen.join_subjects)
 
 
 def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -184,7 +180,7 @@ class _Members:
 
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
-        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background, choices.scale)
+        self._target = Target(found.width, found.height, found.channels, choices.scale)
         secret = choices.subjects_key
         self._numbers = number_subjects(found.subjects) if secret is None else keyed_numbers(found.subjects, secret)
         self._join = choices.join_subjects

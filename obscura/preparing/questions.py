@@ -184,13 +184,9 @@ def _ask(why: str, names: Sequence[str]) -> ChoiceNeeded:
     return ChoiceNeeded(why, [flag])
 
 
-def _are_numbers(names: Iterable[str]) -> bool:
-    return all(name.isdecimal() for name in names)
-
-
 def _counts_up(names: Sequence[str]) -> bool:
     """Whether names are no numbers, or all those from 0 or 1 on."""
-    if not _are_numbers(names):
+    if not all(name.isdecimal() for name in names):
         return True
     numbers = sorted(map(int, names))
     return numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -57,7 +57,7 @@ class Source:
     """Labelled pictures that can be walked over more than once, always in the same order.
 
     Attributes:
-        title: What was recognised, for people: "CIFAR-10, split train"; empty for ordinary class folders.
+        title: The recognised format, for people: "IDX files, train"; empty for ordinary class folders.
         walk: Yields the records, and counts what it passes over.
         classes: In label order, where the layout has one; None takes the labels that occur, sorted.
         package: Makes an upload of the files as they are, where the layout is one that the service reads.

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from obscura.preparing.choices import Choices
 from obscura.preparing.sources import Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.survey import Survey
@@ -17,9 +16,9 @@ from obscura.wire.meanings import persons_in_file_names
 LARGE_SHARE = 0.25  # of all pictures, which one subject seldom has
 
 
-def summarise(survey: Survey, choices: Choices, tally: Tally, title: str) -> str:
+def summarise(survey: Survey, tally: Tally, title: str) -> str:
     """Return, for example, "1,400 pictures: 37 cropped to 64 x 64, 12 laid on white; left out 3 other files"."""
-    done = ", ".join(_done(survey, choices)) or "as they are"
+    done = ", ".join(_done(survey)) or "as they are"
     left_out = _listed(_left_out(survey, tally))
     head = f"{title}: " if title else ""
     first = f"{head}{counted(survey.records, 'picture')}: {done}" + (f"; left out {left_out}" if left_out else "") + "."
@@ -34,14 +33,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {head[0]}s{noun[head.end() :]}" if head else f"{count:,} {noun}s"
 
 
-def _done(survey: Survey, choices: Choices) -> Iterator[str]:
+def _done(survey: Survey) -> Iterator[str]:
     size = f"{survey.width} x {survey.height}"
-    shaped = f"cropped to {size}" if choices.fit == "crop" else f"padded with {choices.background_name} to {size}"
     into = "colour" if survey.channels == 3 else "grey"
     parts = (
-        (survey.reshaped, shaped),
+        (survey.reshaped, f"cropped to {size}"),
         (survey.scaled, f"scaled to {size}"),
-        (survey.transparent, f"laid on {choices.background_name}"),
+        (survey.transparent, "laid on white"),
         (survey.turned, "turned upright by their EXIF"),
         (survey.colour if into == "grey" else survey.grey, f"turned to {into}"),
         (survey.deep, "brought to 8 bits"),

@@ -66,7 +66,8 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
         PackingError: There are none.
     """
     found = Survey()
-    (found.width, found.height), found.channels = _size(source, choices), _channels(source, choices)
+    found.width, found.height = _size(source, choices)
+    found.channels = 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
     for record in source.walk(tally):
         go_on()
         try:
@@ -97,23 +98,15 @@ def _size(source: Source, choices: Choices) -> Size:
     return SIDE_USUAL, SIDE_USUAL
 
 
-def _channels(source: Source, choices: Choices) -> int:
-    return 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
-
-
 def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
-    laid = seen.transparent
     if (seen.width, seen.height) != (found.width, found.height):
         if has_shape(seen.width, seen.height, (found.width, found.height)):
             found.scaled += 1
         else:
             found.reshaped += 1
-            laid = laid or choices.fit == "pad"
-    coloured = laid and len(set(choices.background)) > 1
-    grey = seen.grey and not coloured
     found.records += 1
-    found.grey += grey
-    found.colour += not grey
+    found.grey += seen.grey
+    found.colour += not seen.grey
     found.transparent += seen.transparent
     found.turned += seen.turned
     found.printed += seen.printed
@@ -122,7 +115,8 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
         found.depths.add(seen.depth)
     found.animated += seen.animated
     found.surplus += seen.surplus
-    _check_label(record.label)
+    if not is_name(record.label):
+        raise PackingError(f"{record.label!r} cannot be the name of a class: {RULE}; no space begins or ends it.")
     found.labels[record.label] += 1
     found.contents.append(seen.digest)
     found.content_labels.append(found.numbers.setdefault(record.label, len(found.numbers)))
@@ -131,11 +125,6 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
     if record.subject is not None:
         found.subjects[subject_key(record.subject, join=choices.join_subjects)] += 1
         found.owners.setdefault(record.subject, record.shown)
-
-
-def _check_label(label: str) -> None:
-    if not is_name(label):
-        raise PackingError(f"{label!r} cannot be the name of a class: {RULE}; no space begins or ends it.")
 
 
 def _require(found: Survey, choices: Choices) -> None:

@@ -1,7 +1,4 @@
-"""Pages about datasets, and the forms that declare them, bring their images, and delete these.
-
-An upload's body comes from a form, or from the page's script.
-"""
+"""Pages about datasets, and the routes by which the pages' script declares datasets and uploads their images."""
 
 from __future__ import annotations
 
@@ -18,10 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest, Identifier
 from obscura.wire.words import DatasetState
-from privacy.errors import PrivacyError
 from service.access import Principal, Scope, find, visible
 from service.api.middleware import body_limit
-from service.api.problems import STATUSES
 from service.api.routes.datasets import put_content
 from service.api.uploading import Body, content_length
 from service.dashboard.access import (
@@ -29,7 +24,6 @@ from service.dashboard.access import (
     Form,
     Reader,
     Running,
-    Uploader,
     Viewer,
     find_uploader,
     find_viewer,
@@ -37,11 +31,11 @@ from service.dashboard.access import (
     require_same_origin,
 )
 from service.dashboard.filters import DATASET_STATES, Filters
-from service.dashboard.forms import FieldsRefused, do_once, once_of, read_body
+from service.dashboard.forms import FieldsRefused, read_body
 from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
-from service.dashboard.pages import PageRoute, SignInNeeded, form_page, page, wants_problem
+from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.datasets import deletion, receiving, states
-from service.datasets.reading import Sent, UploadRefused, UploadTooLarge
+from service.datasets.reading import Sent, UploadTooLarge
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
@@ -78,37 +72,18 @@ def dataset_list(
 def new_dataset(
     request: Request, dashboard: Running, account: Annotated[str, Query(max_length=64)] = ""
 ) -> HTMLResponse:
-    """Show the form that declares a dataset; the page's script sends the images with it."""
-    return _dataset_form(request, dashboard, {"account_id": account})
-
-
-@router.post("/datasets")
-def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form) -> Response:
-    """Declare a dataset, and lead to its page, which takes the images."""
-    try:
-        once = once_of(form)
-        body = _declaration(form)
-        now = dashboard.clock()
-        with transaction(dashboard.factory) as session:
-            dataset_id = do_once(
-                session,
-                uploader.id,
-                once,
-                body,
-                lambda: states.declare(session, dashboard.service.settings, **body, now=now).id,
-                now,
-            )
-    except (ObscuraError, PrivacyError) as error:
-        if wants_problem(request):
-            raise
-        return _dataset_form(request, dashboard, form, error)
-    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+    """Show the form that declares a dataset; the page's script sends it with the images."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        choices = visible(session, AccountRow, select(AccountRow.id, AccountRow.name, AccountRow.unit))
+        accounts = session.execute(choices.where(~AccountRow.closed).limit(ROWS_MAX)).all()
+    shown: dict[str, Any] = {"values": {"account_id": account}, "wrong": {}, "accounts": accounts}
+    return page(request, "dataset_new.html", **shown, upload_max=dashboard.service.settings.upload_bytes_max)
 
 
 @router.post("/datasets/new")
 @body_limit(None)
 def declare_and_upload(request: Request, dashboard: Running, viewer: Reader) -> Response:
-    """Declare a dataset and take its images in one form, fields first, from the page's script. Or leave neither."""
+    """Declare a dataset and receive its images in one request: a form, fields first. If either fails, keep neither."""
     with _sent_form(request, dashboard, viewer) as (form, sent, uploader):
         body = _declaration(form)
         settings, now = dashboard.service.settings, dashboard.clock()
@@ -138,7 +113,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
             "jobs": jobs.recent(session, dashboard.clock(), using, limit=RECENT_JOBS),
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,
-            "upload_max": _upload_max(dashboard),
+            "upload_max": dashboard.service.settings.upload_bytes_max,
         }
     return page(request, "dataset.html", **values)
 
@@ -168,23 +143,10 @@ def put(
     format: str,
     token: Annotated[str, Header(alias="X-Form-Token", max_length=64)] = "",
 ) -> Response:
-    """Take the images as the body, from the page's script: as the API does."""
+    """Receive the images of a declared dataset as the body, as the API does."""
     require_same_origin(request)
     uploader = require_acting(viewer, token, Scope.DATA)
     return put_content(dashboard.service, request, uploader, dataset_id, format)  # type: ignore[arg-type]  # refused
-
-
-@router.post("/datasets/{dataset_id}/content")
-@body_limit(None)
-def post(request: Request, dashboard: Running, viewer: Reader, dataset_id: str) -> Response:
-    """Take the images as a file in a form, which needs no script."""
-    settings = dashboard.service.settings
-    try:
-        with _sent_form(request, dashboard, viewer) as (_, sent, uploader):
-            receiving.receive(settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock, by=uploader.id)
-    except (UploadRefused, UploadTooLarge) as error:
-        return _refused_upload(request, dashboard, dataset_id, error)
-    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
 
 
 @contextmanager
@@ -262,28 +224,3 @@ def _ask_about_names(classes: list[str]) -> None:
                 "public for ever. Rename the folders; or, if these are the classes, say so with the box below."
             }
         )
-
-
-def _refused_upload(request: Request, dashboard: Dashboard, dataset_id: str, error: ObscuraError) -> Response:
-    with transaction(dashboard.factory, read_only=True) as session:
-        shown = dataset_view(find(session, Dataset, dataset_id))
-    status = STATUSES[error.code][0]
-    values = {"dataset": shown, "message": error.message, "formats": FORMATS}
-    return page(request, "upload_refused.html", status_code=status, **values, upload_max=_upload_max(dashboard))
-
-
-def _upload_max(dashboard: Dashboard) -> int:
-    return dashboard.service.settings.upload_bytes_max
-
-
-def _dataset_form(
-    request: Request,
-    dashboard: Dashboard,
-    values: Mapping[str, str],
-    error: ObscuraError | PrivacyError | None = None,
-) -> HTMLResponse:
-    with transaction(dashboard.factory, read_only=True) as session:
-        choices = visible(session, AccountRow, select(AccountRow.id, AccountRow.name, AccountRow.unit))
-        accounts = session.execute(choices.where(~AccountRow.closed).limit(ROWS_MAX)).all()
-    more = {"accounts": accounts, "formats": FORMATS, "upload_max": _upload_max(dashboard)}
-    return form_page(request, "dataset_new.html", error, values, **more)

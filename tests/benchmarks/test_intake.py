@@ -14,7 +14,7 @@ from benchmarks.intake.inputs import Asked, Input, Read, Refused
 from benchmarks.intake.kinds import all_inputs
 from benchmarks.intake.ways import Got, fault, pictures_of, shown
 from obscura.errors import ObscuraClientError
-from obscura.preparing import ChoiceNeeded, prepare, read_choices
+from obscura.preparing import ChoiceNeeded, Choices, prepare
 
 EVERY = [given for inputs in all_inputs().values() for given in inputs]
 
@@ -25,9 +25,9 @@ UNITS = {"record": False, "subject": True, "public": None}
 def prepared(given: Input, folder: Path) -> Got:
     """What becomes of an input where nothing is sent."""
     place = given.write(folder)
-    wishes = {name: value for name, value in given.arguments(folder).items() if not name.endswith("at_most")}
+    push_options = {name: value for name, value in given.arguments(folder).items() if not name.endswith("at_most")}
     try:
-        package = prepare(place, read_choices(**wishes), subjects=UNITS[given.unit])
+        package = prepare(place, Choices(**push_options), subjects=UNITS[given.unit])
         sent = pictures_of(package)
     except ObscuraClientError as error:
         flags = error.flags if isinstance(error, ChoiceNeeded) else ()

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = ("service", "workers", "models", "privacy")
-OPTIONAL = ("hf", "torch", "svhn", "dicom", "nifti")
+OPTIONAL = ("hf", "torch", "dicom", "nifti")
 FOUND_BY_OTHERS = {"python-gdcm"}  # a decoder, which pydicom looks for by itself
 PIN = re.compile(r"""
     ^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[0-9][A-Za-z0-9.]*)  # no address, no label of a local build
@@ -41,7 +41,7 @@ def projects() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def declared(*parts: str) -> list[Requirement]:
-    """What parts (client, hf, torch, svhn, server, s3, metrics, oidc, worker, dev) need; without any, all of them."""
+    """What parts (client, hf, torch, server, s3, metrics, oidc, worker, dev) need; without any, all of them."""
     library, server = projects()
     groups = {
         "client": library["dependencies"],

@@ -59,7 +59,7 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
         PackingError: There is no such tag, or one was named and there is no DICOM file.
     """
     if not is_in(tree):
-        if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
+        if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.all_frames:
             raise PackingError(
                 f"--subject-tag, --label-tag and --frames are for DICOM files, and {tree.name} has none."
             )
@@ -187,7 +187,7 @@ class _Reader:
             return
         self._know(dataset, label)
         frames = frames_of(dataset)
-        wanted = frames if self.choices.frames == "all" else 1
+        wanted = frames if self.choices.all_frames else 1
         if wanted > 1 and self.subjects is False:
             raise PackingError(
                 f"{record.shown} has {frames:,} frames, which show one person, and the account protects single "

@@ -11,7 +11,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -242,7 +242,7 @@ def _of_columns(
         )
     rows = [(str(number), *map(str, map(int, row))) for number, row in enumerate(labels.tolist())]
     table = Table(path.name, ("number", *map(str, range(labels.shape[1]))), rows)
-    here = replace(choices, file_column="number", label_column=None, subject_column=None)
+    here = choices.replace(file_column="number", label_column=None, subject_column=None)
     said = read_columns(table, here, lambda _: True, subjects=False)
     return tuple(row.label for row in said.rows), said.classes
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,7 @@ def _of_lists(
         (str(number), "|".join(names[each] if names and isinstance(each, int) else str(each) for each in value or []))
         for number, value in enumerate(values)
     ]
-    here = replace(choices, file_column="row", label_column="labels", subject_column=None)
+    here = choices.replace(file_column="row", label_column="labels", subject_column=None)
     said = read_columns(Table(file, ("row", "labels"), rows), here, lambda _: True, subjects=False)
     return tuple(row.label for row in said.rows), said.classes
 

@@ -26,16 +26,3 @@ def title_of(name: str, parts: Sequence[str], chosen: str) -> str:
     """Say what was recognised and which part of it is taken."""
     others = " and ".join(sorted(part for part in parts if part != chosen))
     return f"{name}, {chosen}" + (f" (not {others}; --split chooses)" if others else "")
-
-
-def no_subjects(name: str, subjects: bool) -> None:
-    """Refuse a layout that says nothing about whose its pictures are, where that counts.
-
-    Raises:
-        PackingError: Subjects are wanted.
-    """
-    if subjects:
-        raise PackingError(
-            f"{name} does not say whose its pictures are, and the account protects all records of a subject together. "
-            "Use an account whose unit is the record."
-        )

@@ -93,7 +93,8 @@ def _samples(tree: TarTree) -> Iterator[_Sample]:
             stem, _, ending = name.partition(".")
             records.setdefault(f"{at}/{stem}", {})["." + ending.casefold()] = path
     for files in records.values():
-        picture = next((path for ending, path in files.items() if _is_picture(ending)), None)
+        suffixes = picture_suffixes()
+        picture = next((path for end, path in files.items() if PurePosixPath("x" + end).suffix in suffixes), None)
         text = next((files[ending] for ending in _TEXTS if ending in files), None)
         if picture is not None and text is not None:
             yield _Sample(tree, picture, label_text(_read(tree, text)), _subject(tree, files))
@@ -107,10 +108,6 @@ def _samples(tree: TarTree) -> Iterator[_Sample]:
             yield _Sample(tree, picture, label_text(label), _subject(tree, files))
         elif picture is not None:
             yield _Sample(tree, picture, "", None)
-
-
-def _is_picture(ending: str) -> bool:
-    return PurePosixPath("x" + ending).suffix in picture_suffixes()
 
 
 def _subject(tree: TarTree, files: dict[str, str]) -> SubjectId | None:

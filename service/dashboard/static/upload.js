@@ -1,4 +1,4 @@
-// Uploads a file and shows the progress. Without a script, two plain forms do that. It fills in a declaration with what
+// Uploads a file and shows the progress. It fills in a declaration with what
 // the format of a file says of all its records alike, and the names of the class folders: never their number, nor what
 // pictures are. What the service would refuse by a file's size or directory alone is said before anything is sent.
 // class_folders.js says which folders the class folders are.
@@ -12,7 +12,7 @@
   const bar = form.querySelector("[data-progress]");
   const note = form.querySelector("[data-progress-note]");
   const button = form.querySelector("button[type=submit]");
-  for (const part of form.querySelectorAll("[data-only-script]")) part.hidden = false;
+  button.disabled = false;
 
   const PUSH = "From a terminal, obscura datasets push reads folders, archives and arrays of many kinds.";
   const format = (file) => (file.name.toLowerCase().endsWith(".npz") ? "npz" : "zip");
@@ -254,9 +254,12 @@
   }
 
   form.addEventListener("submit", async (event) => {
-    const file = input.files[0];
-    if (!file) return; // the plain form declares, and the next page takes the file
     event.preventDefault();
+    const file = input.files[0];
+    if (!file) {
+      say({ detail: "Choose a file." });
+      return;
+    }
     const detail = tooLarge(file) || (declaring ? unwanted() : "");
     if (detail) {
       say({ detail: `${detail} ${PUSH}` });

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from obscura.pictures import types
-from obscura.preparing.choices import read_choices
+from obscura.preparing.choices import Choices
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.preparation import prepare
 from obscura.wire.faults import Fault, Refused
@@ -32,7 +32,7 @@ REQUEST = IngestRequest(
     source_key=bytes(32),
     target_key=bytes(32),
 )
-GREY = Target(8, 8, 1, "crop", (255, 255, 255))
+GREY = Target(8, 8, 1)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_new_type_is_sent_as_it_is_and_read_by_the_service():
 def test_a_new_type_is_made_to_fit_and_found_in_folders(tmp_path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "one.toy").write_bytes(FILE)
-    package = prepare(tmp_path, read_choices(size=16, grey=True, classes=["cat"]))
+    package = prepare(tmp_path, Choices(size=16, grey=True, classes=["cat"]))
     assert (package.private_records, package.width, package.channels) == (1, 16, 1)
     suffix, content = prepare_picture(FILE, replace(GREY, width=16, height=16))
     assert (suffix, types.picture_header(content)[1:]) == (".png", (16, 16))

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from obscura.preparing import Arrays, PackingError, prepare, read_choices
+from obscura.preparing import Arrays, Choices, PackingError, prepare
 
 GREY = np.zeros((4, 8, 8), np.uint8)
 
 
 def sent(arrays: Arrays, **choices: Any) -> dict[str, np.ndarray]:
-    package = prepare(arrays, read_choices(**choices), subjects=arrays.subjects is not None)
+    package = prepare(arrays, Choices(**choices), subjects=arrays.subjects is not None)
     with np.load(io.BytesIO(b"".join(package.open()))) as found:
         return {"classes": np.array(package.classes), **found}
 
@@ -34,7 +34,7 @@ def test_ids_of_subjects_stay_here():
 
 @pytest.mark.parametrize("images", [np.zeros((3, 9, 12, 3), np.uint8), np.zeros((3, 9, 12, 1), np.uint8)])
 def test_a_size_can_be_chosen(images):
-    package = prepare(Arrays(images, [0, 1, 1]), read_choices(size=8))
+    package = prepare(Arrays(images, [0, 1, 1]), Choices(size=8))
     assert (package.height, package.width, package.channels, package.private_records) == (8, 8, images.shape[3], 3)
     assert package.classes == ("0", "1")
     assert len(b"".join(package.open())) > 100

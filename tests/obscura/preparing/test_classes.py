@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import Arrays, PackingError, prepare, read_choices
+from obscura.preparing import Arrays, Choices, PackingError, prepare
 
 
 def album(root: Path, *classes: str) -> Path:
@@ -18,20 +18,20 @@ def album(root: Path, *classes: str) -> Path:
 
 def test_stated_classes_of_a_folder_may_be_more_than_it_has_and_not_fewer(tmp_path):
     root = album(tmp_path / "animals", "cat", "dog")
-    assert prepare(root, read_choices(classes=["dog", "cat", "eel"])).classes == ("dog", "cat", "eel")
+    assert prepare(root, Choices(classes=["dog", "cat", "eel"])).classes == ("dog", "cat", "eel")
     with pytest.raises(PackingError, match=r"--classes does not name every class that there is: dog\."):
-        prepare(root, read_choices(classes=["cat"]))
+        prepare(root, Choices(classes=["cat"]))
 
 
 def test_labels_that_are_numbers_get_the_stated_names_in_order(tmp_path):
     images, labels = np.zeros((3, 8, 8), np.uint8), np.array([0, 1, 1])
     np.savez(tmp_path / "a.npz", images=images, labels=labels)
-    stated = read_choices(classes=["cat", "dog", "eel"])
+    stated = Choices(classes=["cat", "dog", "eel"])
     for place in (tmp_path / "a.npz", Arrays(images, labels)):
         assert prepare(place, stated).classes == ("cat", "dog", "eel")
         with pytest.raises(PackingError, match="labels beyond these"):
-            prepare(place, read_choices(classes=["cat"]))
-    resized = prepare(tmp_path / "a.npz", read_choices(classes=["cat", "dog", "eel"], size=16))
+            prepare(place, Choices(classes=["cat"]))
+    resized = prepare(tmp_path / "a.npz", Choices(classes=["cat", "dog", "eel"], size=16))
     body = b"".join(resized.open())
     assert b"cat/0000000.png" in body
     assert b"dog/0000002.png" in body
@@ -39,15 +39,15 @@ def test_labels_that_are_numbers_get_the_stated_names_in_order(tmp_path):
 
 def test_labels_that_are_names_are_numbered_in_the_stated_order():
     arrays = Arrays(np.zeros((2, 8, 8), np.uint8), ["dog", "cat"])
-    assert prepare(arrays, read_choices(classes=["eel", "dog", "cat"])).classes == ("eel", "dog", "cat")
+    assert prepare(arrays, Choices(classes=["eel", "dog", "cat"])).classes == ("eel", "dog", "cat")
     with pytest.raises(PackingError, match="does not name every class"):
-        prepare(arrays, read_choices(classes=["cat", "eel"]))
+        prepare(arrays, Choices(classes=["cat", "eel"]))
 
 
 @pytest.mark.parametrize("stated", [[], ["cat", "cat"]])
 def test_what_is_no_list_of_classes(stated):
     with pytest.raises(PackingError, match="--classes names each class once"):
-        read_choices(classes=stated)
+        Choices(classes=stated)
 
 
 @pytest.mark.parametrize(
@@ -64,26 +64,26 @@ def test_what_is_no_table_of_new_names(tmp_path, text, said):
     table = tmp_path / "new.csv"
     table.write_text(text)
     with pytest.raises(PackingError, match=said):
-        prepare(album(tmp_path / "animals", "cat", "dog"), read_choices(rename_classes=table))
+        prepare(album(tmp_path / "animals", "cat", "dog"), Choices(rename_classes=table))
 
 
 def test_new_names_are_what_is_declared_and_sent_whatever_the_files_hold(tmp_path):
     table = tmp_path / "new.csv"
     table.write_text("\ufeffold,new\neel,fish\ndog,beast\ncat,beast\n", encoding="utf-8")
-    package = prepare(album(tmp_path / "animals", "cat", "dog"), read_choices(rename_classes=table))
+    package = prepare(album(tmp_path / "animals", "cat", "dog"), Choices(rename_classes=table))
     assert (package.classes, package.private_counts) == (("fish", "beast"), {"fish": 0, "beast": 2})
     body = b"".join(package.open())
     assert b"beast/0000001.png" in body
     assert b"cat" not in body
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 1]))
     table.write_text("old,new\n0,normal\n1,sick\n")
-    assert prepare(tmp_path / "a.npz", read_choices(rename_classes=table)).classes == ("normal", "sick")
+    assert prepare(tmp_path / "a.npz", Choices(rename_classes=table)).classes == ("normal", "sick")
 
 
 def test_classes_may_be_stated_in_a_file_one_on_each_line(tmp_path):
     stated = tmp_path / "classes.txt"
     stated.write_text("dog, small\n\ncat\n")
     root = album(tmp_path / "animals", "cat", "dog, small")
-    assert prepare(root, read_choices(classes=str(stated))).classes == ("dog, small", "cat")
+    assert prepare(root, Choices(classes=str(stated))).classes == ("dog, small", "cat")
     with pytest.raises(PackingError, match=r"nowhere\.txt cannot be read"):
-        read_choices(classes=str(tmp_path / "nowhere.txt"))
+        Choices(classes=str(tmp_path / "nowhere.txt"))

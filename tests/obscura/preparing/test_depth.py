@@ -11,7 +11,7 @@ from PIL import Image
 
 from obscura.pictures.parts import PNG_MAGIC
 from obscura.preparing import ChoiceNeeded, PackingError, prepare
-from obscura.preparing.choices import Choices, read_choices
+from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.pictures import Target, look, prepare_picture
 from tests.obscura.preparing.conftest import deep_png
@@ -41,7 +41,7 @@ def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1, bits:
 
 
 def shown(content: bytes, scale: Scale = FORMAT_SCALE, side: int = SIDE) -> np.ndarray:
-    _, png = prepare_picture(content, Target(side, side, 1, "crop", (255, 255, 255), scale))
+    _, png = prepare_picture(content, Target(side, side, 1, scale))
     return np.asarray(Image.open(io.BytesIO(png)))
 
 
@@ -124,7 +124,7 @@ def test_where_a_guess_would_destroy_pictures_their_owner_is_asked(tmp_path, fil
     ],
 )
 def test_what_is_known_or_stated_passes(tmp_path, files, scale):
-    assert prepare(folder(tmp_path, *files), Choices(scale=scale)).private_records == 2
+    assert prepare(folder(tmp_path, *files), Choices(depth=scale.depth, window=scale.window)).private_records == 2
 
 
 NOISE = np.random.default_rng(3)
@@ -153,8 +153,8 @@ def offset_ct(offset: int) -> list[bytes]:
 )
 def test_a_window_is_proposed_where_few_grey_levels_would_be_left(tmp_path, files, window):
     assert asked(folder(tmp_path, *files)) == (f"--window {window}",)
-    package = prepare(tmp_path, read_choices(window=window, size=64, grey=True))
-    pictures = [shown(content, read_choices(window=window).scale, 64) for content in files]
+    package = prepare(tmp_path, Choices(window=window, size=64, grey=True))
+    pictures = [shown(content, Choices(window=window).scale, 64) for content in files]
     assert package.private_records == 2
     assert len(np.unique(pictures)) > 30
 
@@ -162,7 +162,7 @@ def test_a_window_is_proposed_where_few_grey_levels_would_be_left(tmp_path, file
 def test_few_levels_through_the_windows_of_the_files_are_asked_about(tmp_path):
     wide = [dicom_file(values, WindowCenter=32767, WindowWidth=65535) for values in DIM]
     assert asked(folder(tmp_path / "wide", *wide)) == ("--window LOW,HIGH",)
-    assert prepare(tmp_path / "wide", read_choices(window="auto")).private_records == 2
+    assert prepare(tmp_path / "wide", Choices(window="auto")).private_records == 2
     narrow = [dicom_file(values, WindowCenter=600, WindowWidth=1000) for values in DIM]
     assert prepare(folder(tmp_path / "narrow", *narrow), Choices()).private_records == 2
 
@@ -170,7 +170,7 @@ def test_few_levels_through_the_windows_of_the_files_are_asked_about(tmp_path):
 def test_an_offset_of_colour_pictures_is_asked_about(tmp_path):
     colours = NOISE.integers(40000, 50000, (2, 16, 16, 3)).astype(np.uint16)
     assert asked(folder(tmp_path, *map(deep_png, colours))) == ("--depth 16",)
-    assert prepare(tmp_path, Choices(scale=Scale(depth=16))).private_records == 2
+    assert prepare(tmp_path, Choices(depth=16)).private_records == 2
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_the_question_names_no_number_of_the_pictures(tmp_path):
 )
 def test_what_does_not_go_with_the_pictures_is_refused(tmp_path, files, scale, says):
     with pytest.raises(PackingError, match=says):
-        prepare(folder(tmp_path, *files), Choices(scale=scale))
+        prepare(folder(tmp_path, *files), Choices(depth=scale.depth, window=scale.window))
 
 
 @pytest.mark.parametrize("window", ["", "5", "5,4", "3,3", "a,b", "0,inf", "1,2,3", "nan,3", (4, 1)])
@@ -238,24 +238,24 @@ def test_what_is_stated_is_read():
         read_scale(12, "0,5")
 
 
-def test_a_transparent_number_of_sixteen_bits_is_laid_on_the_background():
+def test_a_transparent_number_of_sixteen_bits_is_laid_on_white():
     values = RAMP * 16
     file = io.BytesIO()
     Image.fromarray(values).save(file, "PNG", transparency=int(values[3, 3]))
     seen = look(file.getvalue())
     assert (seen.transparent, seen.deep) == (True, True)
-    _, png = prepare_picture(file.getvalue(), Target(SIDE, SIDE, 3, "crop", (9, 200, 9)))
+    _, png = prepare_picture(file.getvalue(), Target(SIDE, SIDE, 3))
     pixels = np.asarray(Image.open(io.BytesIO(png)))
-    assert tuple(pixels[3, 3]) == (9, 200, 9)
+    assert tuple(pixels[3, 3]) == (255, 255, 255)
     assert tuple(pixels[3, 4]) == (round(values[3, 4] / 257),) * 3
 
 
 def test_the_words_of_the_command_line_reach_the_pictures(tmp_path):
-    assert prepare(folder(tmp_path, TWELVE, TWELVE), read_choices(depth="12")).private_records == 2
-    assert read_choices(window="-1,2").scale == Scale(window=(-1, 2))
+    assert prepare(folder(tmp_path, TWELVE, TWELVE), Choices(depth="12")).private_records == 2
+    assert Choices(window="-1,2").scale == Scale(window=(-1, 2))
     for wrong in ({"frames": "some"}, {"slices": "top"}, {"every": 0}, {"depth": "1.5"}, {"window": "best"}):
         with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
-            read_choices(**wrong)  # type: ignore[arg-type]
+            Choices(**wrong)  # type: ignore[arg-type]
     for other in ({"label_tag": "Modality"}, {"subject_tag": "none"}, {"frames": "all"}, {"slices": "axial"}):
         with pytest.raises(PackingError, match=r"DICOM|NIfTI"):
-            prepare(folder(tmp_path, TWELVE, TWELVE), read_choices(**other))  # type: ignore[arg-type]
+            prepare(folder(tmp_path, TWELVE, TWELVE), Choices(**other))  # type: ignore[arg-type]

@@ -151,7 +151,7 @@ def test_a_file_is_a_picture_like_any_other():
     content = dicom_file(RAMP, BitsStored=12)
     seen = look(content)
     assert (seen.width, seen.height, seen.grey, seen.deep) == (16, 16, True, True)
-    suffix, png = prepare_picture(content, Target(16, 16, 1, "crop", (0, 0, 0)))
+    suffix, png = prepare_picture(content, Target(16, 16, 1))
     assert suffix == ".png"
     assert (np.asarray(Image.open(io.BytesIO(png))) == shown(content)).all()
     assert b"CANARY" not in png

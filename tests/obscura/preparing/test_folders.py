@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import BrokenPictures, ChoiceNeeded, Choices, PackingError, prepare, read_choices
+from obscura.preparing import BrokenPictures, ChoiceNeeded, Choices, PackingError, prepare
 
 Fill = Callable[..., Path]
 
@@ -32,7 +32,7 @@ def fill(tmp_path: Path) -> Fill:
 def names(root: Path, **choices: object) -> list[str]:
     """Class and brightness of each picture that is sent."""
     found = []
-    with zipfile.ZipFile(io.BytesIO(b"".join(prepare(root, read_choices(**choices)).open()))) as archive:  # type: ignore[arg-type]
+    with zipfile.ZipFile(io.BytesIO(b"".join(prepare(root, Choices(**choices)).open()))) as archive:  # type: ignore[arg-type]
         for name in archive.namelist():
             with Image.open(io.BytesIO(archive.read(name))) as picture:
                 found.append(f"{name.split('/')[0]} {picture.getpixel((0, 0))[0]}")  # type: ignore[index]
@@ -63,7 +63,7 @@ def test_of_train_and_test_train_is_taken_and_said(fill):
     assert prepare(root).summary == "train/ (not test/; --split chooses): 2 pictures: 2 scaled to 32 x 32."
     assert names(root, split="test") == ["a 2", "b 3", "b 4"]
     with pytest.raises(PackingError, match="test, train"):
-        prepare(root, read_choices(split="val"))
+        prepare(root, Choices(split="val"))
 
 
 def test_pictures_in_train_and_test_are_asked_about(fill):
@@ -73,7 +73,7 @@ def test_pictures_in_train_and_test_are_asked_about(fill):
     assert error.value.flags == ("--classes test,train",)
     assert names(root, classes="train,test") == ["test 1", "train 0"]
     with pytest.raises(PackingError, match="leave --split out"):
-        prepare(fill("a/1.png", "b/1.png", root="other"), read_choices(split="train"))
+        prepare(fill("a/1.png", "b/1.png", root="other"), Choices(split="train"))
 
 
 @pytest.mark.parametrize("around", ["", "chest_xray/", "archive/chest_xray/"])
@@ -122,7 +122,9 @@ def test_people_on_top_are_asked_about_or_refused(fill):
     root = fill("DOE_JANE_19610423/1.png", "ROE_JOHN_19551231/1.png")
     with pytest.raises(ChoiceNeeded, match=r"look like people: DOE_JANE_19610423 \(a date\)"):
         prepare(root)
-    assert prepare(root, Choices(renamed={path.name: "sick" for path in root.iterdir()})).classes == ("sick",)
+    renames = root.parent / "new.csv"
+    renames.write_text("".join(["old,new\n", *(f"{path.name},sick\n" for path in root.iterdir())]))
+    assert prepare(root, Choices(rename_classes=renames)).classes == ("sick",)
     for layout in (("P0/study1/1.png", "P1/study1/1.png"), ("P0/normal/1.png", "P1/normal/1.png", "P2/normal/1.png")):
         swapped = fill(*layout, root=layout[0].replace("/", "-"))
         with pytest.raises(PackingError, match="seem to be the people"):
@@ -140,7 +142,7 @@ def test_a_class_that_loses_all_its_files_stops_and_is_counted(fill):
     with pytest.raises(BrokenPictures, match=r"No picture of 2 classes \(sick, torn\)") as error:
         prepare(root)
     assert error.value.flags == ("--skip-broken",)
-    package = prepare(root, read_choices(skip_broken=True, classes="normal,sick,torn"))
+    package = prepare(root, Choices(skip_broken=True, classes="normal,sick,torn"))
     assert package.private_counts == {"normal": 2, "sick": 0, "torn": 0}
 
 
@@ -151,7 +153,7 @@ def test_links_to_nothing_are_named(fill):
     with pytest.raises(BrokenPictures, match=r"sick/2\.png \(it is a link to a file that is not there\)") as error:
         prepare(root)
     assert error.value.count == 2
-    assert prepare(root, read_choices(skip_broken=True)).private_counts == {"normal": 1, "sick": 1}
+    assert prepare(root, Choices(skip_broken=True)).private_counts == {"normal": 1, "sick": 1}
 
 
 def test_pictures_that_repeat_and_people_in_names_of_files_are_told_their_owner(fill):
@@ -183,7 +185,7 @@ def test_a_table_of_labels(fill, tmp_path):
     table = root / "labels.csv"
     table.write_text("\ufefffile,label,age\n1.png,boat,3\n./2.png,car,4\ndeep\\er\\3.png,boat,5\n", encoding="utf-8")
     assert names(root, labels="labels.csv") == ["boat 0", "boat 2", "car 1"]
-    summary = prepare(root, read_choices(labels=table)).summary
+    summary = prepare(root, Choices(labels=table)).summary
     assert summary.startswith("labels from labels.csv: 3 pictures: 3 scaled to 32 x 32; left out ")
     assert "1 picture not named in the table" in summary
 
@@ -191,7 +193,7 @@ def test_a_table_of_labels(fill, tmp_path):
 def test_a_table_with_subjects(fill):
     root = fill("1.png", "2.png", "3.png")
     (root / "labels.csv").write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n3.png,b,carl\n")
-    package = prepare(root, read_choices(labels="labels.csv"), subjects=True)
+    package = prepare(root, Choices(labels="labels.csv"), subjects=True)
     assert (package.private_records, package.private_subjects) == (3, 2)
     body = b"".join(package.open())
     assert b"anna" not in body
@@ -216,17 +218,17 @@ def test_tables_that_will_not_do(fill, text, message):
     root = fill("1.png", "2.png")
     (root / "labels.csv").write_text(text)
     with pytest.raises(PackingError, match=message):
-        prepare(root, read_choices(labels="labels.csv"))
+        prepare(root, Choices(labels="labels.csv"))
 
 
 def test_a_table_that_names_what_is_not_there(fill):
     root = fill("1.png")
     (root / "labels.csv").write_text("file,label\n1.png,a\n2.png,a\n")
     with pytest.raises(BrokenPictures, match=r"2\.png .*cannot be opened"):
-        prepare(root, read_choices(labels="labels.csv"))
+        prepare(root, Choices(labels="labels.csv"))
     assert names(root, labels="labels.csv", skip_broken=True) == ["a 0"]
     with pytest.raises(PackingError, match="cannot be read"):
-        prepare(root, read_choices(labels="missing.csv"))
+        prepare(root, Choices(labels="missing.csv"))
 
 
 def test_whose_pictures_a_table_tells_is_not_ignored(fill):
@@ -234,11 +236,11 @@ def test_whose_pictures_a_table_tells_is_not_ignored(fill):
     table = root / "labels.csv"
     table.write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n")
     with pytest.raises(PackingError, match=r"The column 'subject' of labels\.csv says whose .*--unit subject"):
-        prepare(root, read_choices(labels=table))
-    assert prepare(root, read_choices(labels=table), subjects=None).private_subjects is None
+        prepare(root, Choices(labels=table))
+    assert prepare(root, Choices(labels=table), subjects=None).private_subjects is None
     table.write_text("file,label\np/patient00001/study1/view1.png,a\n2.png,b\n")
     with pytest.raises(PackingError, match=r"such as patient00001/, says whose .*--unit subject"):
-        prepare(root, read_choices(labels=table))
+        prepare(root, Choices(labels=table))
 
 
 @pytest.mark.parametrize(
@@ -259,14 +261,14 @@ def test_ids_that_stand_for_nobody_are_refused(fill, blank):
     root = fill("1.png", "2.png")
     (root / "labels.csv").write_text(f"file,label,subject\n1.png,a,anna\n2.png,b,{blank}\n")
     with pytest.raises(PackingError, match="stands for nobody"):
-        prepare(root, read_choices(labels="labels.csv"), subjects=True)
+        prepare(root, Choices(labels="labels.csv"), subjects=True)
 
 
 def test_one_person_with_a_large_share_is_told_to_the_owner_of_the_pictures(fill):
     root = fill(*(f"{number}.png" for number in range(12)))
     rows = "".join(f"{n}.png,{'ab'[n % 2]},{'most' if n < 6 else f'P{n}'}\n" for n in range(12))
     (root / "labels.csv").write_text(f"file,label,subject\n{rows}")
-    _, note = prepare(root, read_choices(labels="labels.csv"), subjects=True).private_notes
+    _, note = prepare(root, Choices(labels="labels.csv"), subjects=True).private_notes
     assert note.startswith("One subject (most) has 6 of the 12 pictures.")
 
 
@@ -314,8 +316,8 @@ def test_what_is_said_of_nothing(tmp_path):
     (tmp_path / "a" / "notes.txt").write_text("")
     with pytest.raises(PackingError, match="no class folders with pictures"):
         prepare(tmp_path)
-    with pytest.raises(PackingError, match="--attribute is for CelebA"):
-        prepare(tmp_path, read_choices(attribute="Male"))
+    with pytest.raises(PackingError, match="--attribute is for tables"):
+        prepare(tmp_path, Choices(attribute="Male"))
 
 
 def test_a_picture_that_is_no_picture_of_this_size_is_not_read_whole(fill, monkeypatch):
@@ -329,7 +331,7 @@ def test_a_picture_that_is_no_picture_of_this_size_is_not_read_whole(fill, monke
 def test_names_of_systems_stay_out_of_arrays(tmp_path):
     np.savez(tmp_path / "a.npz", images=np.zeros((4, 16, 16), np.uint8), labels=np.arange(4) % 2)
     assert prepare(tmp_path / "a.npz").summary == "Arrays: 4 pictures, as they are."
-    package = prepare(tmp_path / "a.npz", read_choices(size="8"))
+    package = prepare(tmp_path / "a.npz", Choices(size="8"))
     assert (package.format, package.height, package.width, package.classes) == ("zip", 8, 8, ("0", "1"))
     assert package.summary == "Arrays: 4 pictures: 4 scaled to 8 x 8."
 
@@ -354,7 +356,7 @@ def test_class_names_of_any_script_are_sent(fill):
 def test_classes_that_are_numbers_are_in_their_order(fill):
     root = fill(*(f"{name}.png" for name in range(12)))
     (root / "labels.csv").write_text("\n".join(["file,label", *(f"{name}.png,{name}" for name in range(12))]))
-    assert prepare(root, read_choices(labels="labels.csv")).classes == tuple(map(str, range(12)))
+    assert prepare(root, Choices(labels="labels.csv")).classes == tuple(map(str, range(12)))
 
 
 @pytest.mark.parametrize(
@@ -388,4 +390,4 @@ def test_kinds_of_pictures_inside_class_folders_are_asked_about(fill, kinds):
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(root)
     assert needed.value.flags == (f"--split {kinds[0]}",)
-    assert prepare(root, read_choices(split=kinds[0])).private_records == 2
+    assert prepare(root, Choices(split=kinds[0])).private_records == 2

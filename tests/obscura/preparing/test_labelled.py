@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import BrokenPictures, ChoiceNeeded, Package, PackingError, prepare, read_choices
+from obscura.preparing import BrokenPictures, ChoiceNeeded, Choices, Package, PackingError, prepare
 
 
 def labelled(root: Path, paths: Sequence[str], cells: Sequence[str], head: str = "file", at: str = "t.csv") -> Path:
@@ -50,7 +50,7 @@ NUMBERS = range(1, 13)
 def test_a_table_whose_names_match_nothing_says_why(tmp_path, cells, one, other, cause):
     root = labelled(tmp_path, NAMES, cells)
     with pytest.raises(PackingError, match=r"No name in column 'file' of t\.csv is the name of an image") as error:
-        prepare(root, read_choices(labels="t.csv"))
+        prepare(root, Choices(labels="t.csv"))
     assert not isinstance(error.value, BrokenPictures)
     assert all(words in str(error.value) for words in (one, other, cause))
 
@@ -58,7 +58,7 @@ def test_a_table_whose_names_match_nothing_says_why(tmp_path, cells, one, other,
 def test_a_table_of_another_folder_says_so(tmp_path):
     root = labelled(tmp_path, ["b/1.png", "b/2.png"], ["a/1.png", "a/2.png"])
     with pytest.raises(PackingError, match=r"'a/1\.png'.*'b/1\.png'.*The folders differ: correct a in"):
-        prepare(root, read_choices(labels="t.csv"))
+        prepare(root, Choices(labels="t.csv"))
 
 
 def test_zeros_that_are_lost_of_some_names_alone_are_not_left_out_as_broken(tmp_path):
@@ -67,11 +67,11 @@ def test_zeros_that_are_lost_of_some_names_alone_are_not_left_out_as_broken(tmp_
     with pytest.raises(
         PackingError, match=r"9 of 12 names in column 'file' of t\.csv are not.*'1'.*'01\.png'.*zeros"
     ) as error:
-        prepare(root, read_choices(labels="t.csv"))
+        prepare(root, Choices(labels="t.csv"))
     assert not isinstance(error.value, BrokenPictures)
     labelled(tmp_path / "dead", names, [*names[:-1], "gone.png"])
     with pytest.raises(BrokenPictures, match=r"gone\.png"):
-        prepare(tmp_path / "dead", read_choices(labels="t.csv"))
+        prepare(tmp_path / "dead", Choices(labels="t.csv"))
 
 
 @pytest.mark.parametrize("head", ["scan file", "no. of image", "Bild", "id,name on disk"])
@@ -80,9 +80,9 @@ def test_the_column_whose_cells_name_images_is_taken_or_proposed(tmp_path, head)
     root = labelled(tmp_path, NAMES, cells, head)
     column = head.rpartition(",")[2]
     with pytest.raises(ChoiceNeeded, match=f"Cells of '{column}' do name them") as error:
-        prepare(root, read_choices(labels="t.csv"))
+        prepare(root, Choices(labels="t.csv"))
     assert error.value.flags == (f"--file-column {column}",)
-    chosen = read_choices(labels="t.csv", file_column=column, skip_broken=True)
+    chosen = Choices(labels="t.csv", file_column=column, skip_broken=True)
     assert prepare(root, chosen).private_records == 12
 
 
@@ -92,23 +92,23 @@ def test_of_a_table_above_parts_train_is_taken_and_that_is_said(tmp_path, at, ar
     paths = [f"{around}{part}/{number}.png" for part in ("train", "test", "val") for number in range(4)]
     root = labelled(tmp_path, paths, paths, "file_name", at)
     choices = {} if at == "metadata.csv" else {"labels": at}
-    package = prepare(root, read_choices(**choices))
+    package = prepare(root, Choices(**choices))
     assert shades(package) == {"a": [0, 2], "b": [1, 3]}
     assert f"{around}train/ (not test/ and val/; --split chooses), labels from {at}" in package.summary
-    package = prepare(root, read_choices(**choices, split="test"))
+    package = prepare(root, Choices(**choices, split="test"))
     assert shades(package) == {"a": [4, 6], "b": [5, 7]}
 
 
 def test_of_a_table_above_parts_without_train_one_is_chosen(tmp_path):
     paths = [f"{part}/{number}.png" for part in ("test", "val") for number in range(4)]
     with pytest.raises(ChoiceNeeded, match="several parts") as error:
-        prepare(labelled(tmp_path, paths, paths), read_choices(labels="t.csv"))
+        prepare(labelled(tmp_path, paths, paths), Choices(labels="t.csv"))
     assert error.value.flags == ("--split test",)
 
 
 def test_a_table_above_folders_that_are_no_parts_names_all_of_them(tmp_path):
     paths = [f"images_{part}/{part}{number}.png" for part in "12" for number in range(4)]
-    assert prepare(labelled(tmp_path, paths, paths), read_choices(labels="t.csv")).private_records == 8
+    assert prepare(labelled(tmp_path, paths, paths), Choices(labels="t.csv")).private_records == 8
 
 
 @pytest.mark.parametrize(("names", "said"), [(["A.NPZ"], "A.NPZ"), (["x/a.npz", "x/b.npz"], "x/a.npz, x/b.npz")])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from obscura.preparing import ChoiceNeeded, PackingError, prepare, read_choices
+from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
 from obscura.preparing.screen import screen
 from obscura.preparing.subjects import read_ids, require_plain_ids
 from obscura.preparing.tables import read_lines, read_renames
@@ -131,13 +131,13 @@ def test_a_suspicious_id_ends_an_upload_and_says_where_it_is(tmp_path, text, sai
     cell = '"' + text.replace('"', '""') + '"'
     (root / "t.csv").write_text(f"file,label,subject\n1.png,a,0010\n2.png,b,{cell}\n", encoding="utf-8")
     with pytest.raises(PackingError, match=rf"(?i)line \d of t\.csv, column 'subject': .*{said}"):
-        prepare(root, read_choices(labels="t.csv"), subjects=True)
+        prepare(root, Choices(labels="t.csv"), subjects=True)
 
 
 def test_suspicious_folders_of_subjects_end_an_upload(tmp_path):
     root = pictures(tmp_path, "a/0010/1.png", "b/12.0/2.png")
     with pytest.raises(ChoiceNeeded, match=r"^B/12\.0/2\.png: subject id '12\.0' is a number with decimals") as error:
-        prepare(root, read_choices(), subjects=True)
+        prepare(root, Choices(), subjects=True)
     assert error.value.flags == ("--join-subjects",)
 
 
@@ -171,12 +171,12 @@ LISTS = [
 def test_cells_with_several_findings_are_asked_about(tmp_path, labels):
     root = labelled(tmp_path, *labels)
     with pytest.raises(ChoiceNeeded, match="several labels in 'label'") as error:
-        prepare(root, read_choices(labels="t.csv"))
+        prepare(root, Choices(labels="t.csv"))
     assert error.value.flags[0].startswith("--attribute ")
-    has = prepare(root, read_choices(labels="t.csv", attribute="Effusion")) if "UND" not in labels[2] else None
+    has = prepare(root, Choices(labels="t.csv", attribute="Effusion")) if "UND" not in labels[2] else None
     assert has is None or sum(has.private_counts.values()) == 3
     assert has is None or has.private_counts["Effusion"] == sum("Effusion" in label for label in labels)
-    combined = prepare(root, read_choices(labels="t.csv", combinations=True))
+    combined = prepare(root, Choices(labels="t.csv", combinations=True))
     assert all("," not in name and ";" not in name for name in combined.classes)
 
 
@@ -191,13 +191,13 @@ def test_cells_with_several_findings_are_asked_about(tmp_path, labels):
     ],
 )
 def test_names_of_one_class_are_not_lists(tmp_path, labels):
-    assert set(prepare(labelled(tmp_path, *labels), read_choices(labels="t.csv")).classes) == set(labels)
+    assert set(prepare(labelled(tmp_path, *labels), Choices(labels="t.csv")).classes) == set(labels)
 
 
 def test_lists_that_are_stated_to_be_classes_are_classes(tmp_path):
     root = labelled(tmp_path, "Mass", "Effusion", "Mass, Effusion")
     (tmp_path / "classes.txt").write_text('Mass\nEffusion\n"Mass, Effusion"\n', encoding="utf-16")
-    package = prepare(root, read_choices(labels="t.csv", classes=str(tmp_path / "classes.txt")))
+    package = prepare(root, Choices(labels="t.csv", classes=str(tmp_path / "classes.txt")))
     assert package.classes == ("Mass", "Effusion", "Mass, Effusion")
 
 
@@ -221,12 +221,12 @@ def of_records(tmp_path: Path, head: str, *cells: str) -> Path:
 )
 def test_a_column_that_several_images_share_is_remarked_upon_in_an_account_of_records(tmp_path, head):
     root = of_records(tmp_path, head, "x1", "x1", "x2", "x3")
-    (note,) = prepare(root, read_choices(labels="t.csv")).private_notes
+    (note,) = prepare(root, Choices(labels="t.csv")).private_notes
     assert note.startswith(
         f"The column '{head}' of t.csv has 3 values in 4 rows. Several images seem to be of one person"
     )
     assert "accounts create NAME --unit subject" in note
-    assert prepare(root, read_choices(labels="t.csv"), subjects=None).private_notes == ()
+    assert prepare(root, Choices(labels="t.csv"), subjects=None).private_notes == ()
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_column_that_several_images_share_is_remarked_upon_in_an_account_of_re
     [("lesion_id", "1234"), ("lesion_id", "1111"), ("age", "4455"), ("site", "1122"), ("eye", "LRLR")],
 )
 def test_other_columns_are_not_remarked_upon(tmp_path, head, cells):
-    assert prepare(of_records(tmp_path, head, *cells), read_choices(labels="t.csv")).private_notes == ()
+    assert prepare(of_records(tmp_path, head, *cells), Choices(labels="t.csv")).private_notes == ()
 
 
 def test_both_eyes_of_a_person_are_remarked_upon_in_an_account_of_records_alone(tmp_path):
@@ -245,9 +245,7 @@ def test_both_eyes_of_a_person_are_remarked_upon_in_an_account_of_records_alone(
 
 
 def test_the_screen_shows_how_many_subjects_there_are_and_where_their_ids_come_from(tmp_path):
-    package = prepare(
-        of_records(tmp_path, "patient", "P7", "P7", "P8", "P9"), read_choices(labels="t.csv"), subjects=True
-    )
+    package = prepare(of_records(tmp_path, "patient", "P7", "P7", "P8", "P9"), Choices(labels="t.csv"), subjects=True)
     lines = [*screen(package, at_most=10, subjects_at_most=5, private=True)]
     assert "Stays here: 3 subjects; their ids come from the column 'patient' of t.csv, such as 'P7'." in lines
     root = pictures(tmp_path / "folders", "sick, old/anna/1.png", "well/bert/2.png")

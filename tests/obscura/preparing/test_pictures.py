@@ -30,9 +30,7 @@ def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 
 def target(width: int, height: int, channels: int = 3, **changes: Any) -> Target:
-    return Target(
-        **{"width": width, "height": height, "channels": channels, "fit": "crop", "background": WHITE} | changes
-    )
+    return Target(width, height, channels, **changes)
 
 
 def received(content: bytes, wanted: Target) -> np.ndarray:
@@ -50,10 +48,9 @@ def prepared(content: bytes, wanted: Target) -> np.ndarray:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("fit", ["crop", "pad"])
 @pytest.mark.parametrize("size", [(48, 48), (64, 40), (8, 128)])
-def test_the_service_takes_whatever_comes_out(motley, size, fit, channels):
-    wanted = target(*size, channels, fit=fit)
+def test_the_service_takes_whatever_comes_out(motley, size, channels):
+    wanted = target(*size, channels)
     files = [*(motley / "cat").glob("[!.]*"), *(motley / "dog").glob("*.[gjp]*")]
     assert len(files) == 13
     for file in files:
@@ -91,15 +88,15 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(colours):
     assert (prepared(content, target(16, 16)) == values).all()
 
 
-def test_transparency_is_laid_on_the_background(colours):
+def test_transparency_is_laid_on_white(colours):
     pixels = np.dstack([colours(16, 16), np.full((16, 16), 255, np.uint8)])
     pixels[0, 0] = (0, 0, 0, 0)
-    pixels[0, 1] = (0, 0, 0, 51)
+    pixels[0, 1] = (250, 100, 0, 51)
     content = saved(Image.fromarray(pixels))
     assert look(content).transparent
-    kept = prepared(content, target(16, 16, background=(250, 100, 0)))
-    assert tuple(kept[0, 0]) == (250, 100, 0)
-    assert tuple(kept[0, 1]) == (200, 80, 0)
+    kept = prepared(content, target(16, 16))
+    assert tuple(kept[0, 0]) == WHITE
+    assert tuple(kept[0, 1]) == (254, 224, 204)
     assert (kept[1:] == pixels[1:, :, :3]).all()
 
 
@@ -144,15 +141,11 @@ def test_of_moving_pictures_the_first_frame_is_kept():
         assert red > 150 > 50 > green, kind
 
 
-def test_cropping_keeps_the_middle_and_padding_keeps_everything():
+def test_cropping_keeps_the_middle():
     stripes = np.zeros((20, 60, 3), np.uint8)
     stripes[:, :20], stripes[:, 20:40], stripes[:, 40:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     content = saved(Image.fromarray(stripes))
     assert (prepared(content, target(20, 20)) == (0, 255, 0)).all()
-    padded = prepared(content, target(60, 40, fit="pad", background=(9, 9, 9)))
-    assert (padded[:10] == 9).all()
-    assert (padded[30:] == 9).all()
-    assert (padded[10:30] == stripes).all()
 
 
 def test_a_large_photograph_is_read_at_a_part_of_its_size_and_looks_the_same():

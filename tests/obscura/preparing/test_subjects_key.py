@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from obscura.preparing import PackingError, prepare, read_choices
+from obscura.preparing import Choices, PackingError, prepare
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.subjects import keyed_numbers, read_ids, subject_key
 
@@ -19,7 +19,7 @@ def pushed(subjects: list[Any], key: Path | None, seed: int = 0) -> tuple[list[s
     """The folders of the subjects as they are sent, in the order of the pictures, and what is said of them."""
     images = np.random.default_rng(seed).integers(0, 256, (len(subjects), 16, 16), dtype=np.uint8)
     arrays = Arrays(images, [0] * len(subjects), subjects)
-    package = prepare(arrays, read_choices(classes="all", subjects_key=key), subjects=True)
+    package = prepare(arrays, Choices(classes="all", subjects_key=key), subjects=True)
     with zipfile.ZipFile(BytesIO(b"".join(package.open()))) as sent:
         if package.format == "npz":
             numbers = np.load(BytesIO(sent.read("subjects.npy"))).tolist()
@@ -70,7 +70,7 @@ def test_a_secret_that_is_missing_or_can_be_guessed_is_refused(content: str | No
     if content is not None:
         path.write_text(content)
     with pytest.raises(PackingError, match="at least 32 bytes"):
-        read_choices(subjects_key=path)
+        Choices(subjects_key=path)
     assert path.exists() is (content is not None)  # none is made: another one would let known subjects pass for new
 
 

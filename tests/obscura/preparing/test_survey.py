@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import Arrays, BrokenPictures, PackingError, prepare, read_choices
-from obscura.preparing.choices import Choices
+from obscura.preparing import Arrays, BrokenPictures, Choices, PackingError, prepare
 from obscura.preparing.preparation import _Members
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.survey import survey
@@ -22,7 +21,7 @@ Colours = Callable[..., np.ndarray]
 def asked(flags: tuple[str, ...]) -> Choices:
     """The choices that an error named, as the command line reads them."""
     pairs = (flag.removeprefix("--").partition(" ") for flag in flags)
-    return read_choices(**{name.replace("-", "_"): value or True for name, _, value in pairs})  # type: ignore[arg-type]
+    return Choices(**{name.replace("-", "_"): value or True for name, _, value in pairs})  # type: ignore[arg-type]
 
 
 def sent(package: Any) -> dict[str, Image.Image]:
@@ -50,16 +49,15 @@ def test_a_motley_folder_goes_in_as_it_is(motley):
 
 
 def test_the_line_says_what_was_done_to_how_many(motley):
-    package = prepare(motley, read_choices(size="48"))
+    package = prepare(motley, Choices(size="48"))
     assert package.summary == (
         "13 pictures: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
         "1 brought to 8 bits, 1 turned from CMYK to RGB, 1 cut down to their first frame; "
         "left out 4 hidden or system files, 1 other file (.txt) and 1 empty class folder."
     )
-    package = prepare(motley, read_choices(size="24x48", fit="pad", background="#808080", grey=True))
+    package = prepare(motley, Choices(size="24x48", grey=True))
     assert package.channels == 1
-    assert "12 padded with #808080 to 24 x 48" not in package.summary
-    assert "13 padded with #808080 to 24 x 48, 1 laid on #808080" in package.summary
+    assert "13 cropped to 24 x 48, 1 laid on white" in package.summary
     assert "12 turned to grey" in package.summary
 
 
@@ -91,7 +89,7 @@ def test_of_many_broken_pictures_a_few_are_named(tmp_path):
     with pytest.raises(BrokenPictures, match=r"No picture of the class b .*00\.png"):
         prepare(folder.parent)
     with pytest.raises(PackingError, match="no picture"):
-        prepare(folder.parent, read_choices(skip_broken=True))
+        prepare(folder.parent, Choices(skip_broken=True))
 
 
 @pytest.mark.parametrize("side", [7, 8, 32, 256, 257])
@@ -110,33 +108,35 @@ def test_arrays_of_a_size_that_images_may_have_keep_it(colours, side):
 
 def test_grey_and_colour(tmp_path, colours):
     grey = Image.fromarray(colours()).convert("L")
-    usual, same = read_choices(), read_choices(size=48)
+    usual, same = Choices(), Choices(size=48)
     assert prepare(folder_of(tmp_path / "grey", a=grey, b=grey), usual).channels == 3
     mixed = folder_of(tmp_path / "mixed", a=grey, b=Image.fromarray(colours()))
     package = prepare(mixed, same)
     assert (package.channels, package.summary) == (3, "2 pictures: 1 turned to colour.")
-    package = prepare(mixed, read_choices(size=48, grey=True))
+    package = prepare(mixed, Choices(size=48, grey=True))
     assert (package.channels, package.summary) == (1, "2 pictures: 1 turned to grey.")
     assert {picture.mode for picture in sent(package).values()} == {"L"}
 
 
-def test_transparent_pictures_are_laid_on_the_background(tmp_path):
+def test_transparent_pictures_are_laid_on_white(tmp_path):
     clear = Image.new("LA", (16, 16), (90, 0))
     root = folder_of(tmp_path / "clear", a=clear, b=clear)
     assert all(picture.getpixel((0, 0)) == (255, 255, 255) for picture in sent(prepare(root)).values())
-    package = prepare(root, read_choices(background="red"))
-    assert all(picture.getpixel((0, 0)) == (255, 0, 0) for picture in sent(package).values())
-    assert "turned to grey" not in prepare(root, read_choices(grey=True)).summary
-    assert "2 turned to grey" in prepare(root, read_choices(background="red", grey=True)).summary
+    assert "turned to grey" not in prepare(root, Choices(grey=True)).summary
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"size": "big"}, {"size": "7"}, {"size": "257x64"}, {"size": "64x"}, {"background": "whyte"}, {"fit": "stretch"}],
+    [{"size": "big"}, {"size": "7"}, {"size": "257x64"}, {"size": "64x"}],
 )
 def test_words_that_are_not_understood(wrong):
     with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
-        read_choices(**wrong)  # type: ignore[arg-type]
+        Choices(**wrong)  # type: ignore[arg-type]
+
+
+def test_an_unknown_option_is_an_error():
+    with pytest.raises(TypeError, match="sise"):
+        Choices(sise=64)  # type: ignore[call-arg]
 
 
 def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours):
@@ -161,7 +161,7 @@ def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours):
 
 
 def test_a_folder_that_changes_while_it_is_sent(motley):
-    package = prepare(motley, read_choices(size="32", background="white"))
+    package = prepare(motley, Choices(size="32"))
     (motley / "dog" / "opaque.png").unlink()
     with pytest.raises(PackingError, match="there were 13, and now 12"):
         b"".join(package.open())

@@ -134,10 +134,10 @@ def test_numbers_and_names_of_classes_beside_each_other_give_names_in_the_order_
 def test_of_several_attributes_a_picture_has_just_one() -> None:
     rows = [("1", "1", "0"), ("2", "0", "1.0"), ("3", "1", "1"), ("4", "0", "0"), ("5", "-1", "1"), ("6", "", "1")]
     table = Table("t", ("file", "A", "B"), rows)
-    assert said_of(table, Choices(attributes=("A", "B"))) == ["A", "B", None, None, "", ""]
-    assert said_of(table, Choices(attributes=("A",))) == ["A", "not A", "A", "not A", "", ""]
+    assert said_of(table, Choices(attribute="A,B")) == ["A", "B", None, None, "", ""]
+    assert said_of(table, Choices(attribute="A")) == ["A", "not A", "A", "not A", "", ""]
     with pytest.raises(PackingError, match="no column 'C'"):
-        said_of(table, Choices(attributes=("C",)))
+        said_of(table, Choices(attribute="C"))
 
 
 def test_combinations_are_few() -> None:

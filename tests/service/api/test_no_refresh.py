@@ -218,18 +218,13 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
             client=browser,
         )
         declared = {"name": "more", "classes": "cat,dog", "width": "4", "height": "4", "channels": "1"}
-        declared |= {"records_declared": "100", "once": "b" * 32}
-        ask("POST", "/datasets", {**declared, "account_id": ask.account_id}, client=browser)
-        ask("POST", "/datasets", {**declared, "account_id": ask.account_id, "once": "c" * 32}, client=browser)
-        by_form, by_script = (
-            {"dataset_id": row["id"]} for row in served.read("datasets", scope="admin", limit=2)["items"]
-        )
+        declared |= {"records_declared": "100"}
         content = {"files": {"file": ("x.npz", make_npz(10))}}
         at_once = {**declared, "account_id": ask.account_id, "format": "npz"}
         ask("POST", "/datasets/new", at_once, client=browser, **content)
-        ask("POST", "/datasets/{dataset_id}/content", {"format": "npz"}, client=browser, **by_form, **content)
+        waiting = served.dataset(visibility="private", account_id=ask.account_id)
         sending = {"params": {"format": "npz"}, "content": make_npz(10), "data": None}
-        ask("PUT", "/datasets/{dataset_id}/content", client=browser, **by_script, **sending)
+        ask("PUT", "/datasets/{dataset_id}/content", client=browser, dataset_id=waiting["id"], **sending)
         wish = {"dataset": dataset["dataset_id"], "recipe": "datalens", "epsilon": "0.1", "once": "d" * 32}
         ask("POST", "/jobs", {**wish, "options": "teachers = 10\ntop_k = 4"}, client=browser)
         newest = served.read("jobs", scope="admin", limit=1)["items"][0]["id"]

@@ -60,7 +60,7 @@ def test_a_folder_goes_in_as_it_is_and_is_declared_as_stated(served, client, alb
 
 @pytest.mark.parametrize("size", ["8", "128", "8x128", "37x61"])
 def test_sizes_of_any_aspect(served, client, album, size):
-    dataset = client.datasets.push(album, public=True, size=size, background="#102030", fit="pad", grey=True, depth=16)
+    dataset = client.datasets.push(album, public=True, size=size, grey=True, depth=16)
     width, _, height = size.partition("x")
     assert (dataset.state, dataset.width, dataset.height) == ("ready", int(width), int(height or width))
     assert dataset.channels == 1

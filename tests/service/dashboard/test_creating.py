@@ -15,6 +15,7 @@ from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
 from service import dashboard, jobs, ledger
 from service.dashboard.multipart import FileForm
+from service.datasets import states
 from service.datasets.vault import make_fingerprint_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -34,9 +35,14 @@ PROBLEM = {"Accept": "application/problem+json", "Origin": "http://127.0.0.1:842
 
 
 def zipped(
-    size: tuple[int, int] = (6, 4), *, count: int = 9, odd: tuple[int, int] | None = None, broken: bool = False
+    size: tuple[int, int] = (6, 4),
+    *,
+    count: int = 9,
+    odd: tuple[int, int] | None = None,
+    broken: bool = False,
+    folders: tuple[str, ...] = ("cat", "dog", "owl"),
 ) -> bytes:
-    """A ZIP with pictures in three class folders; the last may have another size, or be none."""
+    """A ZIP with pictures in class folders; the last may have another size, or be none."""
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
         for number in range(count):
@@ -45,18 +51,25 @@ def zipped(
             shape = (odd if odd and last else size)[::-1]
             Image.fromarray(np.full(shape, 20 * number, np.uint8)).save(picture, "PNG")
             archive.writestr(
-                f"{('cat', 'dog', 'owl')[number % 3]}/{number}.png", b"none" if broken and last else picture.getvalue()
+                f"{folders[number % len(folders)]}/{number}.png", b"none" if broken and last else picture.getvalue()
             )
     return held.getvalue()
+
+
+def declare(site, account: str, name: str = "scans") -> str:
+    """Declare a private dataset and return the address of its page."""
+    with transaction(site.factory) as session:
+        facts = {"visibility": "private", "classes": ["cat", "dog", "owl"], "width": 6, "height": 4, "channels": 1}
+        facts |= {"account_id": account, "records_declared": 100, "subjects_declared": None}
+        row = states.declare(session, site.settings, name=name, **facts, now=site.now)
+        return f"/datasets/{row.id}"
 
 
 @pytest.fixture
 def declared(site, open_account) -> str:
     """A private dataset that waits for its images."""
     make_fingerprint_key(site.settings)
-    account = open_account(site.factory)
-    answer = send(site.signed_in("data", "read"), "/datasets/new", "/datasets", **DATASET, account_id=account)
-    return answer.headers["location"]
+    return declare(site, open_account(site.factory))
 
 
 def test_an_account_is_opened_once_and_refusals_stand_at_their_fields(site):
@@ -90,45 +103,32 @@ def test_a_large_delta_is_confirmed_on_the_form(site):
     assert [account.delta for account in site.rows(AccountRow)] == [0.05]
 
 
-def test_images_are_declared_and_sent_by_forms_alone(site, declared):
+def test_uploading_needs_the_script_and_the_pages_say_so(site, declared):
     uploader = site.signed_in("data", "read")
+    for address in ("/datasets/new", declared):
+        assert_shown(uploader.get(address).text, "<noscript>", "needs JavaScript", "obscura datasets push")
+    fields = DATASET | {"token": token_of(uploader, declared), "account_id": "public", "format": "zip"}
+    for form in ("/datasets", f"{declared}/content"):
+        assert uploader.post(form, data=fields, files={"file": ("x.zip", zipped())}).status_code == 405
     (row,) = site.rows(Dataset)
-    assert declared == f"/datasets/{row.id}"
-    assert (row.classes, row.width, row.height, row.state) == (["cat", "dog", "owl"], 6, 4, DatasetState.DECLARED)
-    page = uploader.get(declared).text
-    assert_shown(page, 'enctype="multipart/form-data"', "Upload the images")
-    fields = {"token": token_of(uploader, declared), "format": "zip"}
-    foreign = {**fields, "token": "0" * 64}
-    file = {"file": ("x.zip", zipped())}
-    assert uploader.post(f"{declared}/content", data=foreign, files=file).status_code == 403
-    assert site.client().post(f"{declared}/content", data=fields, files=file).status_code == 303, "sign in first"
-    assert uploader.post(f"{declared}/content", data=fields).status_code == 422
-    refused = uploader.post(f"{declared}/content", data=fields, files={"file": ("x.zip", zipped((5, 4)))})
-    assert refused.status_code == 422
-    assert_shown(refused.text, "is not 6 x 4 pixels", "obscura datasets push images/ --at-most 100 --size 6x4 --grey")
-    assert site.row(Dataset, row.id).state is DatasetState.DECLARED
-    sent = uploader.post(f"{declared}/content", data=fields, files=file)
-    assert (sent.status_code, sent.headers["location"]) == (303, declared)
-    assert site.row(Dataset, row.id).state is DatasetState.READY
-    assert "Plan a training" in uploader.get(declared).text
+    assert row.state is DatasetState.DECLARED
 
 
 def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_refused_without_a_trace(
     site, open_account
 ):
-    """The page's script fills in no number of records and opens no picture; the forms take what their owner wrote."""
+    """The page's script fills in no number of records and opens no picture; uploads change no declaration."""
     script = (Path(dashboard.__file__).parent / "static" / "upload.js").read_text("utf-8")
     assert not re.findall("records_declared|createImageBitmap|getImageData", script)
     make_fingerprint_key(site.settings)
     account = open_account(site.factory)
     uploader, shown = site.signed_in("data", "read"), []
     for number, content in enumerate((zipped(), zipped(count=10), zipped(odd=(7, 4)), zipped(odd=None, broken=True))):
-        fields = DATASET | {"name": f"scans {number}", "once": str(number) * 32, "account_id": account}
-        place = send(uploader, "/datasets/new", "/datasets", **fields).headers["location"]
-        token = {"token": token_of(uploader, place), "format": "zip"}
-        answer = uploader.post(f"{place}/content", data=token, files={"file": ("x.zip", content)})
+        place = declare(site, account, f"scans {number}")
+        token = {"X-Form-Token": token_of(uploader, place)}
+        answer = uploader.put(f"{place}/content?format=zip", content=content, headers=PROBLEM | token)
         row = site.row(Dataset, place.rpartition("/")[2])
-        assert (answer.status_code, row.state) in {(303, DatasetState.READY), (422, DatasetState.DECLARED)}
+        assert (answer.status_code, row.state) in {(200, DatasetState.READY), (422, DatasetState.DECLARED)}
         shown.append((row.classes, row.width, row.height, row.channels, row.records_declared, row.subjects_declared))
     assert shown == [shown[0]] * 4
     (paying,) = site.rows(AccountRow)
@@ -196,13 +196,19 @@ def test_images_are_sent_by_the_pages_script(site, declared):
     assert uploader.put(address, content=zipped(), headers=evil).status_code == 403
     refused = uploader.put(address, content=zipped((5, 4)), headers=PROBLEM | token)
     assert (refused.status_code, refused.json()["fault"]) == (422, "image_size")
+    (row,) = site.rows(Dataset)
+    assert row.state is DatasetState.DECLARED
+    assert site.client().put(address, content=zipped(), headers=token).status_code == 303, "sign in first"
     assert uploader.put(address, content=zipped(), headers=PROBLEM | token).status_code == 200
-    wrong = {**DATASET, "token": token["X-Form-Token"], "height": "0", "account_id": "public"}
-    problem = uploader.post("/datasets", data=wrong, headers=PROBLEM).json()
-    assert problem["fields"].keys() == {"height"}
-    nobodys = uploader.post("/datasets", data={**wrong, "height": "4", "account_id": ""}, headers=PROBLEM).json()
-    assert nobodys["fields"].keys() == {"account_id"}, "public is never what nobody chose"
-    assert len(site.rows(Dataset)) == 1
+    assert "Plan a training" in uploader.get(declared).text
+
+
+def test_a_refused_declaration_names_its_fields(site):
+    uploader = site.signed_in("data", "read")
+    assert declare_and_upload(uploader, zipped(), height="0").json()["fields"].keys() == {"height"}
+    nobodys = declare_and_upload(uploader, zipped(), account_id="").json()
+    assert nobodys["fields"].keys() == {"account_id"}, "public is never the default"
+    assert site.rows(Dataset) == []
 
 
 @pytest.mark.parametrize(
@@ -211,13 +217,15 @@ def test_images_are_sent_by_the_pages_script(site, declared):
 )
 def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(site, open_account, classes, said):
     uploader = site.signed_in("data", "read")
-    fields = DATASET | {"account_id": open_account(site.factory), "classes": classes}
-    asked = send(uploader, "/datasets/new", "/datasets", **fields)
-    assert (asked.status_code, said in asked.text) == (422, True)
+    make_fingerprint_key(site.settings)
+    fields = {"account_id": open_account(site.factory), "classes": classes}
+    content = zipped(folders=tuple(classes.split(", ")))
+    asked = declare_and_upload(uploader, content, **fields)
+    assert (asked.status_code, said in asked.json()["fields"]["classes"]) == (422, True)
     assert site.rows(Dataset) == []
-    assert send(uploader, "/datasets/new", "/datasets", **fields, stated="yes").status_code == 303
+    assert declare_and_upload(uploader, content, **fields, stated="yes").status_code == 303
     (declared,) = site.rows(Dataset)
-    assert list(declared.classes) == [name.strip() for name in classes.split(",")]
+    assert list(declared.classes) == classes.split(", ")
 
 
 def test_a_declaration_that_nothing_was_trained_on_leaves_the_pages(site, declared):
@@ -319,17 +327,18 @@ def test_a_price_above_half_of_what_is_left_is_confirmed(site, open_account, dec
 def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account):
     account = open_account(site.factory, name="families", unit="subject")
     uploader = site.signed_in("data", "read")
-    fields = DATASET | {"account_id": account, "subjects_declared": "50"}
-    place = send(uploader, "/datasets/new", "/datasets", **fields, subjects_recognised="yes").headers["location"]
+    make_fingerprint_key(site.settings)
+    fields = {"account_id": account, "subjects_declared": "50"}
+    content = zipped(folders=("cat/a", "dog/b", "owl/c"))
+    place = declare_and_upload(uploader, content, **fields, subjects_recognised="yes").headers["location"]
     (row,) = site.rows(Dataset)
     assert row.subjects_recognised
     assert "known again in other datasets" in uploader.get(place).text
-    usual = send(uploader, "/datasets/new", "/datasets", **fields | {"once": "c" * 32}).headers["location"]
+    usual = declare_and_upload(uploader, content, **fields, name="usual").headers["location"]
     assert "known again" not in uploader.get(usual).text
-    records = DATASET | {"account_id": open_account(site.factory), "subjects_recognised": "yes", "once": "d" * 32}
-    refused = send(uploader, "/datasets/new", "/datasets", **records)
+    records = {"account_id": open_account(site.factory), "subjects_recognised": "yes"}
+    refused = declare_and_upload(uploader, zipped(), **records, name="records")
     assert (refused.status_code, "Only a dataset that declares subjects" in refused.text) == (422, True)
-    assert re.search(r'name="subjects_recognised" type="checkbox" value="yes" checked', refused.text)
 
 
 def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stock):

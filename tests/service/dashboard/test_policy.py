@@ -278,7 +278,6 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         "/sweeps": "train",
         f"/jobs/{stock.queued}/cancel": "train",
         "/accounts": "admin",
-        "/datasets": "data",
         "/jobs": "train",
         "/previews": "train",
         f"/releases/{stock.release}/samples": "train",
@@ -290,7 +289,6 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         "/login",
         "/logout",
         "/sign-in/{}",
-        "/datasets/{}/content",
         "/datasets/new",
     }  # test_access.py, test_creating.py
     posted = {route.path for route in routes(site.app.router) if "POST" in getattr(route, "methods", ())}
@@ -324,7 +322,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         genuine = {**fields, "token": tokens["other"]}
         for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             assert other.post(action, data=genuine, headers=headers).status_code == 403, action
-        shown = {200} if action in ("/admins", "/datasets", "/jobs") else {404, 405}  # pages of that address
+        shown = {200} if action in ("/admins", "/jobs") else {404, 405}  # pages of that address
         assert other.get(action).status_code in shown, "nothing is done by following a link"
     assert state() == before
     assert key_path(site.settings, sealed).exists()

@@ -66,7 +66,7 @@ def test_what_lasts_longer_than_its_size_explains_is_refused(declare, fault, dat
 @pytest.mark.parametrize("data", LASTING.values(), ids=LASTING)
 def test_their_owner_is_told_before_they_are_sent(data):
     reason = "scans" if data[0] == Fault.IMAGE_SCANS else "parts"
-    for read in (look, lambda content: prepare_picture(content, Target(6, 4, 3, "crop", (255, 255, 255)))):
+    for read in (look, lambda content: prepare_picture(content, Target(6, 4, 3))):
         with pytest.raises(Unreadable, match=reason):
             read(data[1])
 

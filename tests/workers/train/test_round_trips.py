@@ -15,7 +15,7 @@ from PIL import Image
 
 from models.portable.generator import Generator, GeneratorConfig
 from obscura.client.contents import Images, read_images, unpack
-from obscura.preparing import ChoiceNeeded, Package, prepare, read_choices
+from obscura.preparing import ChoiceNeeded, Choices, Package, prepare
 from obscura.wire.formats import PACKINGS
 from obscura.wire.words import SampleFormat
 from workers.train.drawing import SampleRequest, draw
@@ -74,7 +74,7 @@ def drawn(generator: Generator, request: SampleRequest) -> list[tuple[str, bytes
 def test_a_sample_goes_in_as_it_was_downloaded(tmp_path, generator, kind, names):
     path, request = sample(tmp_path, generator, kind, names=names)
     channels = generator.config.channels
-    package = prepare(path, read_choices(size=SIDE, grey=channels == 1))
+    package = prepare(path, Choices(size=SIDE, grey=channels == 1))
     assert (package.classes, package.private_records, package.channels) == (names, COUNT, channels)
     assert sorted(sent(package)) == sorted(drawn(generator, request))
 
@@ -82,7 +82,7 @@ def test_a_sample_goes_in_as_it_was_downloaded(tmp_path, generator, kind, names)
 @pytest.mark.parametrize("kind", [SampleFormat.IMAGEFOLDER, SampleFormat.PARQUET])
 def test_a_sample_goes_in_unpacked(tmp_path, generator, kind):
     path, request = sample(tmp_path, generator, kind, names=ODD)
-    package = prepare(unpack(path, tmp_path / "here"), read_choices(size=SIDE, grey=generator.config.channels == 1))
+    package = prepare(unpack(path, tmp_path / "here"), Choices(size=SIDE, grey=generator.config.channels == 1))
     assert package.classes == ODD
     assert sorted(sent(package)) == sorted(drawn(generator, request))
 
@@ -94,7 +94,7 @@ def test_a_part_of_the_classes_is_what_the_names_say(tmp_path, generator):
         path, _ = sample(tmp_path, generator, kind, names=ODD, chosen=(2, 0))
         with pytest.raises(ChoiceNeeded, match="label 1"):
             prepare(path)
-        assert prepare(path, read_choices(used_classes=True)).classes == ("T-shirt/top", "C:\\x")
+        assert prepare(path, Choices(used_classes=True)).classes == ("T-shirt/top", "C:\\x")
 
 
 def test_what_to_hf_makes_goes_in_as_it_is_saved(tmp_path, generator):
@@ -104,7 +104,7 @@ def test_what_to_hf_makes_goes_in_as_it_is_saved(tmp_path, generator):
     dataset.save_to_disk(tmp_path / "saved")
     dataset.to_parquet(tmp_path / "table.parquet")
     expected = sorted(drawn(generator, request))
-    choices = read_choices(size=SIDE, grey=generator.config.channels == 1)
+    choices = Choices(size=SIDE, grey=generator.config.channels == 1)
     for place in (tmp_path / "saved", tmp_path / "table.parquet"):
         package = prepare(place, choices)
         assert package.classes == ODD
@@ -120,4 +120,4 @@ def test_webdataset_in_shards_of_parts(tmp_path, generator):
     package = prepare(shards)
     assert (package.classes, package.private_records) == (PLAIN, 2 * COUNT)
     assert package.summary.startswith("WebDataset, train (not test; --split chooses)")
-    assert prepare(shards, read_choices(split="test")).private_records == COUNT
+    assert prepare(shards, Choices(split="test")).private_records == COUNT

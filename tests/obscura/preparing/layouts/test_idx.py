@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from obscura.preparing import Choices, PackingError, prepare, read_choices
+from obscura.preparing import Choices, PackingError, prepare
 from tests.obscura.preparing.layouts.received import received
 
 
@@ -38,7 +38,7 @@ def test_another_size(tmp_path):
     images = np.zeros((11, 28, 28), np.uint8)
     images[:] = np.arange(11)[:, None, None]
     write_pair(tmp_path, "train", images, packed=True)
-    package = prepare(tmp_path, read_choices(size="32"))
+    package = prepare(tmp_path, Choices(size="32"))
     assert package.summary == "IDX files, train: 11 pictures: 11 scaled to 32 x 32."
     found = received(package)
     assert [label for label, _ in found] == [*"0123456789", "0"]
@@ -50,7 +50,7 @@ def test_a_pair_that_is_cut_short(tmp_path):
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(PackingError, match="before its last picture"):
-        prepare(tmp_path, read_choices(size="32"))
+        prepare(tmp_path, Choices(size="32"))
     labels = tmp_path / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1])
     with pytest.raises(PackingError, match="as many labels"):
