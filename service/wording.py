@@ -42,7 +42,6 @@ ENTRIES = {
     EntryKind.LIMIT: "Limit changed",
     EntryKind.FREEZE: "Frozen or opened",
     EntryKind.FACT: "Written down",
-    EntryKind.COUNT: "Records counted, with noise",
 }
 HOLDS = {
     HoldState.HELD: "Held, data not opened yet",

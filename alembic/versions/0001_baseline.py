@@ -337,9 +337,7 @@ def upgrade() -> None:
         "entries",
         reference("account_id", "accounts"),
         sa.Column("sequence", BIG, nullable=False, autoincrement=False),
-        choice(
-            "kind", "open", "hold", "arm", "charge", "capture", "release", "sample", "limit", "freeze", "fact", "count"
-        ),
+        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "sample", "limit", "freeze", "fact"),
         *optional(ID, "hold_id", "job_id"),
         *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
         *needed(JSON, "details"),

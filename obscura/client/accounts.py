@@ -323,15 +323,6 @@ class AccountClient:
         """The ledger of an account, oldest first."""
         return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
 
-    def pay_for_count(self, account_id: str, *, idempotency_key: str | None = None) -> schemas.CountRecord:
-        """Pay for one noisy count of records. Draw its noise afterwards, once (`propose_bound`).
-
-        Raises:
-            BudgetError: The account cannot pay.
-        """
-        path = f"/v1/accounts/{account_id}/counts"
-        return self.transport.parse(schemas.CountRecord, self.transport.create(path, {}, idempotency_key))
-
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
         """Lower the lifetime limit at once; below what is spent and held the account freezes."""
         body = {"epsilon": epsilon, "reason": reason}

@@ -292,7 +292,6 @@ class AsyncClient(AsyncPlanClient):
     accounts = listed(Client.accounts, AsyncAccount.of)
     cohorts = listed(Client.cohorts, AsyncAccount.of)
     entries = listed(Client.entries)
-    pay_for_count = verb(Client.pay_for_count)
     lower_limit = verb(Client.lower_limit, AsyncAccount.of)
     request_raise = verb(Client.request_raise)
     limit_requests = listed(Client.limit_requests)

@@ -237,15 +237,6 @@ class LimitRequestRecord(ApiRecord):
     )
 
 
-class CountRecord(ApiRecord):
-    """A noisy count of records that was paid for: whoever has the records may draw its noise now, once."""
-
-    account_id: str = Field(description="The population whose budget pays.")
-    sequence: int = Field(description="Of its ledger entry.")
-    price_nano: int = Field(description="The price, in nano-units of mu^2.")
-    noise_stddev: float = Field(description="Parameter of the discrete Gaussian that the price pays for.")
-
-
 class EntryRecord(ApiRecord):
     """One immutable ledger row, with the account's balances after it: enough to recompute the hash chain."""
 

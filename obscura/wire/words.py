@@ -31,7 +31,6 @@ class EntryKind(enum.StrEnum):
     LIMIT = "limit"
     FREEZE = "freeze"
     FACT = "fact"
-    COUNT = "count"
 
 
 class HoldState(enum.StrEnum):

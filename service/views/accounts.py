@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from obscura.wire.schemas import (
     AccountRecord,
     BalanceFacts,
-    CountRecord,
     EntryRecord,
     LimitRequestRecord,
     record_of,
@@ -190,16 +189,6 @@ def cohorts(session: Session, seen: Payer) -> list[Payer]:
     paid = Payments.read(session, found)
     oldest = sorted(paid.accounts.values(), key=lambda row: (row.created_at, row.id))
     return [paid.payer(row.id) for row in oldest]
-
-
-def count(paid: ledger.Entry) -> CountRecord:
-    """A noisy count of records that was paid for."""
-    return CountRecord(
-        account_id=paid.account_id,
-        sequence=paid.sequence,
-        price_nano=paid.amount_nano,
-        noise_stddev=paid.details["noise_stddev"],
-    )
 
 
 def entry(row: ledger.Entry) -> EntryRecord:

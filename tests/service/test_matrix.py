@@ -58,7 +58,6 @@ OF_INSTALLATION = {"POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "
     f"POST {place}/projects/{{project_id}}/quota" for place in ("", "/v1")
 }
 OF_PROJECTS = {
-    "POST /v1/accounts/{account_id}/counts",
     "POST /v1/accounts/{account_id}/withdrawals",
     "POST /v1/datasets",
 }  # not for an admin, where there are several

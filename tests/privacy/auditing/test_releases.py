@@ -34,9 +34,7 @@ from privacy.plans.moments.warm_start import POOLED
 SURE = 1 - 1e-7
 DELTA = 1e-5
 *KINDS, TWICE = audited_mechanisms(1.5)  # the last one is not played for the most that its releases tell
-VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, MIRRORED_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT, PUBLIC = (
-    KINDS
-)
+VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, MIRRORED_COVARIANCE, HISTOGRAM, SUBJECTS, PUBLIC = KINDS
 
 
 def measure(audited: Audited) -> Errors:
@@ -84,8 +82,6 @@ BROKEN: list[tuple[Audited, Callable[[], AbstractContextManager[object]]]] = [
     (HISTOGRAM, broken.no_noise),
     (HISTOGRAM, broken.half_the_noise),
     (SUBJECTS, broken.subjects_by_record),
-    (COUNT, broken.no_noise),
-    (COUNT, broken.half_the_noise),
     (PUBLIC, broken.half_the_noise),
     (PUBLIC, broken.two_votes_each),
     (TWICE, broken.no_noise),
@@ -166,5 +162,5 @@ def test_the_claims_are_what_accounts_are_charged() -> None:
     )
     for audited in (VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, MIRRORED_COVARIANCE):
         assert 1.5 <= audited.mu < 1.54  # the difference is the price of discreteness
-    for audited in (HISTOGRAM, SUBJECTS, COUNT, PUBLIC):
+    for audited in (HISTOGRAM, SUBJECTS, PUBLIC):
         assert audited.mu == pytest.approx(0.25, rel=1e-6)

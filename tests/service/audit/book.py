@@ -240,7 +240,6 @@ class LedgerBook:
             job_id=new_id("job"),
             release_id=receipt["statement"]["release_id"],
         )
-        self.do(ledger.charge_count, account_id=self.accounts["patients"])
         return self
 
     def verify(self, *, known: tuple[Witness, ...] = (), full: bool = True, **options: Any) -> Report:
