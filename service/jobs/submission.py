@@ -46,7 +46,7 @@ def submit(
 
     Raises:
         IdempotencyMismatch: the key was used with another order.
-        QuotaExceeded: the project has as much as its quota allows.
+        QuotaExceeded: the project has as many jobs as its quota allows.
         ObscuraError: the kind refuses the order.
     """
     ask = Ask(new_id("job"), now, samples_max)
@@ -55,7 +55,7 @@ def submit(
     if first_id is not None:
         return get_job(session, first_id)
     job = kind.accept(session, ask, **order)
-    quotas.require_jobs(session, job.project_id, now=now)
+    quotas.require_jobs(session, job.project_id)
     return job
 
 
