@@ -166,7 +166,7 @@ class AccountClient:
 
         Args:
             name: For people.
-            scopes: Of `admin`, `data`, `train`, `read`, `releases` and `audit`; or else a role.
+            scopes: Of `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or else a role.
             role: What somebody does in the project.
             expires_at: Aware; None for as late as the key that asks, or never.
             project_id: Whose accounts and releases it opens; None where there is one project, and for a key of an

@@ -107,8 +107,9 @@ class KeyRequest(ApiRequest):
     name: Name = Field(description="For people.")
     scopes: list[Scope] = Field(
         default=[],
-        max_length=6,
-        description="What the key may do: `admin` includes the others, `read` includes `releases`. Or else a role.",
+        max_length=7,
+        description="What the key may do: `admin` includes the others, `read` includes `releases`. Or else a role. "
+        "Only an admin of the installation grants `metrics`, because the metrics are of all projects.",
     )
     role: Role | None = Field(default=None, description="In a project, in place of the scopes that it stands for.")
     expires_at: AwareDatetime | None = Field(

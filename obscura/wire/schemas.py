@@ -82,7 +82,7 @@ Reason = Annotated[
     AfterValidator(partial(clean_text, characters_max=REASON_CHARACTERS_MAX)),
 ]
 KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
-Scope = Literal["admin", "data", "train", "read", "releases", "audit"]
+Scope = Literal["admin", "data", "train", "read", "releases", "audit", "metrics"]
 Role = Literal["owner", "steward", "analyst", "auditor", "viewer"]
 Visibility = Literal["private", "public"]
 
