@@ -14,14 +14,12 @@ import torch
 from benchmarks.audited import Audited, Coins, Scores
 from benchmarks.broken_mechanisms import no_noise
 from obscura.wire.budgets import Unit
-from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filter import NANO, open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.mechanisms.record_count import count_event, noisy_count
 from privacy.plans.budget import PlanBudget
 from privacy.plans.dp_diffusion.plan import DpDiffusionConfig
 from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
@@ -202,17 +200,6 @@ def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
     return Audited(name, claim, draw, draws=2000 if both else 20_000)
 
 
-def audited_count(mu: float) -> Audited:
-    """The noisy count of records before one is declared; as for the histogram, mu must be small."""
-    stddev = stddev_for(1.0, int(mu**2 * NANO), discrete=True)
-
-    def draw(present: bool, draws: int, secret: bytes) -> Scores:
-        noise = SecureNoise.derive(secret, "count")
-        return np.array([noisy_count(_BASE + present, stddev, noise) for _ in range(draws)], dtype=np.float64)
-
-    return Audited("count of records", count_event(stddev), draw, draws=20_000)
-
-
 def audited_central_images(mu: float, probability: float = 0.5) -> Audited:
     """A diffusion model's central images, of one pixel: the canary is a white image; each class is a draw.
 
@@ -245,7 +232,6 @@ def audited_mechanisms(mu: float) -> tuple[Audited, ...]:
         audited_scatter(POOLED, q * q / mu, mirrored=True),
         audited_histogram("record", 0.25),
         audited_histogram("subject", 0.25),
-        audited_count(0.25),
         audited_public_votes(0.25),
         audited_public_votes(0.35, both=True),
     )

@@ -39,7 +39,6 @@ APPLIES = {  # which faults a mechanism can have; moments vote on every coordina
     "central images": ("no noise", "half the noise", "no clip"),
     "class histogram (records)": ("no noise", "half the noise"),
     "class histogram (subjects)": ("no noise", "half the noise", "subjects by record"),
-    "count of records": ("no noise", "half the noise"),
     "votes for public pictures": ("no noise", "half the noise", "two votes each"),
     "two iterations of votes for public pictures": ("no noise", "noise once"),
 }

@@ -81,7 +81,6 @@ class Site:
     running: Service
     stock: Stock
     silent: Silent
-    metrics_port: int
     over: threading.Event = field(default_factory=threading.Event)
     statuses: set[int] = field(default_factory=set)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -123,10 +122,9 @@ class Site:
     def worst(self, path: str, seconds: float) -> tuple[int, float]:
         """Keep reading a path; returns how often, and the seconds of the slowest read."""
         slowest, count, until = 0.0, 0, time.perf_counter() + seconds
-        port = self.metrics_port if path == "/metrics" else self.running.address.port
         while time.perf_counter() < until:
             started = time.perf_counter()
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+            connection = http.client.HTTPConnection("127.0.0.1", self.running.address.port, timeout=TIMEOUT_SECONDS)
             with contextlib.suppress(TimeoutError), contextlib.closing(connection):
                 connection.request("GET", path, headers=self.running.headers)
                 answer = connection.getresponse()
@@ -150,7 +148,7 @@ class Door:
 
     Attributes:
         attack: starts the attackers and returns how many there are.
-        environment: of the service; {silent} and {metrics} stand for ports, {storage} for a bucket behind {silent}.
+        environment: of the service; {silent} stands for a port, {storage} for a bucket behind {silent}.
         reads: the path that the other caller reads.
     """
 
@@ -182,12 +180,6 @@ def webhook_tests(site: Site) -> int:
 def provider_hangs(site: Site) -> int:
     """Begin to sign in, without a key, while the provider does not answer."""
     site.repeat(ATTACKERS, lambda: site.request("GET", "/login/provider", headers={}))
-    return ATTACKERS
-
-
-def slow_scrapes(site: Site) -> int:
-    """Connect to the metrics and send half a request."""
-    site.hold(ATTACKERS, site.metrics_port, b"GET /metr")
     return ATTACKERS
 
 
@@ -280,19 +272,18 @@ DOORS = {
     "requests beyond a limit": Door(
         refused_requests, {"OBSCURA_AUDIT_LOG": "required", "OBSCURA_REQUESTS_PER_MINUTE": "60"}
     ),
-    "half a request to /metrics": Door(slow_scrapes, {"OBSCURA_METRICS_ADDRESS": "127.0.0.1:{metrics}"}, "/metrics"),
 }
 
 
 @contextlib.contextmanager
 def opened(door: Door, folder: Path) -> Iterator[Site]:
     """Run a service with a small stock for one door."""
-    silent, metrics_port = Silent(), free_port()
+    silent = Silent()
     with database("sqlite", folder) as url, contextlib.ExitStack() as stack:
         engine = make_engine(url)
         stock = lay_in(make_session_factory(engine), folder, **STOCK)
         engine.dispose()
-        facts = {"silent": silent.port, "metrics": metrics_port, "storage": f"s3://{BUCKET}/crowd"}
+        facts = {"silent": silent.port, "storage": f"s3://{BUCKET}/crowd"}
         environment = {name: value.format(**facts) for name, value in door.environment.items()}
         if "{storage}" in door.environment.values():
             server = SwiftServer(folder / "swift")
@@ -301,7 +292,7 @@ def opened(door: Door, folder: Path) -> Iterator[Site]:
             at = urlsplit(server.url)
             silent.upstream = str(at.hostname), at.port or 0
             environment |= environment_of(f"http://127.0.0.1:{silent.port}")
-        site = Site(stack.enter_context(service(url, folder, stock.token, environment)), stock, silent, metrics_port)
+        site = Site(stack.enter_context(service(url, folder, stock.token, environment)), stock, silent)
         stack.callback(site.running.process.kill)  # an orderly end would wait for the requests that hang
         stack.callback(site.end)
         yield site

@@ -44,6 +44,7 @@ class Scope(enum.StrEnum):
     READ = "read"
     RELEASES = "releases"
     AUDIT = "audit"
+    METRICS = "metrics"
 
 
 class Role(enum.StrEnum):
@@ -88,12 +89,13 @@ class Principal:
     person_id: str | None = None
 
     def require(self, scope: Scope) -> None:
-        """Let the caller pass, or not.
+        """Raise unless the key covers a scope. The metrics are of all projects, so no owner's `admin` covers them.
 
         Raises:
             Forbidden: the key has neither this scope nor `admin`.
         """
-        if not covers(self.scopes, scope):
+        of_all_projects = scope is Scope.METRICS and self.project_id is not None
+        if not (scope in self.scopes if of_all_projects else covers(self.scopes, scope)):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
 

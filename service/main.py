@@ -37,6 +37,7 @@ from service.errors import DatabaseUnsuitable, InvalidInput
 from service.inspection import inspect_at_start, require_clock
 from service.key_uses import KeyUses
 from service.logs import get_logger
+from service.metrics import Metrics
 from service.recording import recorded
 from service.settings import Settings
 from service.storage.interface import StorageUnavailable
@@ -46,7 +47,6 @@ from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler
 
 if TYPE_CHECKING:
-    from service.metrics import Metrics, MetricsServer
     from service.people.confirming import Confirming
     from service.people.provider import Provider
 
@@ -103,6 +103,7 @@ def create_app(
         workers = _elsewhere(settings, factory, clock, send or _broker(settings))
     dependencies = Dependencies.of_one_process()
     key_uses, counts = KeyUses(factory), counts_of(settings)
+    metrics = Metrics(factory, clock=clock, version=VERSION)
     app.state.settings = settings
     app.state.factory = factory
     app.state.service = Service(
@@ -116,14 +117,14 @@ def create_app(
         key_uses=key_uses,
         disks=DiskProbe(settings),
         dependencies=dependencies,
+        metrics=metrics,
         audit_trouble=events.trouble if events else lambda: "",
         wrong_keys=WrongKeys(counts),
         rates=Rates(settings.requests_per_minute, counts),
         provider=people[0] if people else None,
     )
-    metrics = _metrics(settings, factory, clock)
     webhooks = Deliveries(factory, Sender(settings.webhooks_private), clock)
-    beside = [part[1] for part in (metrics, people) if part]
+    beside = [people[1]] if people else []
     app.state.parts = (*([events] if events else []), key_uses, webhooks, *workers.parts, *beside)
     app.state.prepared = False
     app.state.warning = None  # what the operator must know of the start, in one sentence
@@ -137,8 +138,7 @@ def create_app(
     app.add_middleware(middleware.Gate, body_bytes_max=settings.body_bytes_max)
     app.add_middleware(middleware.CloseUnread)
     app.add_middleware(middleware.SecurityHeaders)
-    if metrics or settings.access_log:
-        app.add_middleware(Traffic, count=metrics[0].count if metrics else None, logged=settings.access_log)
+    app.add_middleware(Traffic, count=metrics.count, logged=settings.access_log)
     app.add_middleware(middleware.RequestIds)
     return app
 
@@ -258,25 +258,6 @@ def _elsewhere(
     """Leave the jobs to Celery workers behind a broker, and look after what gets lost on the way."""
     doorbell = queue.Doorbell(factory, send, clock)
     return _Workers(doorbell, (Reconciler(settings, factory, send=send, clock=clock), doorbell))
-
-
-def _metrics(
-    settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]
-) -> tuple[Metrics, MetricsServer] | None:
-    """Return what counts and what tells it, where the settings name an address.
-
-    Raises:
-        InvalidInput: prometheus-client is not installed.
-    """
-    if not settings.metrics_address:
-        return None
-    try:
-        with extras("Metrics (OBSCURA_METRICS_ADDRESS)"):
-            from service.metrics import Metrics, MetricsServer
-    except MissingExtra as error:
-        raise InvalidInput(str(error)) from None
-    metrics = Metrics(settings, factory, clock=clock, version=VERSION)
-    return metrics, MetricsServer(metrics, settings.metrics_address)
 
 
 def _people(

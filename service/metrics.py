@@ -1,5 +1,4 @@
-"""Numbers for whoever is on call, at `/metrics` of an address of their own; docs/metrics.md says of each why it is no
-function of private records.
+"""Metrics for operators, which `GET /metrics` serves; docs/metrics.md says why none is a function of private records.
 
 They are told as they were at one look, and there is at most one look a minute, whoever asks: times are told to the
 minute elsewhere, too. Nothing is told of the process (memory, processor time), for that follows what requests carry.
@@ -7,17 +6,12 @@ minute elsewhere, too. Nothing is told of the process (memory, processor time), 
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import threading
 from collections.abc import Callable
 from datetime import datetime
 
-import h11
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sqlalchemy import func, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import minutes_between
@@ -27,14 +21,8 @@ from service.audit.checkpoints import newest_checkpoint
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.ledger.stops import arming_stops
-from service.logs import get_logger
-from service.settings import Settings
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-PATH = "/metrics"
-CONNECTIONS_MAX = 50
-CONNECTION_SECONDS = 10.0  # from its opening to the last byte that the client has read
-_BLOCK_BYTES = 2**14
 
 
 class Metrics:
@@ -45,10 +33,8 @@ class Metrics:
         version: of the service.
     """
 
-    def __init__(
-        self, settings: Settings, factory: SessionFactory, *, clock: Callable[[], datetime], version: str
-    ) -> None:
-        self._settings, self._factory, self._clock = settings, factory, clock
+    def __init__(self, factory: SessionFactory, *, clock: Callable[[], datetime], version: str) -> None:
+        self._factory, self._clock = factory, clock
         self._lock = threading.Lock()
         self._minute, self._told = "", b""
         self.registry = registry = CollectorRegistry()
@@ -67,7 +53,6 @@ class Metrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self._database = gauge("database_up", "1 where the database answered at the last look.")
         self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", "kind", "recipe", "state")
         self._waiting = gauge("queue_oldest_seconds", "Age of the job that has waited longest, in whole minutes.")
         self._workers = gauge("workers_busy", "Workers that hold the lease of a running job.")
@@ -94,14 +79,9 @@ class Metrics:
             return self._told
 
     def _look(self) -> None:
-        try:
-            with transaction(self._factory, read_only=True) as session:
-                self._look_at_jobs(session)
-                self._look_at_ledger(session)
-            self._database.set(1)
-        except SQLAlchemyError as error:
-            self._database.set(0)
-            get_logger(__name__).warning("metrics_without_database", error=type(error).__name__)
+        with transaction(self._factory, read_only=True) as session:
+            self._look_at_jobs(session)
+            self._look_at_ledger(session)
 
     def _look_at_jobs(self, session: Session) -> None:
         now = self._clock()
@@ -130,83 +110,3 @@ class Metrics:
 def is_timed(method: str, route: str) -> bool:
     """Tell whether how long a route takes may be told: it lists or describes, and names no object with records."""
     return method == "GET" and "{" not in route and route.startswith("/v1/")
-
-
-class MetricsServer:
-    """Serves the metrics, and nothing else, on an address of their own, from an event loop in a thread.
-
-    A slow client delays no other: a connection has one deadline for everything. When there are too many, the oldest of
-    those that wait for their client is closed.
-
-    Args:
-        address: `host:port`; port 0 takes a free one.
-    """
-
-    def __init__(self, metrics: Metrics, address: str) -> None:
-        self._metrics, self._address = metrics, address
-        self.url = ""
-        self._listener: socket.socket | None = None
-        self._loop = asyncio.new_event_loop()
-        self._stopping = asyncio.Event()
-        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for their client; the oldest first
-
-    def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the address cannot be listened on.
-        """
-        host, _, port = self._address.rpartition(":")
-        self._listener = socket.create_server((host, int(port)), backlog=128)
-        self.url = f"http://{host}:{self._listener.getsockname()[1]}{PATH}"
-        self._thread = threading.Thread(target=self._run, name="obscura-metrics", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, and give the address back."""
-        if self._listener is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connected, sock=self._listener)
-        await self._stopping.wait()
-        server.close()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._waiting) >= CONNECTIONS_MAX:
-            oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
-            oldest.transport.abort()
-        self._waiting[writer] = None
-        try:
-            async with asyncio.timeout(CONNECTION_SECONDS):
-                await self._answer(reader, writer)
-        except (OSError, TimeoutError, h11.ProtocolError):
-            writer.transport.abort()
-        finally:
-            self._waiting.pop(writer, None)
-            writer.close()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = h11.Connection(h11.SERVER)
-        while (request := connection.next_event()) is h11.NEED_DATA:
-            connection.receive_data(await reader.read(_BLOCK_BYTES))
-        if not isinstance(request, h11.Request):
-            return
-        status, kind, body = 404, "text/plain", f"There is nothing here but GET {PATH}.\n".encode()
-        if request.method == b"GET" and request.target.partition(b"?")[0] == PATH.encode():
-            del self._waiting[writer]  # now it waits for us
-            status, kind, body = 200, CONTENT_TYPE_LATEST, await asyncio.to_thread(self._metrics.tell)
-            self._waiting[writer] = None
-        headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
-        answer = h11.Response(status_code=status, headers=list((headers | {"Cache-Control": "no-store"}).items()))
-        writer.write(connection.send(answer) or b"")
-        writer.write((connection.send(h11.Data(data=body)) or b"") if request.method != b"HEAD" else b"")
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()  # the client has read it

@@ -15,7 +15,6 @@ from obscura.wire.schemas import Role
 
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _SAFE_ISSUER = re.compile(r"https://|http://(?:127\.0\.0\.1|localhost|\[::1\])(?::|/|$)")
-_ADDRESS = re.compile(r"[A-Za-z0-9._-]{1,253}:[0-9]{1,5}")
 
 
 class Settings(BaseSettings):
@@ -59,10 +58,6 @@ class Settings(BaseSettings):
     audit_log_days: int = Field(default=365, ge=1, le=36_500, description="before an event is removed from it")
     webhooks_private: bool = Field(
         default=False, description="whether webhooks may go to addresses that are not public, and without TLS"
-    )
-    metrics_address: str = Field(
-        default="",
-        description="host:port at which this API process tells its metrics, to whoever can connect; no default",
     )
 
     # People who sign in with an OpenID Connect provider; without an issuer there is none, and keys are all there is
@@ -129,8 +124,6 @@ class Settings(BaseSettings):
             object.__setattr__(self, "keys_dir", self.keys_dir.resolve())
         object.__setattr__(self, "public_url", _origin(self.public_url))
         _networks(self.trusted_proxies)
-        if self.metrics_address and _ADDRESS.fullmatch(self.metrics_address) is None:
-            raise ValueError(f"metrics_address is like 127.0.0.1:9464; it is {self.metrics_address!r}")
         _sign_on(self)
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError(

@@ -40,7 +40,6 @@ ENTRIES = {
     EntryKind.RETURN: "Returned",
     EntryKind.LIMIT: "Limit changed",
     EntryKind.FREEZE: "Frozen or opened",
-    EntryKind.COUNT: "Records counted, with noise",
 }
 HOLDS = {
     HoldState.HELD: "Held, data not opened yet",

@@ -221,7 +221,7 @@ def upgrade() -> None:
         *needed(ID, "id"),
         *needed(NAME, "name"),
         *needed(MOMENT, "created_at"),
-        *optional(BIG, "disk_bytes_max", "jobs_max", "worker_hours_max"),
+        *optional(BIG, "jobs_max"),
         *optional(MOMENT, "turn_at"),
         sa.UniqueConstraint("name"),
     )
@@ -323,7 +323,7 @@ def upgrade() -> None:
         "entries",
         reference("account_id", "accounts"),
         sa.Column("sequence", BIG, nullable=False, autoincrement=False),
-        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze", "count"),
+        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze"),
         *optional(ID, "hold_id", "job_id"),
         *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
         *needed(JSON, "details"),
@@ -499,7 +499,7 @@ def upgrade() -> None:
     op.create_index("ix_jobs_evaluation_dataset_id", "jobs", ["evaluation_dataset_id"])
     index_where("ix_jobs_open", "jobs", ["created_at"], "state IN ('queued', 'running')")
     op.create_index("ix_jobs_project_id_created_at", "jobs", ["project_id", "created_at"])
-    op.create_index("ix_jobs_project_id_finished_at_started_at", "jobs", ["project_id", "finished_at", "started_at"])
+    op.create_index("ix_jobs_project_id_finished_at", "jobs", ["project_id", "finished_at"])
     op.create_index("ix_jobs_recipe_created_at", "jobs", ["recipe", "created_at"])
     op.create_index("ix_jobs_release_id", "jobs", ["release_id"])
     op.create_index("ix_jobs_state_created_at", "jobs", ["state", "created_at"])

@@ -31,7 +31,7 @@ def create_key(
     name: Annotated[str, typer.Argument(help="For people.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", "-s", help="admin, data, train, read, releases or audit; repeat for several."),
+        typer.Option("--scope", "-s", help="admin, data, train, read, releases, audit or metrics; repeat for several."),
     ] = None,
     role: Annotated[
         str | None, typer.Option(help="In place of scopes: owner, steward, analyst, auditor or viewer of a project.")

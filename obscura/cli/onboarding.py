@@ -14,7 +14,6 @@ from typing import Any
 
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import PICTURE, TRY_FIRST, follow, try_first
-from obscura.cli.server_side import needed_to_count
 from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
 from obscura.client.datasets import default_name
 from obscura.client.one_step import RECIPE, account_for, open_account
@@ -25,10 +24,7 @@ from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import odds_sentence, show_epsilon
 from obscura.wire.words import Unit
 
-COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
-
 _RARE_SHOWN_MAX = 6
-COUNTED_DELTA = 1e-6  # of an account that is opened before anything is known of its records: good up to 100,000
 
 
 @dataclass(frozen=True)
@@ -97,25 +93,6 @@ class Onboarding:
         command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
         self.say("Opening an account: the budget of these pictures, for life", command)
         return open_account(self.client, name, epsilon=epsilon, delta=delta, unit=unit)
-
-    def counted(self, account: Account, epsilon: float) -> tuple[Account, int]:
-        """Count the pictures with noise; return the account, which has paid for that, and the bound.
-
-        Raises:
-            CliError: Too little is left of the account to count and train.
-            MoreThanStated: The count came out too low, as one in millions does.
-        """
-        if account.balance.affordable_epsilon < (1 - COUNT_SHARE_MAX) * epsilon:
-            raise _spent(account)
-        bound = counted_bound(self.client, account.id, self.package.private_records)
-        paid = self.client.account(account.id)
-        price_nano = paid.balance.spent_nano - account.balance.spent_nano
-        self.output.notice(
-            f"\nNo --at-most was given, so the pictures were counted with noise, for {price_nano:,} of the account's "
-            f"{paid.balance.capacity_nano:,} nano-units. There are {bound} at most."
-        )
-        self.package.require_within(bound, None)
-        return paid, bound
 
     def declare(
         self,
@@ -202,19 +179,6 @@ class Onboarding:
         more = self.again(f"download {release.id} --count 10000 --out more.zip")
         self.output.notice(f"More images, at no cost: {more}")
         return sample
-
-
-def counted_bound(client: Client, account_id: str, private_records: int) -> int:
-    """Return an upper bound that may be declared. Each call costs the account a little, and draws anew.
-
-    Raises:
-        MissingExtra: No server is installed here; nothing was paid or drawn.
-        BudgetError: The account cannot pay; nothing was drawn.
-        RequestError: The account is frozen, or protects subjects; nothing was drawn.
-    """
-    counting = needed_to_count()
-    paid = client.pay_for_count(account_id)  # in the ledger for good, before any noise exists
-    return counting.propose_bound(private_records, paid.noise_stddev)
 
 
 def in_bounds(at_most: int, subjects_at_most: int | None) -> str:

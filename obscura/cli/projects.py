@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import islice
 from typing import Annotated
 
@@ -17,7 +16,6 @@ projects = typer.Typer(no_args_is_help=True, help="Departments that do not see e
 
 Name = Annotated[str, typer.Argument(help="For people.")]
 Named = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id.")]
-_BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kMGT]?)B?")
 NONE = "none"
 
 
@@ -63,7 +61,7 @@ def rename_project(
 
 @projects.command("show")
 def show_project(context: typer.Context, project: Named, as_json: Json = False) -> None:
-    """Show a project's quota and what it takes: bytes as declared, jobs, and hours of workers this month."""
+    """Show a project's quota of jobs, and how many unfinished jobs it has."""
     with connected(context, as_json) as (client, output):
         output.record(client.project(client.find_project(project).id), "project")
 
@@ -72,33 +70,12 @@ def show_project(context: typer.Context, project: Named, as_json: Json = False) 
 def set_quota(
     context: typer.Context,
     project: Named,
-    disk: Annotated[str | None, typer.Option(help="Bytes it may declare, like 100GB, or none.")] = None,
-    jobs: Annotated[str | None, typer.Option(help="Jobs waiting or running at a time, or none.")] = None,
-    worker_hours: Annotated[str | None, typer.Option(help="Hours of workers in a month (UTC), or none.")] = None,
+    jobs: Annotated[str, typer.Option(help="Jobs waiting or running at a time, or none.")],
     as_json: Json = False,
 ) -> None:
-    """Say how much a project may take; what is left out stays, and none lifts a limit (installation admins only)."""
+    """Limit the jobs of a project; none removes the limit (installation admins only)."""
     with connected(context, as_json) as (client, output):
-        limits = {} if disk is None else {"disk_bytes_max": _bytes(disk)}
-        limits |= {} if jobs is None else {"jobs_max": _whole(jobs)}
-        limits |= {} if worker_hours is None else {"worker_hours_max": _whole(worker_hours)}
-        if not limits:
-            raise CliError("Give at least one of --disk, --jobs and --worker-hours.", Exit.USAGE)
-        output.record(client.set_quota(client.find_project(project).id, limits), "project")
-
-
-def _bytes(text: str) -> int | None:
-    if text == NONE:
-        return None
-    read = _BYTES.fullmatch(text)
-    if read is None:
-        raise CliError(f"--disk takes a size like 100GB or 1.5TB, or none, not {text!r}.", Exit.USAGE)
-    return round(float(read[1]) * 1000.0 ** " kMGT".index(read[2] or " "))
-
-
-def _whole(text: str) -> int | None:
-    if text == NONE:
-        return None
-    if not text.isdecimal():
-        raise CliError(f"This takes a whole number, or none, not {text!r}.", Exit.USAGE)
-    return int(text)
+        if jobs != NONE and not jobs.isdecimal():
+            raise CliError(f"--jobs takes a whole number, or none, not {jobs!r}.", Exit.USAGE)
+        jobs_max = None if jobs == NONE else int(jobs)
+        output.record(client.set_quota(client.find_project(project).id, jobs_max=jobs_max), "project")

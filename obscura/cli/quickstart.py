@@ -1,11 +1,10 @@
 """`obscura quickstart FOLDER`: from one's own pictures to private synthetic ones.
 
-What becomes public is stated before the pictures are looked at, or fixed, or counted with noise that is paid for.
+Only stated values and fixed defaults become public. The images determine none of them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,10 +15,9 @@ import typer
 from obscura.cli.connection import ClassShares, Target, Yes, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.jobs import TRY_FIRST, confirm, somebody_there
-from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, in_bounds, quoted
+from obscura.cli.onboarding import Onboarding, in_bounds, quoted
 from obscura.cli.push_options import in_flags, with_push_options
-from obscura.cli.server_side import needed_to_count
-from obscura.client import Account, Client, ConnectionFailed
+from obscura.client import Client, ConnectionFailed
 from obscura.client.contents import require_room
 from obscura.client.datasets import require_statements
 from obscura.client.local_service import LocalService
@@ -40,7 +38,7 @@ def quickstart(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
     at_most: Annotated[
         int | None,
-        typer.Option("--at-most", min=1, help="Public upper bound on the pictures; asked for, or with --yes counted."),
+        typer.Option("--at-most", min=1, help="Public upper limit on the images; prompted for, unless --yes is given."),
     ] = None,
     subjects_at_most: Annotated[
         int | None,
@@ -60,36 +58,30 @@ def quickstart(
     """From a folder of pictures to private synthetic ones: prepare, open an account, plan, train and download.
 
     Says what it does, each step with the command that does it by itself, and asks once before any image is uploaded.
-    What becomes public is stated before the pictures are looked at. With --yes and no --at-most they are counted, with
-    noise that their account pays for. Where no service runs on this machine, one runs for as long as this command does.
+    Only values you state, or fixed defaults, become public. Without --at-most it asks for that limit; with --yes, or
+    without a terminal, --at-most is required. Where no service runs on this machine, one runs for as long as this
+    command does.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:
+        by_subject = subjects_at_most is not None
+        if at_most is None and not yes and somebody_there():
+            at_most = _prompt_limit()
+        require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
+        assert at_most is not None
         if not yes and not somebody_there():
             raise CliError("Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
         require_room(out)
-        if at_most is None:
-            if yes and subjects_at_most is not None:
-                require_statements(at_most, subjects_at_most, private=True, by_subject=True)
-            elif yes:
-                needed_to_count()
-            else:
-                at_most = _asked()
         with preparation_progress(output.err) as watch:
             push_options = {"size": SIDE_USUAL, **push_options}
-            by_subject = subjects_at_most is not None
             package = prepare(folder, Choices(**push_options), subjects=by_subject, on_picture=watch.on_picture)
-        if at_most is not None:
-            package.require_within(at_most, subjects_at_most)
+        package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_named(target, output) if elsewhere else _here(target, output))
         beside = "" if elsewhere else "obscura up, and beside it: "
         options = {} if class_shares is None else {"class_shares": class_shares}
         walk = Onboarding(client, output, folder, package, in_flags(push_options), beside=beside, options=options)
-        account = walk.account(epsilon, COUNTED_DELTA if at_most is None else usual_delta(at_most))
-        if at_most is None:
-            account, at_most = walk.counted(account, epsilon)
-            epsilon = _left_of(account, epsilon)
+        account = walk.account(epsilon, usual_delta(at_most))
 
         def agree() -> None:
             if elsewhere and not yes:  # what is declared leaves this machine
@@ -114,25 +106,14 @@ def quickstart(
         walk.draw(walk.train(dataset, epsilon), count, out)
 
 
-def _asked() -> int:
-    """Ask for the bound, before anything is known of the pictures."""
-    stated: int = typer.prompt(
-        "How many pictures can there be at most? The number becomes public: round it up",
+def _prompt_limit() -> int:
+    """Ask for the upper limit on the images before any of them is read."""
+    limit: int = typer.prompt(
+        "Upper limit on your images (it becomes public: choose a round number above what you will ever have)",
         type=int,
         err=True,
     )
-    if stated < 1:
-        raise CliError("What is stated to be there at most is a number above 0.", Exit.USAGE)
-    return stated
-
-
-def _left_of(account: Account, epsilon: float) -> float:
-    """What a training may spend when the records were counted first: what was asked for, or all that is left of it."""
-    left = account.balance.affordable_epsilon
-    if left >= epsilon:
-        return epsilon
-    unit = 10.0 ** (math.floor(math.log10(left)) - 3)  # four digits, rounded down
-    return float(f"{math.floor(left / unit) * unit:.6g}")
+    return limit
 
 
 @contextmanager

@@ -50,9 +50,6 @@ class ServerSide(Protocol):
     def installed_recipes(self) -> list[RecipeRecord]:
         """Describe the recipes that are installed, for `obscura recipes` where no service answers."""
 
-    def propose_bound(self, private_records: int, stddev: float) -> int:
-        """Return a bound that may be declared, from one noisy count, which was paid for before."""
-
 
 def server_side() -> ServerSide | None:
     """Load it; None where no server is installed.
@@ -73,18 +70,6 @@ def server_side() -> ServerSide | None:
             ) from error
         return joined
     return None
-
-
-def needed_to_count() -> ServerSide:
-    """Return what draws the noise of a count.
-
-    Raises:
-        MissingExtra: No server is installed here.
-    """
-    found = server_side()
-    if found is None:
-        raise MissingExtra("Without --at-most, counting the pictures with noise", "a server", SERVER)
-    return found
 
 
 class Commands(TyperGroup):

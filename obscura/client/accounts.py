@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -146,17 +146,12 @@ class AccountClient:
         return self._repeat(admin_schemas.ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name})
 
     def project(self, project_id: str) -> admin_schemas.ProjectUseRecord:
-        """Return a project with its quota and what it takes."""
+        """Return a project with its quota of jobs, and how many unfinished jobs it has."""
         return self._get(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}")
 
-    def set_quota(self, project_id: str, limits: Mapping[str, int | None]) -> admin_schemas.ProjectUseRecord:
-        """Say how much a project may take, as an admin of the installation.
-
-        Args:
-            project_id: Whose quota it is.
-            limits: `disk_bytes_max`, `jobs_max` and `worker_hours_max`; None lifts one, and what is left out stays.
-        """
-        return self._repeat(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}/quota", dict(limits))
+    def set_quota(self, project_id: str, *, jobs_max: int | None) -> admin_schemas.ProjectUseRecord:
+        """Limit the jobs of a project that wait or run, as an admin of the installation. None removes the limit."""
+        return self._repeat(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}/quota", {"jobs_max": jobs_max})
 
     def create_key(
         self,
@@ -171,7 +166,7 @@ class AccountClient:
 
         Args:
             name: For people.
-            scopes: Of `admin`, `data`, `train`, `read`, `releases` and `audit`; or else a role.
+            scopes: Of `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or else a role.
             role: What somebody does in the project.
             expires_at: Aware; None for as late as the key that asks, or never.
             project_id: Whose accounts and releases it opens; None where there is one project, and for a key of an
@@ -311,15 +306,6 @@ class AccountClient:
     def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
         """The ledger of an account, oldest first."""
         return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
-
-    def pay_for_count(self, account_id: str, *, idempotency_key: str | None = None) -> schemas.CountRecord:
-        """Pay for one noisy count of records. Draw its noise afterwards, once (`propose_bound`).
-
-        Raises:
-            BudgetError: The account cannot pay.
-        """
-        path = f"/v1/accounts/{account_id}/counts"
-        return self.transport.parse(schemas.CountRecord, self.transport.create(path, {}, idempotency_key))
 
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
         """Lower the lifetime limit at once; below what is spent and held the account freezes."""

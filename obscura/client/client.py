@@ -282,7 +282,6 @@ class AsyncClient(AsyncPlanClient):
     account = verb(Client.account, AsyncAccount.of)
     accounts = listed(Client.accounts, AsyncAccount.of)
     entries = listed(Client.entries)
-    pay_for_count = verb(Client.pay_for_count)
     lower_limit = verb(Client.lower_limit, AsyncAccount.of)
     request_raise = verb(Client.request_raise)
     limit_requests = listed(Client.limit_requests)

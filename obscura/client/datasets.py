@@ -218,25 +218,26 @@ def default_name(place: Path | Arrays) -> str:
 
 
 def require_statements(at_most: int | None, subjects_at_most: int | None, *, private: bool, by_subject: bool) -> None:
-    """Let pass what was stated about private pictures before they are looked at.
+    """Raise unless the upper limits on private images are complete. Called before any image is read.
 
     Raises:
-        PackingError: A bound is missing, or is for other accounts.
+        PackingError: A limit is missing or below 1, or the account does not protect subjects.
     """
     if subjects_at_most is not None and not by_subject:
         raise PackingError("A number of subjects is for accounts whose unit is the subject.")
-    if min(at_most or 1, subjects_at_most or 1) < 1:
-        raise PackingError("What is stated to be there at most is a number above 0.")
+    if any(limit is not None and limit < 1 for limit in (at_most, subjects_at_most)):
+        raise PackingError("--at-most and --subjects-at-most must be at least 1.")
     if private and at_most is None:
         raise PackingError(
-            "How many pictures there are at most becomes public, and the noise follows from it: so it is not counted "
-            "for you, for a single picture would show in it. State a number that would hold with some more or fewer "
-            "pictures, too, such as --at-most 2000 (in Python: at_most=2000)."
+            "--at-most is missing: an upper limit on the number of images. It becomes public and the noise depends on "
+            "it, so it is never derived from your images. Choose a round number above what you will ever have, such "
+            "as --at-most 2000 (in Python: at_most=2000)."
         )
     if by_subject and subjects_at_most is None:
         raise PackingError(
-            "How many subjects there are at most becomes public, so it is not counted for you. State it as well, such "
-            "as --subjects-at-most 500 (in Python: subjects_at_most=500)."
+            "--subjects-at-most is missing: an upper limit on the number of subjects, which becomes public. Choose a "
+            "round number above what you will ever have, such as --subjects-at-most 500 (in Python: "
+            "subjects_at_most=500)."
         )
 
 

@@ -87,31 +87,18 @@ class ProjectRecord(ApiRecord):
 
 
 class QuotaRequest(ApiRequest):
-    """What a project may take of what all share. What is left out stays as it is, and null lifts a limit."""
+    """Limit the jobs of a project."""
 
-    disk_bytes_max: int | None = Field(
-        default=None, ge=0, le=2**53 - 1, description="Bytes of its datasets and samples, as they were declared."
-    )
-    jobs_max: int | None = Field(default=None, ge=0, le=2**53 - 1, description="Jobs waiting or running at a time.")
-    worker_hours_max: int | None = Field(
-        default=None, ge=0, le=2**53 - 1, description="Hours that workers may run its jobs in a calendar month (UTC)."
+    jobs_max: int | None = Field(
+        ge=0, le=2**53 - 1, description="Jobs waiting or running at a time; null removes the limit."
     )
 
 
 class ProjectUseRecord(ProjectRecord):
-    """A department with its quota and what it takes, counted from declared facts and shown times alone."""
+    """A department with its quota of jobs, and how many jobs it has."""
 
-    disk_bytes_max: int | None = Field(description="Bytes that it may declare; null without a limit.")
-    disk_bytes_declared: int = Field(
-        description="Bytes of its datasets as they were declared, and of samples as they were asked for: a byte for "
-        "each number of each image, rounded up to 100 MB."
-    )
     jobs_max: int | None = Field(description="Jobs that it may have waiting or running; null without a limit.")
     jobs_unfinished: int = Field(description="Its jobs that wait or run.")
-    worker_hours_max: int | None = Field(description="Hours of workers it may use a month; null without a limit.")
-    worker_hours_used: int = Field(
-        description="Whole hours of this month (UTC) that its jobs have run, by the times that are shown of them."
-    )
 
 
 class KeyRequest(ApiRequest):
@@ -120,8 +107,9 @@ class KeyRequest(ApiRequest):
     name: Name = Field(description="For people.")
     scopes: list[Scope] = Field(
         default=[],
-        max_length=6,
-        description="What the key may do: `admin` includes the others, `read` includes `releases`. Or else a role.",
+        max_length=7,
+        description="What the key may do: `admin` includes the others, `read` includes `releases`. Or else a role. "
+        "Only an admin of the installation grants `metrics`, because the metrics are of all projects.",
     )
     role: Role | None = Field(default=None, description="In a project, in place of the scopes that it stands for.")
     expires_at: AwareDatetime | None = Field(

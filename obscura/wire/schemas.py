@@ -82,7 +82,7 @@ Reason = Annotated[
     AfterValidator(partial(clean_text, characters_max=REASON_CHARACTERS_MAX)),
 ]
 KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
-Scope = Literal["admin", "data", "train", "read", "releases", "audit"]
+Scope = Literal["admin", "data", "train", "read", "releases", "audit", "metrics"]
 Role = Literal["owner", "steward", "analyst", "auditor", "viewer"]
 Visibility = Literal["private", "public"]
 
@@ -235,15 +235,6 @@ class LimitRequestRecord(ApiRecord):
     decided_by_admin: str | None = Field(
         description="Id of the person who approved or declined; null for what was decided when keys were nobody's."
     )
-
-
-class CountRecord(ApiRecord):
-    """A noisy count of records that was paid for: whoever has the records may draw its noise now, once."""
-
-    account_id: str = Field(description="The population whose budget pays.")
-    sequence: int = Field(description="Of its ledger entry.")
-    price_nano: int = Field(description="The price, in nano-units of mu^2.")
-    noise_stddev: float = Field(description="Parameter of the discrete Gaussian that the price pays for.")
 
 
 class EntryRecord(ApiRecord):

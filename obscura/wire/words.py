@@ -29,7 +29,6 @@ class EntryKind(enum.StrEnum):
     RETURN = "release"  # of a hold
     LIMIT = "limit"
     FREEZE = "freeze"
-    COUNT = "count"
 
 
 class HoldState(enum.StrEnum):

@@ -28,6 +28,7 @@ from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
 from service.key_uses import KeyUses
+from service.metrics import Metrics
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage
@@ -60,6 +61,7 @@ class Service:
     disks: DiskProbe
     dependencies: Dependencies
     key_uses: KeyUses
+    metrics: Metrics
     audit_trouble: Callable[[], str] = lambda: ""
     provider: Provider | None = None
     wrong_keys: WrongKeys = field(default_factory=WrongKeys)
@@ -172,6 +174,7 @@ DATA = Security(authorize, scopes=["data"])
 ADMIN = Security(authorize, scopes=["admin"])
 VIEW = Security(authorize, scopes=["releases"])
 AUDIT = Security(authorize, scopes=["audit"])
+METRICS = Security(authorize, scopes=["metrics"])
 Reader = Annotated[Principal, READ]
 Trainer = Annotated[Principal, TRAIN]
 Uploader = Annotated[Principal, DATA]

@@ -82,8 +82,6 @@ EXAMPLES: dict[str, Any] = {
     "created_by_name": "first admin",
     "cursor": "WyIyMDI2Il0",
     "dataset_id": _id("ds"),
-    "disk_bytes_declared": 23_500_000_000,
-    "disk_bytes_max": 100_000_000_000,
     "decided_by": _id("adm"),
     "decided_by_admin": _id("adm"),
     "delta": 1e-5,
@@ -233,8 +231,6 @@ EXAMPLES: dict[str, Any] = {
     "url": "https://hooks.example.org/obscura",
     "waiting": False,
     "webhook_id": _id("whk"),
-    "worker_hours_max": 200,
-    "worker_hours_used": 31,
 }
 for _kind in KINDS.values():
     if _kind.reading is not None:

@@ -1,4 +1,4 @@
-"""What is noted of every answer: counted for the metrics, and a line of the access log, where these are asked for.
+"""What is noted of every answer: counted for the metrics, and a line of the access log, where that is enabled.
 
 A route is named by its template (`/v1/jobs/{job_id}`), a caller by the id of its key. Paths, which hold identifiers,
 and queries, which hold names, are never noted.
@@ -23,11 +23,11 @@ class Traffic:
     """Notes each answer once it has ended.
 
     Args:
-        count: takes method, route, status and the seconds until the answer began; None counts nothing.
+        count: takes method, route, status and the seconds until the answer began.
         logged: whether each is a line of the log.
     """
 
-    def __init__(self, app: ASGIApp, *, count: Count | None, logged: bool) -> None:
+    def __init__(self, app: ASGIApp, *, count: Count, logged: bool) -> None:
         self.app, self._count, self._logged = app, count, logged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,8 +52,7 @@ class Traffic:
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         method, route = method_of(scope), route_of(scope)
-        if self._count is not None:
-            self._count(method, route, status, seconds)
+        self._count(method, route, status, seconds)
         if self._logged:
             known = scope.get("state", {}).get("known")
             key_id = known and known.id

@@ -12,20 +12,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import EntryKind, HoldState
+from obscura.wire.words import HoldState
 from service.audit import carried
 from service.audit.findings import Finding, FindingCode
 from service.audit.receipts import accounts_with_receipts
 from service.audit.shortfalls import epsilon_of, what_makes_up
 from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
+from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import among
 from service.storage.interface import Storage
-from service.storage.journals import Journalled, all_journalled, counted, journalled, journalled_jobs
+from service.storage.journals import Journalled, all_journalled, journalled, journalled_jobs
 
 _NAMED_MAX = 500  # jobs in one statement
 
@@ -41,7 +41,6 @@ class DataFolder:
         receipts: kept of accounts.
         read: what was read of the journals: all of them, or those that were asked for.
         carried: notes of what was carried forward.
-        counts: what noisy counts cost, by account.
     """
 
     journals: frozenset[str] = frozenset()
@@ -50,7 +49,6 @@ class DataFolder:
     receipts: frozenset[str] = frozenset()
     read: Mapping[str, Journalled] = field(default_factory=dict)
     carried: tuple[carried.Note, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.journals or self.releases or self.samples or self.receipts)
@@ -75,7 +73,6 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         receipts=frozenset(accounts_with_receipts(storage)),
         read=read,
         carried=tuple(carried.read_notes(storage)),
-        counts=counted(storage),
     )
 
 
@@ -106,18 +103,7 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
     together: Counter[str | None] = Counter()
     for share in missing.values():
         together[share.account_id] += share.missing_nano
-    counts = counts_missing(session, folder)
-    together.update(counts)
     accounts = _accounts(session, together)
-    for account_id, nano in counts.items():
-        row = accounts.get(account_id)
-        message = f"Noisy counts of account {account_id} were paid for with {nano} nano-units that the ledger does not "
-        message += "show, so it is older than their journal."
-        if row is None:
-            yield Finding(FindingCode.JOURNAL_UNKNOWN, message)
-        else:
-            message += what_makes_up(row, together[account_id])
-            yield Finding(FindingCode.JOURNAL_AHEAD, message, account_id)
     for job_id, share in missing.items():
         finding = _forgotten(job_id, share, together, accounts, known=job_id not in unknown.journals)
         if job_id in since:
@@ -165,16 +151,6 @@ def not_counted(session: Session, storage: Storage, folder: DataFolder, unknown:
             if read.price_nano > charged_nano:
                 missing[job_id] = Missing(account_id, read.price_nano, read.price_nano - charged_nano)
     return missing
-
-
-def counts_missing(session: Session, folder: DataFolder) -> dict[str, int]:
-    """Return, by account, how many nano-units of noisy counts the ledger does not show."""
-    if not folder.counts:
-        return {}
-    entries = select(EntryRow.account_id, func.sum(EntryRow.amount_nano)).where(EntryRow.kind == EntryKind.COUNT)
-    shown = {row[0]: int(row[1]) for row in session.execute(entries.group_by(EntryRow.account_id))}
-    missing = {account_id: nano - shown.get(account_id, 0) for account_id, nano in folder.counts.items()}
-    return {account_id: nano for account_id, nano in sorted(missing.items()) if nano > 0}
 
 
 def published_since(session: Session, folder: DataFolder, job_ids: Collection[str]) -> dict[str, str]:

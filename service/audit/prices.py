@@ -8,7 +8,6 @@ from typing import Any
 
 from privacy.accounting.events import Event, event_from_json
 from privacy.accounting.filter import PRICE_MARGIN, Filter
-from privacy.mechanisms.record_count import count_event
 from service.audit.findings import FindingCode, require, whole
 
 # Prices of releases that take everybody are rational and must agree exactly. Capacities and prices of sampled stages go
@@ -77,16 +76,6 @@ class Prices:
             FindingCode.PRICE_MISMATCH,
             "pays for more releases than were priced together, or another price than theirs",
         )
-
-    def check_count(self, amount_nano: int, details: Mapping[str, Any]) -> None:
-        """Compare what a noisy count of records cost with the price of its noise: a record changes it by one."""
-        event = event_from_json(details["event"])
-        require(
-            event == count_event(details["noise_stddev"]),
-            FindingCode.PRICE_MISMATCH,
-            "counts records with another sensitivity than theirs, or with other noise than it says",
-        )
-        self._check(event, amount_nano)
 
     def _check(self, event: Event, price_nano: int) -> None:
         wanted_nano = self._price(event)

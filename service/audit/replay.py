@@ -259,8 +259,6 @@ class LogReplay:
             case EntryKind.FREEZE:
                 self.frozen = truth(line.details["frozen"])
                 require(line.amount_nano == 0, amount, "freezes with an amount")
-            case EntryKind.COUNT:
-                self._count(line)
             case _:
                 assert_never(kind)
 
@@ -329,12 +327,6 @@ class LogReplay:
         stages = self.prices.check_hold(line.amount_nano, line.details)
         reserved = HoldReplay.opened_by(line, stages)
         self.open_holds[reserved.id] = reserved
-
-    def _count(self, line: Line) -> None:
-        require(not self.frozen, FindingCode.TRANSITION_REFUSED, "counts records on a frozen account")
-        require(self.terms["unit"] == "record", FindingCode.TRANSITION_REFUSED, "counts the records of subjects")
-        self.prices.check_count(line.amount_nano, line.details)
-        self.spent_nano += line.amount_nano
 
     def _move(self, kind: EntryKind, line: Line) -> None:
         reserved = self.open_holds.get(line.hold_id or "") or self.find_hold(line)

@@ -22,7 +22,6 @@ from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.audit.data_folder import (
     DataFolder,
-    counts_missing,
     not_counted,
     published_since,
     read_data_folder,
@@ -101,8 +100,6 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
             if share.account_id is None and share.missing_nano:
                 raise BackupRefused(f"The journal of job {job_id} does not name its account: see docs/backups.md.")
             together[str(share.account_id)] += share.missing_nano
-        counts = counts_missing(session, folder)
-        together.update(counts)
         for account_id in newer:
             spent_nano = int(receipts[account_id]["spent_nano"])
             account = _account(session, account_id)
@@ -120,8 +117,7 @@ def carry_forward(settings: Settings, factory: SessionFactory, *, now: datetime)
             _discard(session, job_id, now)
         since = published_since(session, folder, missing).values()
         unknown = replace(unknown, releases=unknown.releases.union(since))
-        keys = [f"journals/{account_id}.jsonl" for account_id in counts]
-        keys += _to_move(storage, missing.keys(), unknown, newer, found)
+        keys = [*_to_move(storage, missing.keys(), unknown, newer, found)]
         note = carried.Note(stamp, taken, keys)
         if taken:
             carried.write_note(storage, note)

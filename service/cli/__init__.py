@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-
 import typer
 
 from obscura.wire.recipe_schemas import RecipeRecord
-from privacy.mechanisms import noise, record_count
 from service.cli import backups, ledger, machine, server
 from service.cli.machine import look_around
 
-__all__ = ["add_commands", "installed_recipes", "look_around", "propose_bound"]
+__all__ = ["add_commands", "installed_recipes", "look_around"]
 
 
 def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
@@ -32,9 +29,3 @@ def installed_recipes() -> list[RecipeRecord]:
     from service.api.routes.recipes import describe
 
     return [describe(recipe) for recipe in RECIPES.values()]
-
-
-def propose_bound(private_records: int, stddev: float) -> int:
-    """Return a bound that may be declared, from one noisy count, which was paid for before."""
-    key = secrets.token_bytes(noise.KEY_BYTES)  # no noise exists before this line
-    return record_count.propose_bound(private_records, stddev, noise.SecureNoise(key))

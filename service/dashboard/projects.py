@@ -1,4 +1,4 @@
-"""What each project takes of what all share, for its members, and its quota, for admins of the installation."""
+"""The jobs of each project, for its members, and its quota, for admins of the installation."""
 
 from __future__ import annotations
 
@@ -18,39 +18,30 @@ from service.views import admins as views
 router = APIRouter(route_class=PageRoute)
 PROJECTS_SHOWN = 100
 WEBHOOKS_SHOWN = 100
-GIGABYTE = 10**9
-_FIELDS = {"gigabytes": ("disk_bytes_max", GIGABYTE), "jobs": ("jobs_max", 1), "hours": ("worker_hours_max", 1)}
 
 
 @router.get("/projects")
 def show_projects(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show the projects that the key opens, with what they take, and to admins their webhooks."""
+    """Show the projects that the key opens, with their jobs, and to admins their webhooks."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an API key to see this page.")
     viewer.principal.require(Scope.READ)
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         rows = session.scalars(visible(session, Project).order_by(Project.name).limit(PROJECTS_SHOWN)).all()
-        shown = views.project_uses(session, rows, now)
+        shown = views.project_uses(session, rows)
         newest = visible(session, Webhook).order_by(Webhook.created_at.desc()).limit(WEBHOOKS_SHOWN)
         hooks = views.webhooks(session, session.scalars(newest).all() if viewer.may("admin") else [], now)
     sets = viewer.may("admin") and viewer.principal.project_id is None
-    more = {"gigabyte": GIGABYTE, "shown_max": PROJECTS_SHOWN}
-    return page(request, "projects.html", projects=shown, webhooks=hooks, sets=sets, **more)
+    return page(request, "projects.html", projects=shown, webhooks=hooks, sets=sets, shown_max=PROJECTS_SHOWN)
 
 
 @router.post("/projects/{project_id}/quota")
 def set_quota(dashboard: Running, admin: Admin, form: Form, project_id: str) -> RedirectResponse:
-    """Set a project's quota; an empty field lifts a limit."""
+    """Set a project's quota of jobs; an empty field removes the limit."""
     admin.require_installation()
-    limits = {column: _limit(form.get(name, ""), unit) for name, (column, unit) in _FIELDS.items()}
-    dashboard.do(quotas.set_quota, project_id, limits)
-    return RedirectResponse("/projects", status_code=303)
-
-
-def _limit(text: str, unit: int) -> int | None:
-    if not text.strip():
-        return None
-    if not text.strip().isdecimal() or len(text) > 15:
+    jobs = form.get("jobs", "").strip()
+    if jobs and (not jobs.isdecimal() or len(jobs) > 15):
         raise InvalidInput("A quota is a whole number, or empty for none.")
-    return int(text) * unit
+    dashboard.do(quotas.set_quota, project_id, jobs_max=int(jobs) if jobs else None)
+    return RedirectResponse("/projects", status_code=303)

@@ -24,7 +24,6 @@ from service.db.session import SessionFactory, transaction
 from service.jobs.kinds import KINDS
 
 NAME = "erased"
-_READING = (EntryKind.HOLD, EntryKind.COUNT)
 _READS_NUMBERS = [kind.name for kind in KINDS.values() if kind.reads_numbers]
 
 
@@ -66,7 +65,7 @@ def _unread(session: Session, account_id: str) -> Sequence[tuple[str, int]]:
     Returns:
         Dataset and attempt of what is to be forgotten.
     """
-    read = exists().where(EntryRow.account_id == account_id, EntryRow.kind.in_(_READING))
+    read = exists().where(EntryRow.account_id == account_id, EntryRow.kind == EntryKind.HOLD)
     kept = exists().where(_with_content(account_id), Dataset.erased_at.is_(None))
     if session.scalar(select(or_(read, kept))):
         return []

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
-from service import ledger, projects, quotas
+from service import ledger, projects
 from service.access import find, require_project
 from service.datasets import fingerprints, recognition, vault
 from service.datasets.fingerprints import Known
@@ -86,7 +86,6 @@ def declare(
         NotFound: There is no such account.
         AccountClosed: It takes no new data.
         Forbidden: As `require_project`.
-        QuotaExceeded: The project has declared as much as its quota of disk allows.
     """
     kind = Visibility(visibility)
     if (kind is Visibility.PRIVATE) != (account_id is not None):
@@ -129,7 +128,6 @@ def declare(
     )
     session.add(dataset)
     session.flush()
-    quotas.require_disk(session, project_id)
     return dataset
 
 

@@ -95,7 +95,7 @@ class Job(Base):
         ),
         Index(None, "account_id", "created_at"),
         Index(None, "project_id", "created_at"),
-        Index(None, "project_id", "finished_at", "started_at"),  # all that a project's jobs and hours are counted from
+        Index(None, "project_id", "finished_at"),  # to count the unfinished jobs of a project
         Index(None, "state", "created_at"),
         Index(None, "recipe", "created_at"),
     )

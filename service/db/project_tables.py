@@ -17,7 +17,7 @@ class Project(Base):
     """A department. Accounts, public datasets and keys name theirs, and nothing ever moves to another one.
 
     Those columns are no foreign keys: SQLite adds none to a table that has rows. A project is never removed.
-    Its quotas are those of `service.quotas`, none where they are None. `turn_at` is when a worker last took its job.
+    `jobs_max` limits its unfinished jobs; None does not. `turn_at` is when a worker last took its job.
     """
 
     __tablename__ = "projects"
@@ -25,7 +25,5 @@ class Project(Base):
     id: Mapped[Id] = mapped_column(primary_key=True)
     name: Mapped[Name] = mapped_column(unique=True)
     created_at: Mapped[datetime]
-    disk_bytes_max: Mapped[int | None] = mapped_column(BigInteger)
     jobs_max: Mapped[int | None] = mapped_column(BigInteger)
-    worker_hours_max: Mapped[int | None] = mapped_column(BigInteger)
     turn_at: Mapped[datetime | None]

@@ -34,7 +34,7 @@ from service.jobs.lookup import (
 from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, project_names, shares
 from service.jobs.silence import minutes_told, tell_silence
-from service.jobs.submission import pay_for_count, submit
+from service.jobs.submission import submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked
 
 __all__ = [
@@ -66,7 +66,6 @@ __all__ = [
     "made_by",
     "may_publish",
     "minutes_told",
-    "pay_for_count",
     "plan_job",
     "plan_trials",
     "project_names",

@@ -1,4 +1,4 @@
-"""Accepting what is asked for once: an idempotency row, and a job of any kind with its doorbell, or a noisy count."""
+"""Accepting what is asked for once: an idempotency row, and a job of any kind with its doorbell."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
 from privacy.plans.plan import Plan
-from service import ledger, queue, quotas
-from service.access import project_of, require_project
+from service import queue, quotas
+from service.access import project_of
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
 from service.db.job_tables import Job, Made
@@ -21,7 +21,6 @@ from service.errors import IdempotencyMismatch, InvalidInput
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
 from service.jobs.lookup import get_job
 from service.jobs.training_sets import TrainingSet
-from service.ledger import Entry
 from service.ledger.chain import body_hash
 
 SECRET_BYTES = 32
@@ -47,7 +46,7 @@ def submit(
 
     Raises:
         IdempotencyMismatch: the key was used with another order.
-        QuotaExceeded: the project has as much as its quota allows.
+        QuotaExceeded: the project has as many jobs as its quota allows.
         ObscuraError: the kind refuses the order.
     """
     ask = Ask(new_id("job"), now, samples_max)
@@ -56,7 +55,7 @@ def submit(
     if first_id is not None:
         return get_job(session, first_id)
     job = kind.accept(session, ask, **order)
-    quotas.require_jobs(session, job.project_id, now=now)
+    quotas.require_jobs(session, job.project_id)
     return job
 
 
@@ -145,29 +144,3 @@ def queue_job(session: Session, job: Job, *made: Made) -> Job:
     session.flush()
     queue.ring(session, job.id, now=job.created_at)
     return job
-
-
-def pay_for_count(
-    session: Session, *, principal: str, idempotency_key: str | None, account_id: str, now: datetime
-) -> Entry:
-    """Spend the price of one noisy count of an account's records. Commit it before the noise is drawn.
-
-    Args:
-        idempotency_key: the same key and account give the same entry; None pays each time.
-        account_id: an account that protects records.
-
-    Raises:
-        IdempotencyMismatch: the key was used with another request.
-        NotFound, InvalidInput, AccountClosed, AccountFrozen, ArmingStopped, InsufficientBudget: as
-            `ledger.charge_count`.
-        Forbidden: as `require_project`.
-    """
-    require_project(session)
-    sequence = ledger.lock_account(session, account_id).head_sequence + 1  # of the entry that will be written
-    first = remember(session, principal, idempotency_key, {"count_records_of": account_id}, str(sequence), now)
-    if first is None:
-        ledger.charge_count(session, account_id=account_id, now=now)
-    else:
-        sequence = int(first)
-    (entry,) = ledger.entries(session, account_id, sequence - 1, 1)
-    return entry

@@ -132,7 +132,7 @@ def submit_sweep(
             ask = Ask(new_id("job"), now + timedelta(microseconds=position))
             named = {"evaluation_dataset_id": evaluation_dataset_id, "sweep_id": sweep_id}
             hold_price(session, ask, trained, plan, epsilon=trial.epsilon, options=trial.options, **named)
-        quotas.require_jobs(session, trained.account.project_id, now=now)
+        quotas.require_jobs(session, trained.account.project_id)
         return sweep
 
     return at_the_present_rate(session, dataset_id, held_on)

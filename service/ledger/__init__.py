@@ -20,7 +20,6 @@ from service.ledger.accounts import (
     set_closed,
 )
 from service.ledger.chain import Entry
-from service.ledger.counting import charge_count
 from service.ledger.facts import order_of, require_as_held
 from service.ledger.holds import (
     RateChanged,
@@ -72,7 +71,6 @@ __all__ = [
     "balance_of",
     "capture",
     "charge",
-    "charge_count",
     "entries",
     "entry_of_hold",
     "fence",

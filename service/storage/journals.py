@@ -97,15 +97,13 @@ def all_journalled(storage: Storage) -> dict[str, Journalled]:
     Raises:
         NotFound: one cannot be read, so what its job charged is not known.
     """
-    return {job_id: _added_up(list(_lines(text))) for job_id, text in _texts(storage, "job_")}
-
-
-def _texts(storage: Storage, begins: str) -> Iterator[tuple[str, bytes]]:
-    for name, text in storage.read_all(_SHELF, begins).items():
+    found: dict[str, Journalled] = {}
+    for name, text in storage.read_all(_SHELF, "job_").items():
         if name.endswith(_SUFFIX):
             if text is None:
                 raise NotFound(f"The journal {name} cannot be read.")
-            yield name.removesuffix(_SUFFIX), text
+            found[name.removesuffix(_SUFFIX)] = _added_up(list(_lines(text)))
+    return found
 
 
 def _added_up(lines: list[Line]) -> Journalled:
@@ -114,35 +112,6 @@ def _added_up(lines: list[Line]) -> Journalled:
         counts[line.stage] += line.count
     own = next((line.account_id for line in lines), None)
     return Journalled(sum(line.price_nano for line in lines), counts, own)
-
-
-def write_count(storage: Storage, account_id: str, *, sequence: int, price_nano: int) -> None:
-    """Note that a noisy count of an account's records was paid for, by its entry's number. Twice changes nothing.
-
-    Its noise is drawn where the records are, once this is durable: nothing else beside the database tells of it.
-
-    Raises:
-        OSError: the disk is full or failing; nothing may be drawn.
-    """
-    line = json.dumps({"sequence": sequence, "price_nano": price_nano}).encode()
-    storage.append(f"{_SHELF}/{account_id}{_SUFFIX}", b"\n" + line + b"\n")
-
-
-def counted(storage: Storage) -> dict[str, int]:
-    """Return what noisy counts cost together, in nano-units, by account.
-
-    Raises:
-        NotFound: one of their journals cannot be read.
-    """
-    found: dict[str, int] = {}
-    for account_id, text in _texts(storage, "acc_"):
-        prices: dict[int, int] = {}
-        for line in text.split(b"\n"):
-            with suppress(ValueError, TypeError, KeyError):  # torn by a crash
-                said = json.loads(line)
-                prices[int(said["sequence"])] = int(said["price_nano"])
-        found[account_id] = sum(prices.values())
-    return found
 
 
 def write_withdrawn(storage: Storage, account_id: str, numbers: Iterable[int]) -> None:

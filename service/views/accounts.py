@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from obscura.wire.schemas import (
     AccountRecord,
     BalanceFacts,
-    CountRecord,
     EntryRecord,
     LimitRequestRecord,
     record_of,
@@ -165,16 +164,6 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     ids = session.scalars(query).all()
     paid = Payments.read(session, ids[:limit])
     return [paid.payer(id) for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
-
-
-def count(paid: ledger.Entry) -> CountRecord:
-    """A noisy count of records that was paid for."""
-    return CountRecord(
-        account_id=paid.account_id,
-        sequence=paid.sequence,
-        price_nano=paid.amount_nano,
-        noise_stddev=paid.details["noise_stddev"],
-    )
 
 
 def entry(row: ledger.Entry) -> EntryRecord:

@@ -42,19 +42,10 @@ def project(row: Project) -> ProjectRecord:
     return record_of(ProjectRecord, row)
 
 
-def project_uses(session: Session, rows: Sequence[Project], now: datetime) -> list[ProjectUseRecord]:
-    """Departments with their quotas and what they take."""
-    uses = quotas.uses_of(session, rows, now=now)
-    return [
-        record_of(
-            ProjectUseRecord,
-            row,
-            disk_bytes_declared=quotas.shown_bytes(uses[row.id].disk_bytes),
-            jobs_unfinished=uses[row.id].jobs,
-            worker_hours_used=uses[row.id].worker_hours,
-        )
-        for row in rows
-    ]
+def project_uses(session: Session, rows: Sequence[Project]) -> list[ProjectUseRecord]:
+    """Departments with their quotas, and how many unfinished jobs each has."""
+    unfinished = quotas.unfinished_jobs(session, [row.id for row in rows])
+    return [record_of(ProjectUseRecord, row, jobs_unfinished=unfinished[row.id]) for row in rows]
 
 
 def lifetime(row: Decision, now: datetime) -> dict[str, Any]:

@@ -55,7 +55,6 @@ def test_every_place_that_draws_noise_is_audited():
     """A new one belongs into an audit, and then into this list."""
     audited = {
         "privacy/aggregation/topagg.py",  # votes on images, latents and moments
-        "privacy/mechanisms/record_count.py",
         "privacy/gradients/integers.py",  # every gradient estimator
         "workers/recipes/class_histogram/loop.py",
         "workers/recipes/select_public/loop.py",

@@ -77,6 +77,7 @@ PYTHON_NOT_RUN = {
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.
 SHOWN = {
     ("docs/kubernetes.md", "yaml", "namespace: obscura"): "tests/house/test_kubernetes.py builds it",
+    ("docs/metrics.md", "yaml", "scrape_configs"): "tests/service/test_metrics.py compares it with the alerts",
     ("docs/routes.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
     ("docs/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
     ("docs/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",

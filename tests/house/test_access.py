@@ -33,7 +33,7 @@ WHOLE = {
     "ledger/limits.py": "writes down who asked for a raise and who approved it",
     "metrics.py": "counts everybody's jobs, for whoever is on call",
     "notices.py": "tells each webhook what its own project's members see",
-    "quotas.py": "counts what a project takes once it was found, and puts everybody's jobs in their order",
+    "quotas.py": "counts the jobs of a project once it was found, and puts everybody's jobs in their order",
     "people": "finds who signs in and is asked about, whom no project owns, and their own roles",
     "recording.py": "deletes old events, whoever's they are",
     "jobs/lifecycle.py": "workers take any job",

@@ -41,7 +41,7 @@ def projects() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def declared(*parts: str) -> list[Requirement]:
-    """What parts (client, hf, torch, server, s3, metrics, oidc, worker, dev) need; without any, all of them."""
+    """What parts (client, hf, torch, server, s3, oidc, worker, dev) need; without any, all of them."""
     library, server = projects()
     groups = {
         "client": library["dependencies"],
@@ -72,8 +72,8 @@ def imported(packages: tuple[str, ...]) -> set[str]:
     ("packages", "parts"),
     [
         (("obscura",), ("client", *OPTIONAL)),
-        (("service",), ("server", "s3", "metrics", "oidc")),
-        (SERVER, ("server", "s3", "metrics", "oidc", "worker")),
+        (("service",), ("server", "s3", "oidc")),
+        (SERVER, ("server", "s3", "oidc", "worker")),
     ],
     ids=["library", "web", "server"],
 )

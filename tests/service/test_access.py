@@ -23,7 +23,6 @@ ACTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/accounts/{account_id}/withdrawals", {"subjects": ["anna"]}),
     ("post", "/v1/accounts/{account_id}/lower-limit", {"reason": "a test", "epsilon": 0.5}),
     ("post", "/v1/accounts/{account_id}/limit-requests", {"reason": "a test", "epsilon": 500}),
-    ("post", "/v1/accounts/{account_id}/counts", None),
     ("post", "/v1/limit-requests/{request_id}/approve", None),
     ("post", "/v1/plans", {"dataset_id": "{dataset_id}", "recipe": "datalens", "epsilon": 0.1, "options": {}}),
     ("post", "/v1/jobs", {"dataset_id": "{dataset_id}", "recipe": "datalens", "epsilon": 0.1, "options": {}}),

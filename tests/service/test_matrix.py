@@ -48,6 +48,7 @@ People = Mapping[tuple[str, str], TestClient]
 MAY: dict[str, set[str]] = {
     "admin": {"owner", "admin"},
     "audit": {"owner", "auditor", "admin"},
+    "metrics": {"admin"},
     "data": {"owner", "steward", "admin"},
     "person": set(),  # whom a sign-in provider knows, whatever their role: see `may`
     "read": READS,
@@ -58,7 +59,6 @@ OF_INSTALLATION = {"POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "
     f"POST {place}/projects/{{project_id}}/quota" for place in ("", "/v1")
 }
 OF_PROJECTS = {
-    "POST /v1/accounts/{account_id}/counts",
     "POST /v1/accounts/{account_id}/withdrawals",
     "POST /v1/datasets",
 }  # not for an admin, where there are several
@@ -172,7 +172,7 @@ class Cell:
 
     @property
     def of_api(self) -> bool:
-        return self.path.startswith("/v1/")
+        return self.path.startswith(("/v1/", "/metrics"))
 
     def may(self, scopes: Mapping[str, str]) -> bool:
         """Whether the role lets the request pass; that the object is theirs is another question."""
@@ -288,7 +288,7 @@ def test_a_rule_that_lets_others_see_is_found(
 def scopes_of(department: Department) -> dict[str, str]:
     """Return the scope that each route of the API asks for, as its document says."""
     document = department.clients["admin", "nobody"].get("/v1/openapi.json").json()["paths"]
-    return {
+    return {"GET /metrics": "metrics"} | {  # which the document leaves out
         f"{method.upper()} {path}": operation["security"][0]["ApiKey"][0]
         for path, operations in document.items()
         for method, operation in operations.items()

@@ -5,8 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import urllib.error
-import urllib.request
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,12 +15,10 @@ from fastapi.testclient import TestClient
 from service.audit.arming import stop_arming
 from service.audit.findings import Finding, FindingCode
 from service.main import create_app
+from service.metrics import Metrics, is_timed
 from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
-
-pytest.importorskip("prometheus_client", reason="needs prometheus-client: pip install '.[metrics]'")
-from service.metrics import Metrics, MetricsServer, is_timed
 
 NOBODYS = "job_sekretsekretsekretse"
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,8 +51,7 @@ def book(factory, tmp_path) -> LedgerBook:
 
 @pytest.fixture
 def metrics(book: LedgerBook, clock: Clock) -> Metrics:
-    settings = Settings(data_dir=book.data_dir, database_url=f"sqlite:///{book.data_dir / 'other.db'}")
-    return Metrics(settings, book.factory, clock=clock, version="0.1.0")
+    return Metrics(book.factory, clock=clock, version="0.1.0")
 
 
 def told(metrics: Metrics) -> dict[str, float]:
@@ -67,7 +62,6 @@ def told(metrics: Metrics) -> dict[str, float]:
 
 def test_jobs_and_the_ledger_are_told_at_most_once_a_minute(book, metrics, clock):
     first = told(metrics)
-    assert first["obscura_database_up"] == 1
     assert first['obscura_jobs{kind="train",recipe="datalens",state="succeeded"}'] == 1
     assert (first["obscura_workers_busy"], first["obscura_ledger_entries_signed"]) == (0, 0)
     job_id, _ = book.hold("patients")
@@ -112,14 +106,8 @@ def test_times_are_told_of_lists_alone():
 
 @pytest.fixture
 def app(sqlite_url, tmp_path, stream):
-    """An application with metrics on a free port and an access log."""
-    settings = Settings(
-        data_dir=tmp_path / "var",
-        database_url=sqlite_url,
-        mode="celery",
-        access_log=True,
-        metrics_address="127.0.0.1:0",
-    )
+    """An application with an access log."""
+    settings = Settings(data_dir=tmp_path / "var", database_url=sqlite_url, mode="celery", access_log=True)
     return create_app(settings, send=lambda *_: None)
 
 
@@ -129,7 +117,6 @@ def requests(stream: io.StringIO) -> list[dict[str, object]]:
 
 
 def test_what_is_noted_of_a_request_names_no_object_and_no_query(app, stream):
-    (server,) = [part for part in app.state.parts if isinstance(part, MetricsServer)]
     with TestClient(app) as client:
         token = app.state.settings.admin_key_path.read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "abc"}
@@ -137,10 +124,7 @@ def test_what_is_noted_of_a_request_names_no_object_and_no_query(app, stream):
         assert client.get(f"/v1/jobs/{NOBODYS}", headers=headers).status_code == 404
         assert client.get("/sekret?name=sekret").status_code == 404
         assert client.get("/v1/accounts").status_code == 401
-        assert client.get("/metrics").status_code == 404  # not where everybody is
-        text = urllib.request.urlopen(server.url, timeout=60).read().decode()
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(server.url.removesuffix("metrics"), timeout=60)
+        text = client.get("/metrics", headers=headers).raise_for_status().text
     assert 'obscura_requests_total{method="GET",route="/v1/accounts",status="2xx"} 1.0' in text
     assert 'obscura_requests_total{method="GET",route="/v1/jobs/{job_id}",status="4xx"} 1.0' in text
     assert 'obscura_request_seconds_count{route="/v1/accounts"} 2.0' in text
@@ -163,15 +147,11 @@ def test_what_is_noted_of_a_request_names_no_object_and_no_query(app, stream):
     assert token not in str(noted)
 
 
-def test_nothing_listens_and_nothing_is_logged_unless_it_is_asked_for(sqlite_url, tmp_path, stream):
+def test_requests_are_not_logged_by_default(sqlite_url, tmp_path, stream):
     settings = Settings(data_dir=tmp_path / "var", database_url=sqlite_url, mode="celery")
-    app = create_app(settings, send=lambda *_: None)
-    with TestClient(app) as client:
+    with TestClient(create_app(settings, send=lambda *_: None)) as client:
         client.get("/v1/health/live")
-    assert not [part for part in app.state.parts if isinstance(part, MetricsServer)]
     assert requests(stream) == []
-    with pytest.raises(ValueError, match=r"127\.0\.0\.1:9464"):
-        Settings(metrics_address="9464")
 
 
 def names(metrics: Metrics) -> set[str]:
@@ -194,6 +174,14 @@ def test_alerts_and_dashboard_name_metrics_that_exist(book, metrics, clock):
     assert len({panel["id"] for panel in panels}) == len(panels)
     if promtool := shutil.which("promtool"):
         subprocess.run([promtool, "check", "rules", str(ALERTS)], check=True, capture_output=True)
+
+
+def test_the_page_configures_a_scrape_of_the_job_that_the_alerts_name():
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    shown = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
+    (scraped,) = shown["scrape_configs"]
+    assert f'up{{job="{scraped["job_name"]}"}}' in ALERTS.read_text("utf-8")
+    assert shown["rule_files"] == [ALERTS.name]
 
 
 def test_the_page_reviews_every_metric_and_no_other(metrics):

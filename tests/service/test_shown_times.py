@@ -91,7 +91,7 @@ def test_seconds_of_stored_times_change_nothing_that_leaves(sqlite_url: str, tmp
                     if columns and table.name not in HASHED:
                         moved = ", ".join(f"{name} = substr({name}, 1, 17) || '{seconds}'" for name in columns)
                         session.execute(text(f"UPDATE {table.name} SET {moved}"))
-            answers = {"/metrics": Metrics(settings, factory, clock=lambda: now, version="1").tell().decode()}
+            answers = {"the metrics": Metrics(factory, clock=lambda: now, version="1").tell().decode()}
             for path, parameters in reading_routes().items():
                 for job_id in [ids["job_id"], *running[:2]] if "{job_id}" in path else [ids["job_id"]]:
                     place = address(path, ids | {"job_id": job_id})
@@ -102,7 +102,7 @@ def test_seconds_of_stored_times_change_nothing_that_leaves(sqlite_url: str, tmp
 
         early, late = shown("01.000000"), shown("59.900000")
     assert [place for place in early if early[place] != late[place]] == []
-    assert float(re.search(r"\nobscura_queue_oldest_seconds (\S+)", early["/metrics"])[1]) >= 600
+    assert float(re.search(r"\nobscura_queue_oldest_seconds (\S+)", early["the metrics"])[1]) >= 600
     assert "10 min" in early[f"/jobs/{running[1]}"], "a duration is shown, so one in seconds would be found"
     exact = {place: SECONDS.findall(answer) for place, answer in early.items()}
     assert {place: found for place, found in exact.items() if found} == {}

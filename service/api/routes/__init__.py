@@ -24,6 +24,7 @@ def routers() -> tuple[APIRouter, ...]:
     """Return the routes of all families."""
     return (
         health.router,
+        health.metrics_router,
         accounts.router,
         accounts.limit_router,
         admins.router,

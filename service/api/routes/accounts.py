@@ -10,7 +10,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from obscura.wire.schemas import (
     AccountRecord,
     AccountRequest,
-    CountRecord,
     EntryRecord,
     Identifier,
     LimitChangeRequest,
@@ -21,7 +20,7 @@ from obscura.wire.schemas import (
     WithdrawalRequest,
     record_of,
 )
-from service import decisions, jobs, ledger, projects, restrictions
+from service import decisions, ledger, projects, restrictions
 from service.access import Principal
 from service.api.conditional import answer, answer_decision
 from service.api.deps import (
@@ -31,11 +30,9 @@ from service.api.deps import (
     READ,
     Admin,
     ApiRoute,
-    IdempotencyKey,
     Paging,
     Running,
     Service,
-    Uploader,
 )
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor, narrowed
@@ -43,7 +40,6 @@ from service.datasets import withdrawal
 from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.dependencies import calling
-from service.storage.journals import write_count
 from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
@@ -88,30 +84,6 @@ def list_entries(service: Running, request: Request, account_id: AccountId, page
         shown = [views.entry(row) for row in rows[: page.limit]]
     cursor = encode_cursor([shown[-1].sequence]) if len(rows) > page.limit else None
     return answer(request, Page[EntryRecord](items=shown, next_cursor=cursor))
-
-
-@router.post(
-    "/{account_id}/counts",
-    status_code=201,
-    response_model=CountRecord,
-    summary="Pay for a noisy count of records",
-)
-def pay_for_count(
-    service: Running, uploader: Uploader, request: Request, account_id: AccountId, key: IdempotencyKey
-) -> Response:
-    """Spend the price of one noisy count, for whoever declares a dataset without stating how many records it has.
-
-    The count is made where the records are: draw the noise after this has answered, once, and declare no less. 409 with
-    all numbers when the account cannot pay; 422 where it protects subjects.
-    """
-    with calling("storage"):  # who finds no place pays nothing
-        with transaction(service.factory) as session:
-            paid = jobs.pay_for_count(
-                session, principal=uploader.id, idempotency_key=key, account_id=account_id, now=service.clock()
-            )
-            record = views.count(paid)
-        write_count(service.storage, account_id, sequence=paid.sequence, price_nano=paid.amount_nano)
-    return answer(request, record, status_code=201)
 
 
 @router.post("/{account_id}/lower-limit", response_model=AccountRecord, summary="Lower an account's limit")

@@ -137,9 +137,9 @@ def list_projects(service: Running, request: Request, page: Paging) -> Response:
 
 @project_router.get("/{project_id}", dependencies=[READ], response_model=ProjectUseRecord, summary="Read a project")
 def read_project(service: Running, request: Request, project_id: ProjectId) -> Response:
-    """Read a project: its name, its quota and what it takes."""
+    """Read a project: its name, its quota of jobs and how many unfinished jobs it has."""
     with transaction(service.factory, read_only=True) as session:
-        (record,) = views.project_uses(session, [find(session, Project, project_id)], service.clock())
+        (record,) = views.project_uses(session, [find(session, Project, project_id)])
     return answer(request, record)
 
 
@@ -157,10 +157,10 @@ def rename_project(service: Running, request: Request, project_id: ProjectId, bo
     "/{project_id}/quota", dependencies=[INSTALLATION], response_model=ProjectUseRecord, summary="Set a project's quota"
 )
 def set_quota(service: Running, request: Request, project_id: ProjectId, body: QuotaRequest) -> Response:
-    """Say how much a project may take. Whoever takes more already keeps it, and gets nothing more."""
+    """Limit the jobs of a project that wait or run. Jobs beyond a new limit go on."""
     with transaction(service.factory) as session:
-        project = quotas.set_quota(session, project_id, body.model_dump(exclude_unset=True))
-        (record,) = views.project_uses(session, [project], service.clock())
+        project = quotas.set_quota(session, project_id, jobs_max=body.jobs_max)
+        (record,) = views.project_uses(session, [project])
     return answer(request, record)
 
 

@@ -1,4 +1,4 @@
-"""Liveness and readiness; the only routes without a key."""
+"""Liveness and readiness, the only routes without a key; and metrics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Literal
 
 import anyio
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from obscura.wire.schemas import HealthRecord
-from service.api.deps import PROBLEMS, ApiRoute, Running, Service
+from service.api.deps import METRICS, PROBLEMS, ApiRoute, Running, Service
 from service.api.problems import Busy
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
@@ -63,3 +64,12 @@ def _look(service: Service) -> tuple[bool, str]:
         return stopped, service.audit_trouble()
     finally:
         service.readiness.release()
+
+
+metrics_router = APIRouter(route_class=ApiRoute)
+
+
+@metrics_router.get("/metrics", dependencies=[METRICS], include_in_schema=False)
+def read_metrics(service: Running) -> Response:
+    """Return the metrics in Prometheus' text format, as of the first request of this minute."""
+    return Response(service.metrics.tell(), media_type=CONTENT_TYPE_LATEST)

@@ -43,7 +43,6 @@ ASKED: dict[str, Callable[[Client], Any]] = {
     "recipes": lambda client: client.recipes(),
     "what is made": lambda client: client.create_project(name="a"),
     "a training": lambda client: client.start_training("ds_a", recipe="moments", epsilon=1),
-    "a count": lambda client: client.pay_for_count("acc_a"),
     "readiness": lambda client: client.wait_ready(0),
     "a document": lambda client: client.transport.document("/v1/releases/rel_a/card"),
     "events": lambda client: list(obscura.Job.events(bound(client, obscura.Job, "job_a"))),

@@ -18,8 +18,6 @@ from obscura.cli.app import app
 from obscura.cli.console import CliError
 from obscura.client import Client, Dataset, Datasets, MoreThanStated
 from obscura.client.one_step import push_for
-from privacy.mechanisms import noise
-from privacy.mechanisms.noise import SecureNoise
 from tests.service.api.conftest import Served
 
 COUNTS = (99, 100, 101, 109, 110, 1400, 1401)
@@ -100,7 +98,6 @@ WAYS = {
     "push": push,
     "one step": one_step,
     "quickstart": quickstart("--at-most", "2000", "--size", "64", "--skip-broken"),
-    "quickstart, counted": quickstart("--skip-broken"),
 }
 
 
@@ -108,25 +105,16 @@ WAYS = {
 def test_neighbouring_folders_are_declared_paid_for_and_planned_alike(
     served: Served, client: Client, albums: list[Path], bring: Bring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A counted folder shows through its noisy count alone: with one noise, all within a step of the grid are alike."""
-
     def no_training(*_: object, **__: object) -> None:
         raise CliError("no training here")
 
     monkeypatch.setattr(Client, "start_training", no_training)
     if bring is not push:  # what is sent is the same whichever way, and takes seconds each time
         monkeypatch.setattr(Datasets, "send", lambda _datasets, dataset, *_: dataset)
-    monkeypatch.setattr(noise, "SecureNoise", lambda key: SecureNoise(bytes(len(key))))
-    few, many = [], []
-    for folder in albums:
-        found = public_facts(client, bring(served, client, folder))
-        (many if "140" in folder.name else few).append(found)
-    assert few[0]["dataset"]["state"] == ("ready" if bring is push else "declared")
-    for found in few[1:]:
-        assert found == few[0]
-    assert many[0] == many[1]
-    if few[0]["entries"][-1]["kind"] != "count":
-        assert many[0] == few[0]
+    first, *others = [public_facts(client, bring(served, client, folder)) for folder in albums]
+    assert first["dataset"]["state"] == ("ready" if bring is push else "declared")
+    for other in others:
+        assert other == first
 
 
 def test_a_folder_that_holds_more_than_was_stated_is_refused_here_and_nothing_is_left(
@@ -153,5 +141,5 @@ def test_a_bound_that_is_missing_is_asked_for_before_the_folder_is_looked_at(
         lambda: client.datasets.push(tmp_path / missing, account_id=account.id),
         lambda: client.train(tmp_path / missing, epsilon=1, show=False),
     ):
-        with pytest.raises(Exception, match=r"not counted for you.* --at-most 2000"):
+        with pytest.raises(Exception, match=r"--at-most is missing.* --at-most 2000"):
             ask()

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +11,6 @@ import httpx
 import pytest
 
 from service.dependencies import _request
-from service.metrics import CONNECTIONS_MAX, MetricsServer
 from service.settings import Settings
 from service.storage import BACKENDS
 from service.webhooks.sending import Sender
@@ -173,16 +171,3 @@ def _in_a_request(served: Served, act: Any) -> None:
     from tests.service.test_dependencies import in_request
 
     in_request(served.app.state.service.dependencies, act)
-
-
-def test_slow_clients_of_the_metrics_delay_no_other(settings: Settings) -> None:
-    with serving(settings.model_copy(update={"metrics_address": "127.0.0.1:0"}), *SCOPES) as served:
-        (server,) = [part for part in served.app.state.parts if isinstance(part, MetricsServer)]
-        port = int(server.url.split(":")[2].split("/")[0])
-        slow = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(CONNECTIONS_MAX + 10)]
-        for connection in slow[::2]:
-            connection.sendall(b"GET /metr")
-        assert b"obscura_build_info" in urllib.request.urlopen(server.url, timeout=60).read()
-        assert slow[0].recv(1) == b""  # it made room
-        for connection in slow:
-            connection.close()

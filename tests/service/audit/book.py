@@ -234,7 +234,6 @@ class LedgerBook:
         self.charge(retried, 1, 2)
         self.hold("patients")
         self.train("pupils")
-        self.do(ledger.charge_count, account_id=self.accounts["patients"])
         return self
 
     def verify(self, *, known: tuple[Witness, ...] = (), full: bool = True, **options: Any) -> Report:

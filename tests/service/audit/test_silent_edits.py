@@ -136,7 +136,6 @@ class World(LedgerBook):
         with transaction(self.factory) as session:
             facts = {"path": "samples/x/images.zip", "sha256": SHA, "size_bytes": 9}
             kinds.sample.finish(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
-        self.do(ledger.charge_count, account_id=self.accounts["patients"])
         self.open("patients of the year after")
         self.run(self.ask(dataset_id=self.upload("patients of the year after", records=10_000)))
         return self

@@ -33,7 +33,7 @@ from service.inspection import inspect_ledger, sign_heads
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.folder import FolderStorage
-from service.storage.journals import journalled, journalled_jobs, write_count
+from service.storage.journals import journalled, journalled_jobs
 from tests.service.audit.book import LedgerBook
 from tests.service.backups.losing import codes, installed, left, lose_database, settings_of, spend
 from tests.service.datasets.uploading import npz
@@ -244,28 +244,6 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
     except (InvalidInput, Conflict):
         return
     assert account_id == first
-
-
-def test_a_noisy_count_that_was_paid_for_after_the_backup_is_not_refunded(lone, tmp_path):
-    """Its owner draws the noise, so no runner has a journal of it, and there is no receipt."""
-    settings, account_id = settings_of(lone), lone.accounts["patients"]
-    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
-    with transaction(lone.factory) as session:
-        sequence = ledger.charge_count(session, account_id=account_id, now=lone.now)
-        (entry,) = ledger.entries(session, account_id, sequence - 1, 1)
-    for _ in range(2):  # as when an answer is lost, and asked for once more
-        write_count(storage_of(settings), account_id, sequence=sequence, price_nano=entry.amount_nano)
-    assert inspect_ledger(settings, lone.factory).clean
-    left_nano = left(lone)
-    for _ in range(2):
-        lose_database(lone)
-        restored = restore(settings, tmp_path / "backup", keep_files=True, now=lone.now)
-        assert restored.report.stops
-        assert left(lone) == left_nano + entry.amount_nano
-        carried = carry_forward(settings, lone.factory, now=lone.now)
-        assert carried.missing_nano == {account_id: entry.amount_nano}
-        assert carried.report.clean, carried.report.findings
-        assert left(lone) <= left_nano
 
 
 def test_what_was_signed_since_is_not_moved_by_the_next_time(lone, tmp_path):

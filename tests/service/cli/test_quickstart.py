@@ -81,15 +81,17 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
 def test_what_can_be_known_before_is_said_before(start, pets, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    asked = start(pets)
+    for unlimited in (start(pets, "--yes"), start(pets)):  # nobody is at the terminal
+        assert (unlimited.exit_code, "round number above what you will ever have" in unlimited.stderr) == (2, True)
+    asked = start(pets, "--at-most", "100")
     assert (asked.exit_code, "repeat the command with --yes" in asked.stderr) == (2, True)
     more = start(pets, "--yes", "--at-most", "39")
     assert (more.exit_code, "more pictures than you stated" in more.stderr) == (2, True)
-    taken = start(pets, "--yes", "--out", pets)
+    taken = start(pets, "--yes", "--at-most", "100", "--out", pets)
     assert (taken.exit_code, "choose another place" in taken.stderr) == (1, True)
-    loose = start(pets / "cat", "--yes")
+    loose = start(pets / "cat", "--yes", "--at-most", "100")
     assert (loose.exit_code, "--labels labels.csv" in loose.stderr) == (2, True)
-    away = start(pets, "--yes", before=("--url", "http://127.0.0.1:1", "--token", "none"))
+    away = start(pets, "--yes", "--at-most", "100", before=("--url", "http://127.0.0.1:1", "--token", "none"))
     assert (away.exit_code, "No service answers at http://127.0.0.1:1" in away.stderr) == (1, True)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -136,8 +138,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         (account,) = [account for account in client.accounts() if account.name == "pets"]
         assert account.balance.held_nano == account.balance.spent_nano == 0
         client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
-        for flags in (("--at-most", "2000"), ()):
-            poor = start(pets, "--yes", *flags, before=target)
-            assert (poor.exit_code, "does not pay for that" in poor.stderr) == (3, True)
-        assert client.account(account.id).balance.spent_nano == 0, "nothing was counted"
+        poor = start(pets, "--yes", "--at-most", "2000", before=target)
+        assert (poor.exit_code, "does not pay for that" in poor.stderr) == (3, True)
+        assert client.account(account.id).balance.spent_nano == 0
         assert list(client.datasets()) == before

@@ -26,6 +26,7 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.key_uses import KeyUses
+from service.metrics import Metrics
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.holds import hold_at_present_rate
@@ -219,6 +220,7 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
             uploads=upload_slots(UploadLimits()),
             ring=lambda: site.rung.append(1),
             key_uses=KeyUses(app.state.factory),
+            metrics=Metrics(app.state.factory, clock=lambda: now, version="0"),
             disks=DiskProbe(settings),
             dependencies=Dependencies.of_one_process(),
         )
