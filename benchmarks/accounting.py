@@ -8,19 +8,15 @@ one shows more than was paid for; the same search is made for prices by the cent
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 
+from benchmarks.results import machine, parser_of, show, write_json
 from privacy.accounting.approximate_gdp import (
     curve,
     deviation,
@@ -153,38 +149,20 @@ def search(jobs: int, seed: int) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print a table and, where asked, keep it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--jobs", type=int, default=0, help="search among so many random jobs")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rows = [noise_row(name, epsilon, epsilon) for name in options.settings for epsilon in EPSILONS]
     small = [noise_row(name, 1.0, account) for name in options.settings for account in ACCOUNTS]
-    for row in (*rows, *small):
-        print(
-            "{setting:<10}{epsilon:>6g}{account:>6g}{filter_noise:>10.4f}{pld_noise:>10.4f}{ratio:>8.4f}".format(**row)
-        )
-    document = {
-        "machine": platform.machine(),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
-        "rows": rows,
-        "small_jobs": small,
-        "worst_ratio": max((row["ratio"] for row in rows), default=None),
-    }
+    show((*rows, *small), ("setting", "epsilon", "account", "filter_noise", "pld_noise", "ratio"))
+    worst = max((row["ratio"] for row in rows), default=None)
+    document = machine() | {"rows": rows, "small_jobs": small, "worst_ratio": worst}
+    write_json(options.json, document)
     for found in search(options.jobs, options.seed):
-        document["search"] = found
         print(found, flush=True)
-        keep(document, options.json)
-    keep(document, options.json)
-
-
-def keep(document: dict[str, Any], path: Path | None) -> None:
-    """Write what was measured so far, where it was asked for."""
-    if path is not None:
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write_json(options.json, document | {"search": found})
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 
 from benchmarks.api_stock import Stock, lay_in
-from benchmarks.ledger import machine
 from benchmarks.ledger_databases import database
+from benchmarks.results import machine, parser_of, write_json
 from service import dashboard
 from service.datasets import vault
 from service.db.project_tables import DEFAULT_PROJECT
@@ -101,11 +101,7 @@ class Service:
         return http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=120)
 
     def get(self, connection: http.client.HTTPConnection, path: str) -> int:
-        """Ask for a path and read the answer; returns its length.
-
-        Raises:
-            RuntimeError: the answer is an error.
-        """
+        """Ask for a path and read the answer; returns its length."""
         connection.request("GET", path, headers=self.headers)
         answer = connection.getresponse()
         body = answer.read()
@@ -123,11 +119,7 @@ class Service:
 
 @contextmanager
 def service(url: str, data_dir: Path, token: str, further: Mapping[str, str] = {}) -> Iterator[Service]:
-    """Run `obscura up` on a database, without workers, until the end.
-
-    Args:
-        further: environment variables of the process, in addition to this one's.
-    """
+    """Run `obscura up` on a database, without workers, until the end."""
     changes = {"OBSCURA_DATABASE_URL": url, "OBSCURA_MODE": "celery", "OBSCURA_REDIS_URL": "redis://127.0.0.1:1/0"}
     command = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
@@ -286,8 +278,7 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Measure, print and, where asked, write the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"other defaults: {QUICK}")
     parser.add_argument("--databases", nargs="+", default=list(DATABASES), choices=list(DATABASES))
     parser.add_argument("--seconds", type=float, default=1.0, help="for each route and number of clients")
@@ -306,8 +297,7 @@ def main() -> None:
         "rows": rows,
         "missed": missed(rows),
     }
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    write_json(options.json, results)
     for what in results["missed"]:
         print(f"missed: {what}")
 

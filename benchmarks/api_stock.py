@@ -71,13 +71,6 @@ class Stock:
 def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int, entries: int) -> Stock:
     """Fill an empty database.
 
-    Args:
-        factory: of its sessions.
-        data_dir: where the files of one release and one sample go.
-        accounts: at least 2; the first has a tenth of all entries.
-        jobs: at least 100, a tenth of which draw samples. Ten run; of the other trainings nine in ten have published.
-        entries: of all accounts together, at least four for each job.
-
     Returns:
         Ids of rows that have something in them, and an admin's token.
     """

@@ -199,16 +199,6 @@ def step(
 ) -> torch.Tensor:
     """Take one step: sample, add in micro-batches, privatise.
 
-    Args:
-        setting: for m canaries.
-        estimator: of the setting.
-        model: its network.
-        populations: the units that are there; of several populations that do not touch one another, each is sampled by
-            itself, as in so many steps at once.
-        probability: of the Poisson sample.
-        secret: of samples and noise.
-        number: of the step.
-
     Returns:
         (p, d) float64, the released gradient.
     """
@@ -249,15 +239,6 @@ def play(
     secret: bytes,
 ) -> Scores:
     """Play one game: some canaries are there, the estimator takes its steps, and the auditor looks at the releases.
-
-    Args:
-        setting: for m canaries.
-        weights: (m, w) of `projection`.
-        included: (m,) the coins.
-        mu: one over the noise multiplier.
-        probability: of the Poisson sample.
-        steps: each with a sample and a release of its own.
-        secret: of samples and noise.
 
     Returns:
         (m,) sums over the steps of each canary's score.

@@ -13,21 +13,13 @@ from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import derive_key
-from privacy.plans.datalens.options import DataLensConfig
-from privacy.plans.datalens.plan import VOTES
+from privacy.plans.datalens.plan import VOTES, DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.teacher_stage import Release
 
 
 def pixel_vote_scores(tap: Tap, plan: Plan, population: Population, secret: bytes, noise: float = 1.0) -> Array:
     """Decode the coins from the noisy sums of all images, by how each canary would turn its teacher's votes.
-
-    Args:
-        tap: what the training released, and what its teachers were shown.
-        plan: of linear or kernel teachers.
-        population: who may be in the data.
-        secret: of the training: the auditor knows who teaches whom.
-        noise: the share of the claimed noise that the auditor believes in.
 
     Returns:
         (m,) a score for each canary.

@@ -8,8 +8,6 @@ ratio. The auditor knows everything but coins and noise: the mechanism, the othe
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import torch
 
@@ -54,12 +52,6 @@ def vote_scores(included: Coins, cfg: TopAggConfig, images: int, secret: bytes) 
     Canary i is a record that pulls up a block of 4 k coordinates which are its own; a public record in the same shard
     pulls the same block down, half as strongly. Shards come from the production partition.
 
-    Args:
-        included: (m,) the coins.
-        cfg: of `vote_config` for m canaries.
-        images: independent releases of the same votes.
-        secret: of the noise; the partition key is derived from it and known to the auditor.
-
     Returns:
         (m, images).
     """
@@ -92,17 +84,6 @@ def audited_votes(k: int, stddev: float, teachers: int = 8) -> Audited:
         return np.concatenate(parts)
 
     return Audited(f"votes on an image (k={k})", cfg.event(1), draw)
-
-
-def audited_moment_votes(k: int, stddev: float, teachers: int = 8) -> Audited:
-    """The vote sum of a moment round: every coordinate is voted on, as `MomentRound.aggregation` has it."""
-    cfg = dataclasses.replace(vote_config(k, 1, stddev, teachers, width=1), beta=1.0, c=1.2)
-    wide = audited_votes(k, stddev, teachers)
-
-    def draw(present: bool, draws: int, secret: bytes) -> Scores:
-        return vote_scores(np.array([present]), cfg, draws, secret)[0]
-
-    return dataclasses.replace(wide, name=f"moment votes on a class (k=d={k})", claim=cfg.event(1), draw=draw)
 
 
 def audited_means(stddev: float) -> Audited:
@@ -186,11 +167,6 @@ def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
     """The votes for public pictures, by the recipe's own counting and privatising; each class is an independent draw.
 
     There are two public pictures, a light one and a dark one. As for the histogram, mu must be small.
-
-    Args:
-        mu: of the game's releases together.
-        both: the canary votes for the light one in the first iteration and for the dark one in the second, because the
-            choices have changed places, and the auditor looks at the difference, in which noise of one key is gone.
     """
     account = open_filter(100.0, 1e-5)
     options = {"public_dataset_id": "public", "choices": 2, "iterations": 1 + both}
@@ -263,7 +239,6 @@ def audited_mechanisms(mu: float) -> tuple[Audited, ...]:
     q = float(QUANTISATION)
     return (
         audited_votes(64, 16.0 / mu),
-        audited_moment_votes(64, 16.0 / mu),
         audited_means(warm_start_event(MEANS, 9.0).sensitivity / mu),
         audited_scatter(POOLED, q * q / mu),
         audited_scatter(BY_CLASS, q * q / mu),

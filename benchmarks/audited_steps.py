@@ -43,17 +43,6 @@ def train_steps(
 ) -> Scores:
     """Train on the canaries that the coins chose, and score each by the finished network.
 
-    Args:
-        setting: for m canaries.
-        weights: (m, w) of `projection`.
-        included: (m,) the coins.
-        event: all steps.
-        budget: is charged by the loop.
-        secret: of samples and noise.
-        freeze: which coordinates rest: none, random or ranked.
-        subjects: each canary is a subject with three such records, of which some are drawn.
-        period: steps after which resting coordinates are chosen anew.
-
     Returns:
         (m,) sums over the steps of each canary's score.
     """

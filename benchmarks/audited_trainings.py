@@ -25,18 +25,16 @@ from models.portable.generator import Generator
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.auditing.payment_order import Payer, PaymentJournal
-from privacy.mechanisms import partition
-from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.plans.datalens.moment_votes import MomentRound
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens import loop as datalens
-from workers.recipes.datalens import moment_votes
-from workers.recipes.datalens.student import LatentStudent, PixelStudent
+from workers.recipes.datalens.loop import PixelStudent
 from workers.recipes.datalens.teacher_stage import Release
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import coefficients, warm_start
+from workers.recipes.moments import loop as class_moments
 from workers.recipes.moments.released_sums import quantised
 from workers.recipes.moments.warm_start import NoiseScales
 
@@ -85,11 +83,7 @@ def digits_population(canaries: int = 640, records: int = 1797) -> Population:
 
 
 def fashion_population(records: int = 20_000, canaries: int = 1000, seed: int = 7) -> Population:
-    """Training images of Fashion-MNIST; canaries are random patterns of signs.
-
-    Raises:
-        FileNotFoundError: the files are not there, and cannot be fetched.
-    """
+    """Training images of Fashion-MNIST; canaries are random patterns of signs."""
     images, labels = fetched_fashion_mnist("train")[:2]
     pattern = np.random.default_rng(seed).choice([-1, 1], (canaries, 14, 14)).repeat(2, axis=1).repeat(2, axis=2)
     return _population(images[:records], labels[:records], pattern)
@@ -111,8 +105,7 @@ class Tap:
         means: counts (classes,) and means (classes, f).
         scatters: pooled, then one for each class.
         votes: (images, d) integers of each noisy sum.
-        moments: the round and the student's moments before each round of moment votes.
-        releases: what a student learned from, of votes on latents or on pixels.
+        releases: what the student learned from.
         shown: the student's images and their labels that kernel teachers were shown before each of these.
     """
 
@@ -120,7 +113,6 @@ class Tap:
     means: tuple[Array, Array] | None = None
     scatters: list[Array] = dataclasses.field(default_factory=list)
     votes: list[torch.Tensor] = dataclasses.field(default_factory=list)
-    moments: list[tuple[MomentRound, moment_votes.Moments]] = dataclasses.field(default_factory=list)
     releases: list[Release] = dataclasses.field(default_factory=list)
     shown: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
     _announced: list[GaussianEvent] = dataclasses.field(default_factory=list)
@@ -136,12 +128,7 @@ class Tap:
             self._inside = False
 
     def drawing(self) -> None:
-        """Note the release that noise is now drawn for.
-
-        Raises:
-            ReleasedUnpaid: nothing has paid for it.
-            RuntimeError: no known mechanism draws: a new kind of release has no audit.
-        """
+        """Note the release that noise is now drawn for."""
         if not self._inside:
             raise RuntimeError("noise is drawn outside the mechanisms that are audited")
         while self._announced:
@@ -158,8 +145,7 @@ def tapped(tap: Tap) -> Iterator[None]:
         warm_start.noisy_means,
         warm_start.noisy_scatter,
     )
-    directions, draw = moment_votes._directions, SecureNoise.discrete_gaussian
-    learn, descend, update = LatentStudent.learn, PixelStudent.learn, KernelTeachers.update
+    draw, descend, update = SecureNoise.discrete_gaussian, PixelStudent.learn, KernelTeachers.update
 
     def watched_draw(noise: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         tap.drawing()
@@ -182,22 +168,6 @@ def tapped(tap: Tap) -> Iterator[None]:
             tap.scatters.append(noisy_scatter(rows, clip, stddev, noise, blocks))
         return tap.scatters[-1]
 
-    def watched_directions(current: MomentRound, moments: moment_votes.Moments, private: Any) -> Any:
-        own = moments.class_correlation
-        kept = dataclasses.replace(
-            moments,
-            mean=moments.mean.clone(),
-            scale=moments.scale.clone(),
-            correlation=moments.correlation.clone(),
-            class_correlation=None if own is None else own.clone(),
-        )
-        tap.moments.append((current, kept))
-        return directions(current, moments, private)
-
-    def watched_learn(student: LatentStudent, releases: list[Release]) -> None:
-        tap.releases.append(releases[-1])
-        learn(student, releases)
-
     def watched_descent(student: PixelStudent, releases: list[Release]) -> None:
         tap.releases.append(releases[-1])
         descend(student, releases)
@@ -211,8 +181,6 @@ def tapped(tap: Tap) -> Iterator[None]:
             (topagg, "noisy_sum", watched_sum),
             (warm_start, "noisy_means", watched_means),
             (warm_start, "noisy_scatter", watched_scatter),
-            (moment_votes, "_directions", watched_directions),
-            (LatentStudent, "learn", watched_learn),
             (PixelStudent, "learn", watched_descent),
             (KernelTeachers, "update", watched_update),
             (SecureNoise, "discrete_gaussian", watched_draw),
@@ -226,18 +194,13 @@ def train(
 ) -> Any:
     """Run the whole recipe once on the public records and the chosen canaries; return what it publishes."""
     run = Run(plan=plan, facts=population.facts, data=population.data(included), budget=budget, secret=secret)
+    recipe = datalens if plan.recipe == "datalens" else class_moments
     with tapped(tap):
-        return datalens.train(run)
+        return recipe.train(run)
 
 
 def decode(projections: Array, gram: Array, noise: float = 1.0) -> Array:
-    """Return the best linear estimates of m fair coins from what was released, (m,).
-
-    Args:
-        projections: (m,) what was released, less its mean over the coins, on what each canary adds; noise as unit.
-        gram: (m, m) inner products of what the canaries add, in the same unit.
-        noise: standard deviation of the noise, in that unit, that the auditor believes in.
-    """
+    """Return the best linear estimates of m fair coins from what was released, (m,)."""
     ridge = 4 * noise**2 * np.eye(len(gram))  # a fair coin has variance 1/4
     scores: Array = np.linalg.solve(gram + ridge, projections)
     return scores
@@ -245,7 +208,7 @@ def decode(projections: Array, gram: Array, noise: float = 1.0) -> Array:
 
 def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float = 1.0) -> Array:
     """Decode the coins from the three warm start releases, (m,), believing in that share of the claimed noise."""
-    config, facts = plan.config_of(DataLensConfig), population.facts
+    config, facts = plan.config_of(MomentsConfig), population.facts
     noise_stddev = plan.noise_stddev
     scales = NoiseScales(*(noise_stddev[name] for name in (MEANS, POOLED, BY_CLASS)))
     basis, size = coefficients.image_basis(config, facts), float(np.sqrt(facts.pixels / 784))
@@ -298,55 +261,6 @@ def _scatter_projections(
     canaries = q[presence < 1]  # (m, f)
     projections: Array = np.einsum("mf,mf->m", canaries @ rest, canaries) / stddev**2
     return projections, ((canaries @ canaries.T) / stddev) ** 2
-
-
-def moment_vote_scores(tap: Tap, plan: Plan, population: Population, secret: bytes, noise: float = 1.0) -> Array:
-    """Decode the coins from the noisy sums of all moment rounds, by how each canary would turn its teacher's votes."""
-    config, facts = plan.config_of(DataLensConfig), population.facts
-    features = moment_votes.cosine_features(facts, config.moments(facts).coefficients)
-    everyone = population.data(np.ones(len(population.canary_images), dtype=bool))
-    units = partition.record_units(everyone.private_images, everyone.private_labels)
-    teacher = partition.shard_of(units, derive_key(secret, "shards"), config.teachers)
-    public = len(population.images)
-    home, label = torch.from_numpy(teacher[public:]), torch.from_numpy(population.canary_labels)
-    coefficients = features(everyone.private_images)
-    worlds = [
-        moment_votes._by_teacher(coefficients[:n], everyone.private_labels[:n], teacher[:n])
-        for n in (public, len(teacher))
-    ]
-    projections, gram = np.zeros(len(home)), np.zeros((len(home), len(home)))
-    for (current, moments), released in zip(tap.moments, tap.votes, strict=True):
-        absent, present = (_expected_votes(current, moments, world) for world in worlds)  # (N, images, d) each
-        middle = (absent.sum(0) + present.sum(0)) / 2  # (images, d)
-        coins = ((absent != 0).double() - absent**2 + (present != 0).double() - present**2).sum(0) / 2  # their variance
-        stddev = ((noise * current.aggregation.stddev) ** 2 + coins).sqrt()  # (images, d)
-        image = label if current.images > 1 else torch.zeros_like(label)
-        turn = (present - absent)[home, image] / stddev[image]  # (m, d)
-        rest = ((released - middle) / stddev)[image]  # (m, d)
-        projections += (turn * rest).sum(1).numpy()
-        gram += ((turn @ turn.T) * (image[:, None] == image[None, :])).numpy()
-    return decode(projections, gram)
-
-
-def _expected_votes(current: MomentRound, moments: moment_votes.Moments, world: moment_votes._Private) -> torch.Tensor:
-    """Return each teacher's mean vote over its coins, (N, images, d)."""
-    g = torch.cat(list(moment_votes._directions(current, moments, world))).double()
-    if not current.aggregation.stochastic_sign:
-        return g.sign()
-    largest = g.abs().amax(2, keepdim=True).clamp(max=current.aggregation.c)
-    return torch.nan_to_num(g.clamp(-current.aggregation.c, current.aggregation.c) / largest)
-
-
-def latent_vote_scores(tap: Tap, generator: Generator, population: Population) -> Array:
-    """Project the votes on latents on the way from each image to the canary, over images of its class, (m,)."""
-    labels = torch.from_numpy(population.canary_labels)
-    latents = datalens.encode(generator, population.canary_images, labels).double()  # (m, d)
-    scores = torch.zeros(len(labels), dtype=torch.float64)
-    for release in tap.releases:
-        votes, x = release.released_sums.double(), release.released_inputs.double()
-        same = (labels[:, None] == release.released_labels[None, :]).double()  # (m, images)
-        scores += ((latents @ votes.T) - (votes * x).sum(1)).mul(same).sum(1)
-    return scores.numpy()
 
 
 def generator_scores(generator: Generator, population: Population) -> Array:

@@ -15,16 +15,10 @@ must not where it is audited on its worst case.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import platform
 import secrets
 import sys
 import time
-from pathlib import Path
-
-import torch
 
 from benchmarks.audited import Audited
 from benchmarks.audited_releases import audited_central_images, audited_mechanisms
@@ -33,6 +27,7 @@ from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import BROKEN
 from benchmarks.gradient_games import audited_gradients, faults_of
 from benchmarks.one_run_audit import COINS_SEED, CONFIDENCE, DELTA, VERDICT, Row, collect_runs
+from benchmarks.results import machine, parser_of, show, write_json
 from privacy.auditing import distinguishing
 
 DRAWS_CONFIDENCE = 0.999  # of the bounds from many draws, which are sharp enough for it
@@ -80,19 +75,6 @@ def faults(audited: Audited) -> tuple[str, ...]:
     return faults_of(audited.name)
 
 
-def show(rows: list[Row], name: str) -> None:
-    """Print a table."""
-    print(f"{name:<44} {'variant':<21} {'claim':>7} {'bound':>7} {'claim':>7} {'bound':>7}")
-    print(f"{'':<44} {'':<21} {'epsilon':>7} {'epsilon':>7} {'mu':>7} {'mu':>7}")
-    for row in rows:
-        numbers = " ".join(
-            f"{value:>7.3f}" if isinstance(value := row[key], float) else f"{'any' if value else '':>7}"
-            for key in ("claimed_epsilon", "measured_epsilon", "claimed_mu", "measured_mu")
-        )
-        print(f"{row[name]:<44} {row['variant']:<21} {numbers}{'  flagged' if row['flagged'] else ''}")
-    print()
-
-
 def collect_mechanisms(effort: int) -> list[Row]:
     """Measure all rows of the second part."""
     everything = (*audited_mechanisms(1.5), audited_central_images(1.5), *audited_gradients(1.5))
@@ -112,8 +94,7 @@ def wrong(rows: list[Row]) -> list[Row]:
 
 def main() -> None:
     """Audit, print both tables and, where asked, keep them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--effort", type=int, default=5, help="times as many draws as the tests make")
     options = parser.parse_args()
@@ -122,24 +103,14 @@ def main() -> None:
         population = fashion_population(records=10_000)
     except FileNotFoundError:
         name, population = "digits", digits_population()
-    runs = collect_runs(population, options.epsilons)
-    show(runs, "release")
-    mechanisms = collect_mechanisms(options.effort)
-    show(mechanisms, "mechanism")
-    if options.json is not None:
-        document = {
-            "dataset": name,
-            "records": len(population.images),
-            "delta": DELTA,
-            "coins_seed": COINS_SEED,
-            "confidence": {"one_run_bounds": CONFIDENCE, "one_run_verdicts": VERDICT, "mechanisms": DRAWS_CONFIDENCE},
-            "machine": f"{platform.machine()} CPU",
-            "torch": torch.__version__,
-            "seconds": round(time.monotonic() - started),
-            "one_run": runs,
-            "mechanisms": mechanisms,
-        }
-        options.json.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    runs, mechanisms = collect_runs(population, options.epsilons), collect_mechanisms(options.effort)
+    columns = ("variant", "claimed_epsilon", "measured_epsilon", "claimed_mu", "measured_mu", "flagged")
+    show(runs, ("release", *columns))
+    show(mechanisms, ("mechanism", *columns))
+    facts = {"dataset": name, "records": len(population.images), "delta": DELTA, "coins_seed": COINS_SEED}
+    confidence = {"one_run_bounds": CONFIDENCE, "one_run_verdicts": VERDICT, "mechanisms": DRAWS_CONFIDENCE}
+    facts |= {"confidence": confidence, "seconds": round(time.monotonic() - started)}
+    write_json(options.json, machine() | facts | {"one_run": runs, "mechanisms": mechanisms})
     if surprises := wrong([*runs, *mechanisms]):
         sys.exit(f"{len(surprises)} verdicts are not as they must be: {surprises}")
 

@@ -109,13 +109,7 @@ class Audit:
 
 
 def audit(settings: Settings, accepted: set[str], uploads: Mapping[str, bytes]) -> Audit:
-    """Look at everything that an installation has left.
-
-    Args:
-        settings: of the installation; no process of it runs.
-        accepted: ids of the jobs that clients were told of.
-        uploads: datasets that clients were told are ready, with the SHA-256 of the pixels that they sent.
-    """
+    """Look at everything that an installation has left."""
     engine = make_engine(settings.database_url, pool_size=2)
     factory = make_session_factory(engine)
     try:

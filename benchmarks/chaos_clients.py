@@ -32,22 +32,10 @@ ACCOUNT_EPSILON = 1000.0  # thousands of jobs: what runs out here is the time
 OPEN_JOBS_MAX = 2  # that one client waits for
 LOOK_SECONDS = 0.3
 # Linear teachers on tiny images: a few seconds of work, in which the runner charges, saves and reports all the time.
-OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {  # six payments, with a checkpoint after each
     "teachers": 40,
-    "images": 200,
-    "images_per_iteration": 2,
-    "top_k": 4,
-    "components": 8,
-    "frequencies": 6,
-    "mean_share": 0.1,
-    "pooled_share": 0.45,
-    "class_share": 0.45,
-    "features": 8,
-    "rounds": 2,
-    "teacher_hidden": 0,
-    "pretraining_steps": 1,
-    "teacher_steps": 1,
-    "vote_share": 0.5,
+    "images": 450,
+    "top_k": 8,
     "evaluation_samples": 500,
 }
 # 40 Poisson-sampled steps of tiny networks: their stage is paid as a whole, with the first of them.
@@ -61,13 +49,6 @@ SAMPLED_OPTIONS: dict[str, Any] = {
     "generator_batch": 16,
     "evaluation_samples": 500,
 }
-PUBLISHED_OPTIONS: dict[str, Any] = {  # six payments, with a checkpoint after each
-    "preset": "published",
-    "teachers": 40,
-    "images": 450,
-    "top_k": 8,
-    "evaluation_samples": 500,
-}
 PUBLIC_PICTURES = 40
 
 
@@ -75,8 +56,7 @@ def trainings(dataset_id: str, public_id: str) -> list[tuple[dict[str, Any], flo
     """Return what is trained, as requests, each with its share of the trainings."""
     of: tuple[tuple[str, dict[str, Any], float], ...] = (
         ("datalens", OPTIONS, 0.3),
-        ("datalens", PUBLISHED_OPTIONS, 0.15),
-        ("datalens", {**PUBLISHED_OPTIONS, "preset": "kernel"}, 0.1),
+        ("datalens", {**OPTIONS, "preset": "published"}, 0.25),
         ("moments", {"components": 8, "evaluation_samples": 500}, 0.05),
         ("guided_moments", {"components": 8, "evaluation_samples": 500}, 0.05),
         ("select_public", {"public_dataset_id": public_id}, 0.1),
@@ -148,16 +128,7 @@ def _slowly(content: bytes) -> Iterator[bytes]:
 
 
 class Uploader(threading.Thread):
-    """A client that declares public datasets and uploads each until the service says that it is ready.
-
-    Args:
-        urls: of the API processes.
-        token: with the right to upload.
-        heard: shared with the other clients.
-        closing: set when nothing more is wanted; the upload that has begun is finished.
-        until: time (monotonic) at which it gives up; read again and again.
-        seed: of the images.
-    """
+    """A client that declares public datasets and uploads each until the service says that it is ready."""
 
     def __init__(
         self,
@@ -226,15 +197,6 @@ class Customer(threading.Thread):
     """One client: submits, repeats, samples, cancels and looks, until it is told that nothing more is wanted.
 
     After that it goes on until every request it has begun was answered and every job of it has ended.
-
-    Args:
-        urls: of the API processes, the one that it asks first in front.
-        token: with the right to train.
-        trainings: what it may ask for, with shares.
-        heard: shared with the other clients.
-        closing: set when nothing more is wanted.
-        until: time (monotonic) at which it gives up; read again and again.
-        seed: of its choices.
     """
 
     def __init__(

@@ -74,13 +74,7 @@ class Installation:
 
 @contextmanager
 def installation(mode: Mode, folder: Path) -> Iterator[Installation]:
-    """Yield an empty service; its databases are dropped at the end, its files stay in `folder`.
-
-    Raises:
-        sqlalchemy.exc.OperationalError: PostgreSQL lets nobody in (mode celery).
-        redis.RedisError: Redis does not answer, or has no empty database (mode celery).
-        FileNotFoundError: PostgreSQL or Redis is not installed here (mode cluster).
-    """
+    """Yield an empty service; its databases are dropped at the end, its files stay in `folder`."""
     given = {
         "data_dir": folder,
         "port": free_port(),
@@ -130,12 +124,7 @@ class _Part:
 
 
 class Services:
-    """The processes of one installation.
-
-    Args:
-        installed: what to run.
-        logs: folder for what the processes say.
-    """
+    """The processes of one installation."""
 
     def __init__(self, installed: Installation, logs: Path) -> None:
         settings, self._logs, self._s3 = installed.settings, logs, installed.s3
@@ -164,11 +153,7 @@ class Services:
         return all(part.ready for part in self._parts.values() if part.client is not None)
 
     def start(self) -> None:
-        """Start the first API, which prepares the database, then the others, and then everything else.
-
-        Raises:
-            TimeoutError: one of them does not serve.
-        """
+        """Start the first API, which prepares the database, then the others, and then everything else."""
         for name, part in self._parts.items():
             deadline = time.monotonic() + START_SECONDS_MAX
             self._keep(name)
@@ -285,11 +270,7 @@ class Services:
 
 @contextmanager
 def _own_servers() -> Iterator[tuple[PostgresServer, RedisServer]]:
-    """Yield servers of this benchmark's own, running; they and what they stored are gone at the end.
-
-    Raises:
-        FileNotFoundError: one of them is not installed.
-    """
+    """Yield servers of this benchmark's own, running; they and what they stored are gone at the end."""
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-postgresql-") as data, tempfile.TemporaryDirectory() as rest:
         postgres, broker = PostgresServer(Path(data)), RedisServer(Path(rest))
         try:

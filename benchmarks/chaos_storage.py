@@ -34,11 +34,7 @@ _BRINGS_SECONDS = 0.3
 
 @contextmanager
 def own_bucket() -> Iterator[SwiftServer]:
-    """Yield a running S3 server, which this process and those that it starts can ask; it is gone at the end.
-
-    Raises:
-        FileNotFoundError: Swift is not installed.
-    """
+    """Yield a running S3 server, which this process and those that it starts can ask; it is gone at the end."""
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-swift-") as folder:
         server = SwiftServer(Path(folder))
         try:
@@ -50,12 +46,7 @@ def own_bucket() -> Iterator[SwiftServer]:
 
 
 class Courier(threading.Thread):
-    """Keeps copies of a folder of keys, until it is told to stop.
-
-    Args:
-        source: the folder; it need not be there yet.
-        targets: of the copies.
-    """
+    """Keeps copies of a folder of keys, until it is told to stop."""
 
     def __init__(self, source: Path, targets: list[Path]) -> None:
         super().__init__(name="courier", daemon=True)

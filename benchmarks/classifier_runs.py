@@ -29,11 +29,7 @@ def first(folder: Folder, n: int) -> Folder:
 
 
 def tuning(folder: Folder, n: int, test: int) -> Folder:
-    """Keep the first n of the private images, and put the last ones of them in the place of the test images.
-
-    Raises:
-        ValueError: the two would overlap.
-    """
+    """Keep the first n of the private images, and put the last ones of them in the place of the test images."""
     if n + test > len(folder.images):
         raise ValueError(f"{n} images to train on and {test} held out are more than {len(folder.images)}")
     held = dataclasses.replace(folder, test_images=folder.images[-test:], test_labels=folder.labels[-test:])
@@ -41,15 +37,7 @@ def tuning(folder: Folder, n: int, test: int) -> Folder:
 
 
 def plan_of(folder: Folder, options: dict[str, Any], epsilon: float, seed: int, steps: int) -> Plan:
-    """Plan so many steps at a budget (delta is 1e-5).
-
-    Args:
-        folder: gives the declared facts.
-        options: of the recipe, `expected_batch` among them.
-        epsilon: of the whole training.
-        seed: public: of initial weights and public randomness.
-        steps: of the training.
-    """
+    """Plan so many steps at a budget (delta is 1e-5)."""
     account = open_filter(epsilon, DELTA)
     epochs = (steps - 0.5) * options["expected_batch"] / len(folder.images)
     chosen = {**options, "epochs": epochs, "initial_seed": seed}
@@ -67,14 +55,7 @@ def without_noise(plan: Plan) -> Plan:
 def trained(
     folder: Folder, plan: Plan, anchors: npt.NDArray[np.uint8] | None = None, secret: bytes | None = None
 ) -> PrivateClassifier:
-    """Train by a plan, with a fresh secret unless one is given.
-
-    Args:
-        folder: private images.
-        plan: of `plan_of`.
-        anchors: the images of the plan's public dataset, where it names one.
-        secret: of samples and noise.
-    """
+    """Train by a plan, with a fresh secret unless one is given."""
     return train(
         Run(
             plan=plan,

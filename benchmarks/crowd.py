@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from benchmarks.api import Service, service
 from benchmarks.api_stock import Stock, lay_in
-from benchmarks.ledger import machine
 from benchmarks.ledger_databases import database
+from benchmarks.results import machine
 from scripts.swift_server import BUCKET, SwiftServer, environment_of
 from scripts.with_services import free_port
 from service.db.session import make_engine, make_session_factory
@@ -170,7 +170,7 @@ def webhook_tests(site: Site) -> int:
     """Test a webhook whose host does not answer."""
     address = site.running.address
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
-    facts = json.dumps({"url": f"http://127.0.0.1:{site.silent.port}/", "events": ["job.ended"]})
+    facts = json.dumps({"url": f"http://127.0.0.1:{site.silent.port}/"})
     connection.request("POST", "/v1/webhooks", facts, site.running.headers | {"Content-Type": "application/json"})
     answer = connection.getresponse()
     webhook_id = json.loads(answer.read())["id"]

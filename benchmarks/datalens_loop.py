@@ -1,32 +1,28 @@
-"""DataLens as a job of the service learns Fashion-MNIST: what its images are worth, preset by preset, table by table.
+"""DataLens by the service's recipe on Fashion-MNIST: what its images are worth, preset by preset, table by table.
 
 Run `python -m benchmarks.datalens_loop --json FILE`; `--table 7` has what that table of the paper varies (1, 2, 4, 7),
-each around the preset `published`. Every row trains on all training images by the service's recipe, with a fresh secret
-for each seed, draws synthetic images, trains the small CNN on them to the last step and tests it once on the test
-images. Settings were chosen on held-out training images (docs/research). A row is written after each of its seeds; a
-file that has some of them goes on with the others.
+each around the preset `published`. Every row trains on all training images with a fresh secret for each seed, draws
+synthetic images, trains the small CNN on them to the last step and tests it once on the test images.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from benchmarks.datalens_published import ABLATED, BY_EPSILON, VARIED
 from benchmarks.datalens_utility import measure
 from benchmarks.generator_runs import DELTA, here, trained
+from benchmarks.results import Results, Row, parser_of, settings_of, show
 from benchmarks.small_data import SETS, Folder
-from privacy.plans.datalens.options import DataLensConfig
-from privacy.plans.datalens.plan import VOTES
+from privacy.plans.datalens.plan import VOTES, DataLensConfig
 
 SAMPLES, SEEDS, EPSILONS = 10_000, 3, (1.0, 10.0)
-MOMENTS = "moments"  # beside DataLens' presets: the recipe that its default starts from
-PRESETS = ("published", "kernel", "default", MOMENTS)
+MOMENTS = "moments"  # the default recipe, beside DataLens' presets
+PRESETS = ("published", "kernel", MOMENTS)
 AT_1: Mapping[str, float] = {"top_k": 200, "teachers": 4000, "beta": 0.7}  # of `published` at epsilon 1
 PAPERS_NAME = {"fashion": "fashion-mnist", "mnist": "mnist"}
 
@@ -88,7 +84,7 @@ def as_page(number: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_one_seed_more(row: dict[str, Any], asked: Asked, folder: Folder) -> dict[str, Any]:
+def with_one_seed_more(row: Row, asked: Asked, folder: Folder) -> Row:
     """Train once, measure, and return the row with what was found."""
     seed, (device, machine) = len(row["accuracies"]), here()
     recipe, options = ("moments", {}) if asked.preset == MOMENTS else ("datalens", {"preset": asked.preset})
@@ -116,8 +112,7 @@ def with_one_seed_more(row: dict[str, Any], asked: Asked, folder: Folder) -> dic
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what a file has no row of yet, or too few seeds."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
-    parser.add_argument("--json", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--dataset", choices=sorted(SETS), default="fashion")
     parser.add_argument("--preset", choices=PRESETS, action="append")
     parser.add_argument("--epsilon", type=float, action="append")
@@ -126,28 +121,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--samples", type=int, default=SAMPLES)
     given = parser.parse_args(arguments)
-    options = {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in given.option)}
-    papers = BY_EPSILON.get(PAPERS_NAME.get(given.dataset, ""), {})
+    options, papers = settings_of(given.option), BY_EPSILON.get(PAPERS_NAME.get(given.dataset, ""), {})
     wanted = [
         Asked(preset, epsilon, options, papers.get(epsilon))
         for epsilon in given.epsilon or EPSILONS
         for preset in given.preset or PRESETS
     ]
-    if given.table:
-        wanted = list(table(given.table, given.dataset))
-    rows = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else []
-    folder = SETS[given.dataset]()
-    for asked in wanted:
-        found = (at for at, row in enumerate(rows) if asked.is_of(row, given.dataset, given.samples))
-        place = next(found, len(rows))
-        begun = {"dataset": given.dataset, "samples": given.samples, "accuracies": []}
-        row = rows[place] if place < len(rows) else begun
-        while len(row["accuracies"]) < given.seeds:
-            row = with_one_seed_more(row, asked, folder)
-            rows[place : place + 1] = [row]
-            given.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    results, folder = Results(given.json), SETS[given.dataset]()
+    for asked in table(given.table, given.dataset) if given.table else wanted:
+        there = next((row for row in results.rows if asked.is_of(row, given.dataset, given.samples)), None)
+        while there is None or len(there["accuracies"]) < given.seeds:
+            begun = {"dataset": given.dataset, "samples": given.samples, "accuracies": []}
+            there = results.put(with_one_seed_more(there or begun, asked, folder), replaced=there)
     if given.table and given.dataset == "fashion":
-        print(as_page(given.table, rows))
+        print(as_page(given.table, results.rows))
+    else:
+        show(results.rows, ("recipe", "preset", "epsilon", "accuracy:.4f", "sd:.4f", "seeds", "published"))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,20 @@
-"""What images of `moments` and DataLens are worth on Fashion-MNIST or CIFAR-10: moments alone, votes alone, and both.
+"""What images of `moments` and DataLens are worth on Fashion-MNIST or CIFAR-10.
 
-Run `python -m benchmarks.datalens_utility --json FILE`. Every row trains on all training images with a fresh
-secret, draws synthetic images, trains three classifiers on them to the last step of a fixed protocol and tests them
-once on the 10,000 test images. Nothing is selected on the test images: the settings were chosen with the last 10,000
-training images held out (docs/research says how). Rows are written as they are finished; a file that already has a
-row of the same settings keeps it, so that a run which was cut off goes on.
+Run `python -m benchmarks.datalens_utility --json FILE`. Every row trains on all training images with a fresh secret,
+draws synthetic images, trains three classifiers on them to the last step of a fixed protocol and tests them once on the
+10,000 test images. Settings were chosen on held-out training images.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.generator_runs import DELTA, draw, here, trained
+from benchmarks.results import Results, Row, parser_of, show
 from benchmarks.small_data import SETS, Folder, channels_first
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.released import ReleasedGenerator
@@ -26,31 +22,19 @@ from privacy.plans.datalens.plan import VOTES
 from workers.evaluation.utility import train_and_test
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # recipe and options
-    "votes_alone": ("datalens", {"preset": "votes_only"}),
-    "warm_start_alone": ("moments", {"preset": "fixed"}),
-    "both": ("datalens", {"preset": "fixed"}),
     "moments": ("moments", {}),
     "datalens": ("datalens", {}),
 }
-DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
 
 
 def train(
     folder: Folder, variant: str, epsilon: float, device: torch.device
 ) -> tuple[ReleasedGenerator, dict[str, Any]]:
-    """Train one generator on a folder's private images.
-
-    Returns:
-        It, and public facts (images_aggregated, warm_start, vote_share, config, train_seconds).
-    """
+    """Train one generator on a folder's private images; returns it and public facts."""
     recipe, options = VARIANTS[variant]
-    if variant == "votes_alone" and epsilon >= DETAILED_EPSILON_MIN:
-        options = {**options, "preset": "votes_only_detailed"}
     generator, plan, seconds = trained(folder, recipe, options, epsilon, device=device)
     facts = {
         "images_aggregated": sum(stage.event.count for stage in plan.stages if stage.name.startswith(VOTES)),
-        "warm_start": plan.facts.get("warm_start", True),
-        "vote_share": plan.facts.get("vote_share", 0.0),
         "config": plan.config.model_dump(),
         "train_seconds": seconds,
     }
@@ -83,10 +67,10 @@ def row_of(
     samples: int,
     device: torch.device,
     kinds: Sequence[ClassifierKind] = CLASSIFIER_KINDS,
-) -> dict[str, Any]:
+) -> Row:
     """Measure one row: the median over seeds of each classifier's accuracy, and what each seed gave."""
-    runs: list[dict[str, Any]] = []
-    facts: dict[str, Any] = {}
+    runs: list[Row] = []
+    facts: Row = {}
     for seed in seeds:
         generator, facts = train(folder, variant, epsilon, device)
         seconds = facts.pop("train_seconds")
@@ -107,36 +91,24 @@ def row_of(
 
 
 def main() -> None:
-    """Measure all rows, print them as a table and, where asked, keep them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    """Measure all rows, print them and, where asked, keep them as JSON."""
+    parser = parser_of(__doc__)
     parser.add_argument("--dataset", choices=["fashion", "cifar10"], default="fashion")
-    parser.add_argument("--held-out", action="store_true", help="test on held-out training images, to choose settings")
     parser.add_argument("--classifiers", nargs="+", choices=CLASSIFIER_KINDS, default=list(CLASSIFIER_KINDS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--samples", type=int, default=60_000)
     options = parser.parse_args()
     device, machine = here()
     folder = SETS[options.dataset]()
-    folder = folder.held_out() if options.held_out else folder
-    variants = options.variants or list(VARIANTS)
-    rows: list[dict[str, Any]] = []
-    if options.json is not None and options.json.exists():
-        rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
+    results = Results(options.json, dataset=options.dataset, machine=machine, torch=torch.__version__)
     for epsilon in options.epsilons:
-        for variant in variants:
-            settings = (variant, epsilon, options.seeds, options.samples)
-            if settings in [(row["variant"], row["epsilon"], row["seeds"], row["samples"]) for row in rows]:
-                continue
-            rows.append(row_of(folder, *settings, device, options.classifiers))
-            if options.json is not None:
-                document = {"dataset": options.dataset, "machine": machine, "torch": torch.__version__, "rows": rows}
-                options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    for row in rows:
-        accuracy = "  ".join(f"{kind} {value:.4f}" for kind, value in row["accuracy"].items())
-        print(f"{row['variant']:<20} epsilon {row['epsilon']:<4g} votes {row['images_aggregated']:<6} {accuracy}")
+        for variant in options.variants:
+            key = {"variant": variant, "epsilon": epsilon, "seeds": options.seeds, "samples": options.samples}
+            if results.find(**key) is None:
+                results.put(row_of(folder, *key.values(), device, options.classifiers))
+    show([{**row, **row["accuracy"]} for row in results.rows], ("variant", "epsilon", *options.classifiers))
 
 
 if __name__ == "__main__":

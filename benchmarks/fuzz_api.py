@@ -71,11 +71,7 @@ class Found:
 def fuzz(
     url: str, factory: SessionFactory, scope: str | None, folder: Path, *, examples: int, phases: str = PHASES
 ) -> Found:
-    """Let Schemathesis send its requests, of one caller, to a service that has something stored.
-
-    Raises:
-        RuntimeError: it could not do its work.
-    """
+    """Let Schemathesis send its requests, of one caller, to a service that has something stored."""
     report = folder / f"{new_id('report')}.json"
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v1/openapi.json", "--no-color"]
     command += ["--checks", "not_a_server_error", "--phases", phases, "--max-examples", str(examples)]

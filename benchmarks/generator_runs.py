@@ -17,8 +17,7 @@ from benchmarks.budgets import CountedBudget
 from benchmarks.small_data import Folder, channels_first, facts_of
 from models.released import ReleasedGenerator
 from privacy.accounting.filter import open_filter
-from privacy.plans.datalens.defaults import UNITS_PER_TEACHER_MIN
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Run, TrainingData
@@ -26,7 +25,7 @@ from workers.recipes.registry import TRAINERS
 
 DELTA, CPU = 1e-5, torch.device("cpu")
 SAMPLES, SAMPLES_LARGE, LARGE, EPOCHS = 8000, 2500, 2000, 10  # fewer samples of images with 2,000 pixels or more
-TODAY, PRIOR, OURS, PUBLISHED = "today", "prior", "ours", "published"
+PRIOR, OURS, PUBLISHED = "prior", "ours", "published"
 
 
 def here() -> tuple[torch.device, str]:
@@ -36,14 +35,11 @@ def here() -> tuple[torch.device, str]:
     return CPU, f"{platform.machine()} CPU"
 
 
-def request_of(variant: str, declared: PublicFacts) -> tuple[str, dict[str, Any]]:
+def request_of(variant: str) -> tuple[str, dict[str, Any]]:
     """Return a variant's recipe and options.
 
-    The former default is refused where few records are declared, so it gets as many teachers as it may have at most.
     The public-prior baseline releases class means alone, in the rule's coefficients; the prior says how pictures vary.
     """
-    if variant == TODAY:
-        return "datalens", {"preset": "fixed", "teachers": min(4000, declared.units_declared // UNITS_PER_TEACHER_MIN)}
     if variant == PUBLISHED:
         return "datalens", {"preset": "published"}
     if variant == PRIOR:
@@ -65,11 +61,7 @@ def trained(
     delta: float = DELTA,
     device: torch.device = CPU,
 ) -> tuple[ReleasedGenerator, Plan, float]:
-    """Train one generator with a fresh secret and all of a budget; returns it, its plan and the seconds.
-
-    Raises:
-        RuntimeError: it released something else than its plan says.
-    """
+    """Train one generator with a fresh secret and all of a budget; returns it, its plan and the seconds."""
     declared, account, budget = facts_of(folder), open_filter(epsilon, delta), CountedBudget()
     plan = build_plan(recipe, options, account, account.capacity_nano, declared)
     data = TrainingData(folder.images, folder.labels, declared.classes)
@@ -84,7 +76,7 @@ def trained(
 
 def train(folder: Folder, variant: str, epsilon: float) -> tuple[ReleasedGenerator, Plan, float]:
     """Train a variant; see `trained`."""
-    return trained(folder, *request_of(variant, facts_of(folder)), epsilon)
+    return trained(folder, *request_of(variant), epsilon)
 
 
 def draw(

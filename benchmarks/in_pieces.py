@@ -1,11 +1,9 @@
-"""What takes hours of a GPU, in pieces that each take so many minutes, and what its images are worth.
+"""Trainings and judges that need hours of a GPU, in pieces of some minutes.
 
-Run `python -m benchmarks.in_pieces --job convolutional_1 --minutes 8` again and again: each call goes on from the
+Run `python -m benchmarks.in_pieces --job diffusion_fashion_10 --minutes 8` again and again: each call resumes from the
 folder's checkpoint until its minutes are over and the next checkpoint is written. The call in which the training ends
 draws synthetic images, lets classifiers learn them to the last step, tests these once on the test images, and writes
-result.json and grid.png; deep classifiers are kept after each epoch. JOBS has what is fixed beforehand: DataLens with
-the published convolutional teachers, diffusion models after moments, and DPImageBench's protocol. In place of a job,
-options say what is trained; `--development` then tests on training images that are held out, for choosing settings.
+result.json and grid.png. JOBS has what waits for a GPU.
 """
 
 from __future__ import annotations
@@ -26,27 +24,24 @@ from benchmarks.deep_classifiers import SHAPES, judged
 from benchmarks.dpimagebench import DELTA as DELTA_THERE
 from benchmarks.dpimagebench import SAMPLES as SAMPLES_THERE
 from benchmarks.dpimagebench import private_part
-from benchmarks.dpimagebench_sets import LAYOUTS
 from benchmarks.generator_runs import DELTA, draw, here
-from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first, facts_of
+from benchmarks.small_data import SETS, Folder, channels_first, facts_of
 from models.classifiers import CLASSIFIER_KINDS
-from models.portable.edm import EdmDenoiser, losses
+from models.portable.edm import EdmDenoiser
 from models.released import load_released
 from privacy.accounting.filter import open_filter
 from privacy.plans.budget import PlanBudget
-from privacy.plans.dp_diffusion.plan import DpDiffusionConfig
 from privacy.plans.plan import Plan
 from privacy.plans.private_steps import STEPS, poisson_event
 from privacy.plans.registry import build_plan
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
-from workers.recipes.dp_diffusion.loop import noise_rows
 from workers.recipes.interface import Cancelled, Run, TrainingData, save_trained
 from workers.recipes.registry import TRAINERS
 
 CHECKPOINT, SECRET, LOG, DRAWN, RESULT = "checkpoint.pt", "secret", "pieces.json", "drawn.pt", "result.json"
 _GRACE_SECONDS = 60.0  # for the next checkpoint, once the minutes are over
-_EVERY_SECONDS = 120.0  # at most so often one is written: that of 4,000 convolutional teachers has 20 GB
+_EVERY_SECONDS = 120.0  # least interval between two checkpoints
 _DEEP_EPOCHS = 50
 _SHOWN = 10  # images of each class in the grid
 
@@ -76,21 +71,16 @@ class Job:
     dpimagebench: bool = False
 
 
-_TEACHERS = {"preset": "published", "teacher_network": "convolutional"}  # 4,000 of them, as published
 # So few free steps before the private ones, which are not kept on the way, that they fit into a piece.
 _AFTER_MOMENTS = {"preset": "fashion_mnist_moments", "patch": 2, "moments_steps": 5000}
 _EPSILONS = (1.0, 10.0)
 # In the order in which a lent GPU should take them.
 JOBS: Mapping[str, Job] = {
     **{
-        f"convolutional_{of:g}": Job("datalens", "fashion", of, _TEACHERS, samples=10_000, judges=("cnn",))
-        for of in _EPSILONS
-    },
-    **{
         f"dpimagebench_{name}_{of:g}": Job(
             "moments", name, of, {}, DELTA_THERE, SAMPLES_THERE, tuple(SHAPES["full"]), dpimagebench=True
         )
-        for name in ("fashion", "cifar10", *LAYOUTS)
+        for name in ("fashion", "cifar10")
         for of in _EPSILONS
     },
     **{
@@ -114,11 +104,7 @@ class Clock:
         self.step_times: list[float] = []
 
     def __call__(self, *, stage: str, step: int, steps: int) -> None:
-        """Say where it is, now and then.
-
-        Raises:
-            Cancelled: the time is over.
-        """
+        """Say where it is, now and then."""
         now = time.monotonic()
         self.step_times.append(now)
         if step % max(1, steps // 50) == 0:
@@ -182,19 +168,7 @@ def piece(folder: Path, data: Folder, plan: Plan, minutes: float, device: torch.
 
 
 def judge(folder: Path, data: Folder, job: Job, seed: int, until: float, device: torch.device) -> dict[str, float]:
-    """Let classifiers learn what was drawn and test each once; those that have an accuracy are not asked again.
-
-    Args:
-        folder: of the training, which has ended.
-        data: whose test images are looked at.
-        job: who judges.
-        seed: public, of images and classifiers.
-        until: (monotonic) when to stop; a judge who is not done then goes on another time.
-        device: to compute on.
-
-    Raises:
-        Cancelled: the time is over.
-    """
+    """Let classifiers learn what was drawn and test each once; those that have an accuracy are not asked again."""
     classes, result = len(data.classes), folder / RESULT
     document = json.loads(result.read_text(encoding="utf-8"))
     if not (folder / DRAWN).exists():
@@ -224,54 +198,28 @@ def judge(folder: Path, data: Folder, job: Job, seed: int, until: float, device:
 
 
 def of_diffusion(folder: Path, data: Folder, plan: Plan, job: Job, seed: int, device: torch.device) -> dict[str, Any]:
-    """Say what a step costs beside one without privacy, and what the moments draw on which diffusion must improve."""
-    denoiser = load_released(folder / "released")
+    """Measure what the moments alone draw, on which diffusion must improve."""
+    denoiser, event = load_released(folder / "released"), poisson_event(plan.stage(STEPS))
     assert isinstance(denoiser, EdmDenoiser)
-    event = poisson_event(plan.stage(STEPS))
-    rows = round(event.sampling_probability * len(data.labels)) * plan.config_of(DpDiffusionConfig).multiplicity
-    found: dict[str, Any] = {"noise_multiplier": event.noise_multiplier, "steps": event.count}
-    if denoiser.config.start_latent:
-        images, labels = draw(denoiser.first, len(data.classes), job.samples, seed, device)
-        test = channels_first(data.test_images), torch.from_numpy(data.test_labels)
-        sizes: dict[str, Any] = {"classes": len(data.classes), "seed": seed, "device": device}
-        found["accuracy_of_moments"] = {
-            kind: train_and_test(kind, images, labels, *test, **sizes).accuracy for kind in CLASSIFIER_KINDS
-        }
-    return found | {"plain_step_seconds": plain_step_seconds(denoiser, rows, device)}
+    images, labels = draw(denoiser.first, len(data.classes), job.samples, seed, device)
+    test = channels_first(data.test_images), torch.from_numpy(data.test_labels)
+    sizes: dict[str, Any] = {"classes": len(data.classes), "seed": seed, "device": device}
+    found = {kind: train_and_test(kind, images, labels, *test, **sizes).accuracy for kind in CLASSIFIER_KINDS}
+    return {"noise_multiplier": event.noise_multiplier, "steps": event.count, "accuracy_of_moments": found}
 
 
-def plain_step_seconds(denoiser: EdmDenoiser, rows: int, device: torch.device) -> float:
-    """Time a step without privacy on so many rows, in passes of 1,024: the best of three."""
-    shape, found = denoiser.config, []
-    images = torch.rand(min(rows, 1024), shape.channels, shape.height, shape.width, device=device) * 2 - 1
-    labels = torch.zeros(len(images), dtype=torch.int64, device=device)
-    stream = torch.Generator(device).manual_seed(0)
-    denoiser.to(device).train()
-    for _ in range(3):
-        started = time.monotonic()
-        for _ in range(max(1, rows // len(images))):
-            inputs, targets = noise_rows(denoiser, images, labels, drop=0.1, stream=stream)
-            losses(denoiser(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        found.append(time.monotonic() - started)
-    denoiser.zero_grad(set_to_none=True)
-    return min(found)
-
-
-def go_on(job: Job, folder: Path, minutes: float, seed: int, development: bool) -> dict[str, Any] | None:
+def go_on(job: Job, folder: Path, minutes: float, seed: int) -> dict[str, Any] | None:
     """Go on with a job for so many minutes. Returns what was found once all of it is, None where it goes on."""
     folder.mkdir(parents=True, exist_ok=True)
     until, (device, machine) = time.monotonic() + 60 * minutes, here()
-    data, delta = private_part(job.dataset) if job.dpimagebench else (None, job.delta)
-    data = data or (DEVELOPMENT if development else SETS)[job.dataset]()
-    account = open_filter(job.epsilon, delta)
+    data = private_part(job.dataset) if job.dpimagebench else SETS[job.dataset]()
+    account = open_filter(job.epsilon, job.delta)
     plan = build_plan(job.recipe, job.options, account, account.capacity_nano, facts_of(data))
     if not (folder / RESULT).exists():
         if not piece(folder, data, plan, minutes, device):
             return None
         document = {"recipe": job.recipe, "dataset": job.dataset, "records": len(data.labels), "seed": seed}
-        document |= {"development": development, "epsilon": job.epsilon, "delta": delta, "options": dict(job.options)}
+        document |= {"epsilon": job.epsilon, "delta": job.delta, "options": dict(job.options)}
         document |= {"samples": job.samples, "machine": machine, "torch": torch.__version__}
         document["pieces"] = json.loads((folder / LOG).read_text(encoding="utf-8"))
         document["accuracy"] = {}
@@ -289,30 +237,15 @@ def go_on(job: Job, folder: Path, minutes: float, seed: int, development: bool) 
 def main(arguments: list[str] | None = None) -> None:
     """Go on with a training, and measure it once it has ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", choices=list(JOBS))
+    parser.add_argument("--job", choices=list(JOBS), required=True)
     parser.add_argument("--folder", type=Path, help="of one training; git should ignore it; default: var/pieces/JOB")
-    parser.add_argument("--recipe", choices=list(TRAINERS), default="dp_diffusion")
-    parser.add_argument("--dataset", choices=list(SETS), default="fashion")
-    parser.add_argument("--epsilon", type=float)
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--delta", type=float, default=DELTA)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--samples", type=int, help="synthetic images; a job has a number of its own")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--development", action="store_true")
     given = parser.parse_args(arguments)
-    if given.job is None and (given.epsilon is None or given.folder is None):
-        parser.error("name a --job, or a --folder and an --epsilon")
-    options = dict(setting.split("=", 1) for setting in given.option)
-    chosen = {name: value if name == "preset" else json.loads(value) for name, value in options.items()}
-    job = JOBS[given.job] if given.job else Job(given.recipe, given.dataset, given.epsilon, chosen, given.delta)
-    job = replace(job, samples=given.samples or job.samples)
-    folder = given.folder or Path("var/pieces") / given.job
-    try:
-        found = go_on(job, folder, given.minutes, given.seed, given.development)
-    except FileNotFoundError as missing:
-        parser.error(f"not run: {missing}")
-    print("it goes on: run this again" if found is None else json.dumps(found["accuracy"]), flush=True)
+    job = replace(JOBS[given.job], samples=given.samples or JOBS[given.job].samples)
+    found = go_on(job, given.folder or Path("var/pieces") / given.job, given.minutes, given.seed)
+    print("not done: run this again" if found is None else json.dumps(found["accuracy"]), flush=True)
 
 
 if __name__ == "__main__":

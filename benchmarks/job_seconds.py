@@ -7,9 +7,7 @@ seconds are those of the service and of the job's process.
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.generator_runs import DELTA, here
+from benchmarks.results import Results, Row, parser_of, show, since
 from benchmarks.small_data import SETS, Folder
 from benchmarks.uploads import processor_seconds
 from obscura.client.local_service import LocalClient
 
 # Recipe and preset, as they are named in rows.
-ASKED = (("moments", "default"), ("datalens", "default"), ("datalens", "published"), ("datalens", "kernel"))
+ASKED = (("moments", "default"), ("datalens", "published"), ("datalens", "kernel"))
 _ACCOUNT_EPSILON = 100.0
 
 
@@ -45,44 +44,36 @@ def sent(client: LocalClient, folder: Folder) -> str:
     return dataset.id
 
 
-def timed(client: LocalClient, dataset_id: str, recipe: str, preset: str, epsilon: float) -> dict[str, Any]:
+def timed(client: LocalClient, dataset_id: str, recipe: str, preset: str, epsilon: float) -> Row:
     """Train once as a job; returns a row."""
     process = client.service.process
     assert process is not None
-    body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": {"preset": preset}}
+    options = {} if preset == "default" else {"preset": preset}
+    body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options}
     before, started = processor_seconds(process.pid), time.monotonic()
     headers = {"Idempotency-Key": f"{recipe}-{preset}"}
     answer = client.transport.request("POST", "/v1/jobs", json=body, headers=headers)
     client.job(answer.json()["id"]).wait()
-    seconds = time.monotonic() - started
     used = processor_seconds(process.pid) - before
-    return {
-        "recipe": recipe,
-        "preset": preset,
-        "epsilon": epsilon,
-        "seconds": round(seconds, 1),
-        "processor_seconds": round(used, 1),
-    }
+    facts = {"recipe": recipe, "preset": preset, "epsilon": epsilon}
+    return facts | {"seconds": since(started), "processor_seconds": round(used, 1)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Time each preset once, print the rows and, where asked, keep them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--dataset", choices=list(SETS), default="fashion")
     parser.add_argument("--preset", nargs="+", choices=sorted({preset for _, preset in ASKED}))
     parser.add_argument("--epsilon", type=float, default=1.0)
     given = parser.parse_args(arguments)
-    rows, folder = list[dict[str, Any]](), SETS[given.dataset]()
+    folder = SETS[given.dataset]()
+    results = Results(given.json, machine=here()[1], dataset=given.dataset, records=len(folder.labels))
     with tempfile.TemporaryDirectory(prefix="obscura-seconds-") as place, LocalClient(Path(place) / "data") as client:
         dataset_id = sent(client, folder)
         for recipe, preset in ASKED:
             if given.preset is None or preset in given.preset:
-                rows.append(timed(client, dataset_id, recipe, preset, given.epsilon))
-                print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-    if given.json is not None:
-        document = {"machine": here()[1], "dataset": given.dataset, "records": len(folder.labels), "rows": rows}
-        given.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+                results.put(timed(client, dataset_id, recipe, preset, given.epsilon))
+    show(results.rows, ("recipe", "preset", "epsilon", "seconds", "processor_seconds"))
 
 
 if __name__ == "__main__":

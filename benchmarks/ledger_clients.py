@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,6 @@ WARM_UP_SECONDS = 0.5  # fills caches and opens connections
 PATIENCE_SECONDS = 120
 Step = Callable[[Session], Any]
 Timed = Callable[[Step], Any]
-Work = Literal["pair", "job", "life"]
 ARMED_PER_SECOND = 1200  # holds that wait to be captured, for all clients: more than they can capture
 
 
@@ -37,66 +36,41 @@ def one_pair(account_id: str, armed: list[str], dice: random.Random, timed: Time
     timed(lambda s: ledger.capture(s, hold_id=hold_id, **captured))
 
 
-def one_job(account_id: str, dice: random.Random, timed: Timed, *, together: bool) -> None:
-    """Hold, fence, arm, charge, capture.
-
-    Args:
-        account_id: whose budget.
-        dice: chooses how many releases are planned and how many are made.
-        timed: runs a step in a transaction and commits it.
-        together: two transactions, the second with the last four steps; otherwise five.
-    """
+def one_life(account_id: str, dice: random.Random, timed: Timed) -> None:
+    """Hold, fence, arm, charge, capture: five transactions, as a job takes them."""
     now = datetime.now(UTC)
     planned = dice.randint(1, COUNT_MAX)
     made = priced(dice.randint(1, planned))
     held = {"amount_nano": priced(planned).price_nano, "priced_by": FILTER, "details": stages(planned)}
     charged = {"amount_nano": made.price_nano, "stage": made.name, "event": made.event.to_json()}
-    captured = {"artifact_sha256": "ab" * 32, "reason": "published"}
     hold_id: str = timed(lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), now=now, **held).id)
     own = {"hold_id": hold_id, "attempt": 1, "now": now}
-    steps: list[Step] = [
-        lambda s: ledger.fence(s, **own),
-        lambda s: ledger.arm(s, **own),
-        lambda s: ledger.charge(s, **own, **charged),
-        lambda s: ledger.capture(s, **own, **captured),
-    ]
-    if together:
-        timed(lambda s: [step(s) for step in steps])
-    else:
-        for step in steps:
-            timed(step)
+    timed(lambda s: ledger.fence(s, **own))
+    timed(lambda s: ledger.arm(s, **own))
+    timed(lambda s: ledger.charge(s, **own, **charged))
+    timed(lambda s: ledger.capture(s, **own, artifact_sha256="ab" * 32, reason="published"))
 
 
 @dataclass
 class Times:
-    """Seconds of every transaction and of every job, and how many jobs there were with those of the warm-up."""
+    """Seconds of every transaction and pair, and how many pairs there were with those of the warm-up."""
 
     transactions: list[float] = field(default_factory=list)
-    jobs: list[float] = field(default_factory=list)
+    pairs: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    jobs_in_all: int = 0
+    pairs_in_all: int = 0
 
 
 def throughput(
-    url: str, accounts: list[str], *, clients: int, processes: int, seconds: float, seed: int, work: Work
+    url: str, accounts: list[str], *, clients: int, processes: int, seconds: float, seed: int
 ) -> dict[str, float]:
-    """Let all clients loose together; return jobs (or pairs) per second, and milliseconds of transactions and jobs.
-
-    Args:
-        url: of the database.
-        accounts: the clients take them in turn.
-        clients: how many.
-        processes: that share the clients, as threads.
-        seconds: after which no client begins another job.
-        seed: of what the clients choose.
-        work: `one_pair`, or `one_job` in two transactions (job) or five (life).
-    """
-    armed = _armed(url, accounts, clients, seconds) if work == "pair" else [[] for _ in range(clients)]
+    """Run all clients together; return pairs per second, and milliseconds of transactions and pairs."""
+    armed = _armed(url, accounts, clients, seconds)
     spawning = multiprocessing.get_context("spawn")
     start, reports = spawning.Barrier(processes), spawning.Queue()
     given = [(seed * clients + n, accounts[n % len(accounts)], armed[n]) for n in range(clients)]
     children = [
-        spawning.Process(target=_process, args=(url, given[n::processes], seconds, work, start, reports))
+        spawning.Process(target=_process, args=(url, given[n::processes], seconds, start, reports))
         for n in range(processes)
     ]
     for child in children:
@@ -104,14 +78,14 @@ def throughput(
     parts: list[Times] = [reports.get(timeout=PATIENCE_SECONDS + 10 * seconds) for _ in children]
     for child in children:
         child.join()
-    jobs = sorted(value for part in parts for value in part.jobs)
+    pairs = sorted(value for part in parts for value in part.pairs)
     transactions = sorted(value for part in parts for value in part.transactions)
     return {
-        "per_second": len(jobs) / max(part.seconds for part in parts),  # until the last client's last job has ended
+        "per_second": len(pairs) / max(part.seconds for part in parts),  # until the last client's last pair has ended
         "transaction_p50_ms": 1e3 * transactions[len(transactions) // 2],
         "transaction_p99_ms": 1e3 * transactions[int(0.99 * len(transactions))],
-        "job_p99_ms": 1e3 * jobs[int(0.99 * len(jobs))],
-        "jobs_in_all": sum(part.jobs_in_all for part in parts),
+        "pair_p99_ms": 1e3 * pairs[int(0.99 * len(pairs))],
+        "pairs_in_all": sum(part.pairs_in_all for part in parts),
         "armed_before": sum(map(len, armed)),
     }
 
@@ -126,13 +100,11 @@ def _armed(url: str, accounts: list[str], clients: int, seconds: float) -> list[
     return found
 
 
-def _process(
-    url: str, given: list[tuple[int, str, list[str]]], seconds: float, work: Work, start: Any, reports: Any
-) -> None:
+def _process(url: str, given: list[tuple[int, str, list[str]]], seconds: float, start: Any, reports: Any) -> None:
     """One process: a thread for each client's seed, account and armed holds, all on one engine."""
     engine = make_engine(url, pool_size=len(given))
     factory = make_session_factory(engine)
-    jobs_before = 0
+    pairs_before = 0
     for phase_seconds in (WARM_UP_SECONDS, seconds):
         made = [Times() for _ in given]
         start.wait()
@@ -141,7 +113,7 @@ def _process(
             threading.Thread(
                 target=_client,
                 args=(factory, account_id, armed, random.Random(seed), started + phase_seconds),
-                kwargs={"work": work, "times": times},
+                kwargs={"times": times},
             )
             for (seed, account_id, armed), times in zip(given, made, strict=True)
         ]
@@ -149,26 +121,19 @@ def _process(
             thread.start()
         for thread in threads:
             thread.join()
-        whole = Times(seconds=time.monotonic() - started, jobs_in_all=jobs_before)
+        whole = Times(seconds=time.monotonic() - started, pairs_in_all=pairs_before)
         for times in made:
-            whole.jobs += times.jobs
+            whole.pairs += times.pairs
             whole.transactions += times.transactions
-        whole.jobs_in_all += len(whole.jobs)
-        jobs_before = whole.jobs_in_all
+        whole.pairs_in_all += len(whole.pairs)
+        pairs_before = whole.pairs_in_all
         start.wait()
     engine.dispose()
     reports.put(whole)
 
 
 def _client(
-    factory: SessionFactory,
-    account_id: str,
-    armed: list[str],
-    dice: random.Random,
-    until: float,
-    *,
-    work: Work,
-    times: Times,
+    factory: SessionFactory, account_id: str, armed: list[str], dice: random.Random, until: float, *, times: Times
 ) -> None:
     def timed(step: Step) -> Any:
         started = time.perf_counter()
@@ -179,8 +144,5 @@ def _client(
 
     while time.monotonic() < until:
         started = time.perf_counter()
-        if work == "pair":
-            one_pair(account_id, armed, dice, timed)
-        else:
-            one_job(account_id, dice, timed, together=work == "job")
-        times.jobs.append(time.perf_counter() - started)
+        one_pair(account_id, armed, dice, timed)
+        times.pairs.append(time.perf_counter() - started)

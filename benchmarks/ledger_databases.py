@@ -26,12 +26,7 @@ _WRITES, _PAGE_BYTES = 200, 8192
 
 @contextmanager
 def database(kind: str, folder: Path) -> Iterator[str]:
-    """Create and migrate an empty database; it is dropped at the end.
-
-    Args:
-        kind: "sqlite" or "postgresql"; the server is that of OBSCURA_TEST_POSTGRES, else the usual local one.
-        folder: where SQLite's file goes.
-    """
+    """Create and migrate an empty database; it is dropped at the end."""
     if kind == "sqlite":
         path = folder / secrets.token_hex(4)
         path.mkdir()
@@ -55,11 +50,7 @@ def database(kind: str, folder: Path) -> Iterator[str]:
 
 
 def durability(url: str) -> dict[str, Any]:
-    """Return the settings that decide whether a commit survives a power cut, as the service's own engine has them.
-
-    Raises:
-        RuntimeError: it would not; figures from there say nothing about production.
-    """
+    """Return the settings that decide whether a commit survives a power cut, as the service's own engine has them."""
     engine = make_engine(url)
     with transaction(make_session_factory(engine), read_only=True) as session:
         if engine.dialect.name == "sqlite":

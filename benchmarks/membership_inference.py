@@ -8,15 +8,10 @@ Private rows are trained by the dp_classifier recipe as the service trains it, w
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import platform
 import secrets
 import statistics
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +21,7 @@ from torch import nn
 
 from benchmarks.budgets import NoLedger
 from benchmarks.fetching import fetched_fashion_mnist
+from benchmarks.results import Results, Row, machine, parser_of, show
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
@@ -109,7 +105,7 @@ def attack(epsilon: float | None, seed: int, members: int, epochs: int) -> tuple
     return found, right[0], right[1]
 
 
-def row_of(epsilon: float | None, seeds: Sequence[int], members: int, epochs: int) -> dict[str, Any]:
+def row_of(epsilon: float | None, seeds: Sequence[int], members: int, epochs: int) -> Row:
     """Average over seeds. The standard error is that of the mean of the seeds' attacks."""
     runs = [attack(epsilon, seed, members, epochs) for seed in seeds]
     rates = [found.success_rate for found, _, _ in runs]
@@ -127,35 +123,17 @@ def row_of(epsilon: float | None, seeds: Sequence[int], members: int, epochs: in
 
 def main() -> None:
     """Train, attack, print a table and, where asked, keep it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of the training without privacy")
     options = parser.parse_args()
-    rows = []
-    print(f"{'privacy':<12}{'attack succeeds':>24}{'right on members':>20}{'on others':>12}")
+    facts = {"members": options.members, "epochs_without_privacy": options.epochs, "private": PRIVATE, "delta": DELTA}
+    results = Results(options.json, data="Fashion-MNIST", seeds=list(SEEDS), **facts, **machine())
     for epsilon in EPSILONS:
-        row = row_of(epsilon, SEEDS, options.members, options.epochs)
-        rows.append(row)
-        rate = f"{row['success_rate']:.1%} +- {row['standard_error']:.1%}"
-        name = "none" if epsilon is None else f"epsilon {epsilon:g}"
-        print(f"{name:<12}{rate:>24}{row['accuracy_members']:>20.1%}{row['accuracy_others']:>12.1%}", flush=True)
-    document = {
-        "machine": f"{platform.machine()} CPU",
-        "torch": torch.__version__,
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
-        "data": "Fashion-MNIST",
-        "members": options.members,
-        "epochs_without_privacy": options.epochs,
-        "private": PRIVATE,
-        "delta": DELTA,
-        "seeds": list(SEEDS),
-        "rows": rows,
-    }
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        if results.find(epsilon=epsilon) is None:
+            results.put(row_of(epsilon, SEEDS, options.members, options.epochs))
+    columns = ("epsilon", "success_rate:.3f", "standard_error:.3f", "accuracy_members:.3f", "accuracy_others:.3f")
+    show(results.rows, columns)
 
 
 if __name__ == "__main__":

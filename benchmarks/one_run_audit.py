@@ -16,8 +16,6 @@ from benchmarks.audited_trainings import (
     Population,
     Tap,
     generator_scores,
-    latent_vote_scores,
-    moment_vote_scores,
     train,
     warm_start_scores,
 )
@@ -30,7 +28,7 @@ from privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from privacy.auditing import one_run
 from privacy.auditing.payment_order import PaymentJournal
 from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Stage
+from privacy.plans.plan import Plan, Stage
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
 
@@ -39,16 +37,25 @@ CONFIDENCE = 0.95  # of both bounds of a game together
 VERDICT = 0.99  # of the same bounds where they decide about a flag
 SHARES = (50, 20, 10, 4)  # one canary in so many is guessed; the best of these numbers of guesses counts
 COINS_SEED = 2023
-WARM_START_AND_VOTES: dict[str, Any] = {
-    "preset": "fixed",
-    "images": 100,
-    "teacher_hidden": 0,
-    "vote_share": 0.3,
+CLASS_MOMENTS: dict[str, Any] = {
+    "frequencies": 16,
+    "coefficients": None,
+    "colour": "rgb",
+    "centre": 0.25,
+    "noise_shape": 0.0,
+    "texture": False,
+    "shrink": False,
+    "components": 80,
+    "class_components": None,
+    "clusters": 1,
+    "mean_share": 0.1,
+    "pooled_share": 0.45,
+    "class_share": 0.45,
+    "cluster_share": 0.0,
     "mean_clip": 5.0,  # shorter than the canaries, which are then as strong as a record can be
     "deviation_clip": 5.0,
     "component_clip": 5.0,
 }
-MOMENT_VOTES: dict[str, Any] = {"preset": "votes_only"}
 PIXEL_VOTES: dict[str, Any] = {"preset": "published", "images": 300}
 ONE_STEP_MU, MANY_CANARIES, MANY_MU = 0.5, 50_000, 0.7
 TRAINING = PoissonGaussianEvent(0.25, 4.0, 8)
@@ -58,16 +65,7 @@ Row = dict[str, Any]
 def one_run_row(
     release: str, variant: str, claims: tuple[float, float | None], scores: Scores, included: Any, certain: bool
 ) -> Row:
-    """Bound epsilon and mu from one game's scores; the best of some numbers of guesses, corrected for the choice.
-
-    Args:
-        release: for the table.
-        variant: "correct" or a fault.
-        claims: epsilon at delta, and mu where there is a claim for it.
-        scores: (m,).
-        included: (m,) the coins.
-        certain: the fault cannot hide from this game.
-    """
+    """Bound epsilon and mu from one game's scores; the best of some numbers of guesses, corrected for the choice."""
     games = [one_run.guess(scores, included, max(1, len(scores) // share)) for share in SHARES]
     bounds = [_best(games, confidence) for confidence in (CONFIDENCE, VERDICT)]
     epsilon, mu = claims
@@ -95,47 +93,28 @@ def _best(games: list[one_run.Guesses], confidence: float) -> tuple[float, float
     )
 
 
-def audit_datalens(population: Population, epsilon: float, variant: str) -> list[Row]:
-    """Train with a warm start, with moment votes and with votes on pixels, and audit all that is released."""
+def audit_trainings(population: Population, epsilon: float, variant: str) -> list[Row]:
+    """Train by `moments` and by `datalens`, and audit all that each releases."""
     account = open_filter(epsilon, DELTA)
     claims = epsilon, gaussian_mu(epsilon, DELTA)
     included = one_run.flip_coins(len(population.canary_images), COINS_SEED)
-    teachers = population.facts.records_declared // 5
-    rows = []
     believed = 1.0 if variant == "correct" else 1e-3  # the auditor knows what is wrong
+    rows = []
 
-    plan = build_plan(
-        "datalens", {**WARM_START_AND_VOTES, "teachers": teachers}, account, account.capacity_nano, population.facts
-    )
-    secret, journal = secrets.token_bytes(32), PaymentJournal(PlanBudget(plan.stages))
-    tap = Tap(journal)
-    with BROKEN[variant]():
-        generator = train(plan, population, included, tap, journal, secret)
+    def trained(recipe: str, options: dict[str, Any]) -> tuple[Plan, Tap, bytes, Any]:
+        plan = build_plan(recipe, options, account, account.capacity_nano, population.facts)
+        secret, journal = secrets.token_bytes(32), PaymentJournal(PlanBudget(plan.stages))
+        tap = Tap(journal)
+        with BROKEN[variant]():
+            return plan, tap, secret, train(plan, population, included, tap, journal, secret)
+
+    plan, tap, secret, generator = trained("moments", CLASS_MOMENTS)
     for release, scores in (
-        ("warm start: all three statistics", warm_start_scores(tap, plan, population, believed)),
-        ("votes on latents", latent_vote_scores(tap, generator, population)),
-        ("finished generator (warm start and votes)", generator_scores(generator, population)),
+        ("moments: all three statistics", warm_start_scores(tap, plan, population, believed)),
+        ("finished generator (moments)", generator_scores(generator, population)),
     ):
         rows.append(one_run_row(release, variant, claims, scores, included, certain=False))
-
-    options = {**MOMENT_VOTES, "teachers": teachers}
-    plan = build_plan("datalens", options, account, account.capacity_nano, population.facts)
-    secret, journal = secrets.token_bytes(32), PaymentJournal(PlanBudget(plan.stages))
-    tap = Tap(journal)
-    with BROKEN[variant]():
-        generator = train(plan, population, included, tap, journal, secret)
-    for release, scores in (
-        ("moment votes: all rounds", moment_vote_scores(tap, plan, population, secret, believed)),
-        ("finished generator (moment votes)", generator_scores(generator, population)),
-    ):
-        rows.append(one_run_row(release, variant, claims, scores, included, certain=False))
-
-    options = {**PIXEL_VOTES, "teachers": teachers}
-    plan = build_plan("datalens", options, account, account.capacity_nano, population.facts)
-    secret, journal = secrets.token_bytes(32), PaymentJournal(PlanBudget(plan.stages))
-    tap = Tap(journal)
-    with BROKEN[variant]():
-        train(plan, population, included, tap, journal, secret)
+    plan, tap, secret, _ = trained("datalens", {**PIXEL_VOTES, "teachers": population.facts.records_declared // 5})
     scores = pixel_vote_scores(tap, plan, population, secret, believed)
     rows.append(one_run_row("votes on pixels: all images", variant, claims, scores, included, certain=False))
     return rows
@@ -180,9 +159,9 @@ def collect_runs(population: Population, epsilons: list[float]) -> list[Row]:
     rows: list[Row] = []
     for epsilon in epsilons:
         rows.append(audit_vote_sum(epsilon, "correct"))
-        rows += audit_datalens(population, epsilon, "correct")
+        rows += audit_trainings(population, epsilon, "correct")
     rows += [audit_vote_sum(min(epsilons), variant) for variant in ("no noise", "shared shards")]
-    rows += audit_datalens(population, min(epsilons), "no noise")
+    rows += audit_trainings(population, min(epsilons), "no noise")
     for make in SETTINGS:
         rows += [
             audit_step(make, 1000, ONE_STEP_MU, variant)

@@ -21,16 +21,7 @@ _BYTES_MAX = 100_000  # larger files are posters of up to 600 million pixels
 
 
 def load_clipart(count: int, size: int, *, colour: bool = False) -> npt.NDArray[np.uint8]:
-    """Return pictures (n, size, size[, 3]), n at most `count`: a draw of a public seed from all that the folder has.
-
-    Args:
-        count: of pictures.
-        size: pixels to a side.
-        colour: in colour on white; otherwise grey on black.
-
-    Raises:
-        FileNotFoundError: there are none; the message says how to get them.
-    """
+    """Return pictures (n, size, size[, 3]), n at most `count`: a draw of a public seed from all that the folder has."""
     named = os.environ.get("OBSCURA_OPENCLIPART")
     folder = Path(named) if named else debian_folder("openclipart-png", _FOLDER)
     paths = [path for path in sorted(folder.rglob("*.png")) if path.stat().st_size <= _BYTES_MAX]

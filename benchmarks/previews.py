@@ -7,20 +7,18 @@ public set that looks like the private one. Where Fashion-MNIST stands in for a 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import spearmanr
 
 from benchmarks.generator_runs import DELTA, OURS
+from benchmarks.results import Results, Row, machine, parser_of, show, since
 from benchmarks.small_data import SETS, Folder, cifar10, facts_of, fashion, mnist
 from benchmarks.small_folders import ROWS
 from models.stand_ins import StandIn
@@ -57,7 +55,7 @@ def chosen(name: str, folder: Folder, facts: PublicFacts) -> StandIn:
 NAMED: Mapping[str, Callable[[], Folder]] = {"digits": mnist, "emoji": cifar10}  # public sets that look alike
 
 
-def measure(folder: Folder, stand_in: StandIn, epsilon: float) -> dict[str, Any]:
+def measure(folder: Folder, stand_in: StandIn, epsilon: float) -> Row:
     """Make one forecast."""
     facts, privacy_filter = facts_of(folder), open_filter(epsilon, DELTA)
     plan = build_plan("moments", {}, privacy_filter, privacy_filter.capacity_nano, facts)
@@ -67,18 +65,17 @@ def measure(folder: Folder, stand_in: StandIn, epsilon: float) -> dict[str, Any]
         "stand_in": found.stand_in,
         "accuracy": found.accuracy,
         "real": found.real,
-        "seconds": round(time.monotonic() - started, 1),
+        "seconds": since(started),
     }
 
 
 def main() -> None:
-    """Make the forecasts that are missing, and say how far off they are."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
+    """Make the forecasts that are missing, and print how far off they are."""
+    parser = parser_of(__doc__)
     parser.add_argument("--datasets", nargs="+", default=list(ROWS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"] if options.json.exists() else []
+    results = Results(options.json, **machine())
     measured = json.loads(TRUTH.read_text(encoding="utf-8"))["rows"]
     truth = {(row["dataset"], row["epsilon"]): row["accuracy"] for row in measured if row["variant"] == OURS}
     for name in options.datasets:
@@ -89,33 +86,31 @@ def main() -> None:
             stand_ins["named"] = of_folder(NAMED[name](), NAMED[name].__name__, facts)
         for epsilon in ROWS[name]:
             for how, stand_in in stand_ins.items():
-                if (name, epsilon, how) in [(row["dataset"], row["epsilon"], row["how"]) for row in rows]:
-                    continue
-                rows.append({"dataset": name, "epsilon": epsilon, "how": how, **measure(folder, stand_in, epsilon)})
-                print(rows[-1], flush=True)
-                keep(rows, truth, options.json)
-    print(json.dumps(keep(rows, truth, options.json), indent=2))
+                if results.find(dataset=name, epsilon=epsilon, how=how) is None:
+                    row = {"dataset": name, "epsilon": epsilon, "how": how, **measure(folder, stand_in, epsilon)}
+                    results.put(row | {"truth": truth.get((name, epsilon))})
+    results.document["summary"] = summary(results.rows)
+    results.write()
+    show(results.rows, ("dataset", "epsilon", "how", "stand_in", "accuracy:.3f", "truth:.3f"))
+    print(json.dumps(results.document["summary"], indent=2))
 
 
-def keep(rows: list[dict[str, Any]], truth: Mapping[tuple[str, float], float], file: Path) -> dict[str, Any]:
-    """Write the rows beside the truth, and return how far off they are in all."""
-    for row in rows:
-        row["truth"] = truth.get((row["dataset"], row["epsilon"]))
+def summary(rows: list[Row]) -> Row:
+    """Return how far off the forecasts are in all."""
     known = [row for row in rows if row["truth"] is not None]
-    by_itself = [row for row in known if row["how"] == "chosen"]
     named = {(row["dataset"], row["epsilon"]) for row in known if row["how"] == "named"}
-    best = [row for row in known if row["how"] == "named" or (row["dataset"], row["epsilon"]) not in named]
-    alike = [abs(row["accuracy"] - row["truth"]) for row in by_itself if row["dataset"] in ALIKE]
-    summary: dict[str, Any] = {
-        "rows_alike": len(alike),
-        "mean_distance_alike": float(np.mean(alike)) if alike else None,
+    by_choice = {
+        "chosen": [row for row in known if row["how"] == "chosen"],
+        "named_where_there_is_one": [
+            row for row in known if row["how"] == "named" or (row["dataset"], row["epsilon"]) not in named
+        ],
     }
-    for how, which in (("chosen", by_itself), ("named_where_there_is_one", best)):
+    alike = [abs(row["accuracy"] - row["truth"]) for row in by_choice["chosen"] if row["dataset"] in ALIKE]
+    found: Row = {"rows_alike": len(alike), "mean_distance_alike": float(np.mean(alike)) if alike else None}
+    for how, which in by_choice.items():
         pairs = [(row["accuracy"], row["truth"]) for row in which]
-        summary[f"rank_correlation_{how}"] = float(spearmanr(*zip(*pairs, strict=True))[0]) if len(pairs) > 2 else None
-    document = {"machine": f"{platform.machine()} CPU", "torch": torch.__version__, "summary": summary, "rows": rows}
-    file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return summary
+        found[f"rank_correlation_{how}"] = float(spearmanr(*zip(*pairs, strict=True))[0]) if len(pairs) > 2 else None
+    return found
 
 
 if __name__ == "__main__":

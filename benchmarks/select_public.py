@@ -1,15 +1,12 @@
-"""What `select_public` draws for emoji of 64 x 64, from public clip art, beside `moments`' figures of small folders.
+"""What `select_public` draws for emoji of 64 x 64 from public clip art.
 
 Run `python -m benchmarks.select_public --json FILE --grid PICTURE`. Every row votes with a fresh secret, draws 2,500
-images and measures them as `benchmarks.small_folders` does: the small CNN, ten epochs, tested once on real emoji that
-took no part. `--development` measures on held-out private pictures, where the recipe's constants were chosen.
+images and measures them as `benchmarks.small_folders` does.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import secrets
 import statistics
 import time
@@ -25,7 +22,8 @@ from PIL import Image
 from benchmarks.budgets import NoLedger
 from benchmarks.generator_runs import DELTA, accuracy_of, draw, samples_of, tiled
 from benchmarks.openclipart import load_clipart
-from benchmarks.small_data import DEVELOPMENT, SETS, Folder, facts_of
+from benchmarks.results import Results, Row, machine, parser_of, show
+from benchmarks.small_data import SETS, Folder, facts_of
 from models.portable.selected import SelectedPictures
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Plan
@@ -52,7 +50,7 @@ def select(
 
 def row_of(
     folder: Folder, public: npt.NDArray[np.uint8], epsilon: float, options: Mapping[str, Any], seeds: list[int]
-) -> dict[str, Any]:
+) -> Row:
     """Measure one row: the median over seeds of the accuracy, and what each seed gave."""
     runs = []
     for seed in seeds:
@@ -76,33 +74,22 @@ def row_of(
 
 def main() -> None:
     """Measure the rows, print them and, where asked, keep them as JSON and draw a picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--grid", type=Path, help="draw released pictures at the first epsilon into this file")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[3.0, 10.0])
-    parser.add_argument("--options", type=json.loads, nargs="+", default=[{}], help="of the recipe, as JSON objects")
+    parser.add_argument("--options", type=json.loads, default={}, help="of the recipe, as a JSON object")
     parser.add_argument("--public", type=int, default=CLIP_ART, help="clip-art pictures")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--development", action="store_true", help="measure where the constants were chosen")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    folder = (DEVELOPMENT if asked.development else SETS)["emoji"]()
+    folder, results = SETS["emoji"](), Results(asked.json, **machine())
     public = load_clipart(asked.public, folder.images.shape[1], colour=True)
     if asked.grid is not None:
-        made, _, _ = select(folder, public, asked.epsilons[0], asked.options[0])
-        classes = len(folder.classes)
-        picture = tiled(*draw(made, classes, COLUMNS * classes, 0), classes)
-        Image.fromarray(picture).save(asked.grid, optimize=True)
-    rows = [
-        row_of(folder, public, epsilon, options, asked.seeds)
-        for epsilon in (asked.epsilons if asked.seeds else ())
-        for options in asked.options
-    ]
-    for row in rows:
-        print(f"{row['recipe']} epsilon {row['epsilon']:g} {row['options']}: {row['accuracy']:.4f}")
-    if asked.json is not None:
-        document = {"machine": f"{platform.machine()} CPU", "torch": torch.__version__, "rows": rows}
-        asked.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        made, classes = select(folder, public, asked.epsilons[0], asked.options)[0], len(folder.classes)
+        Image.fromarray(tiled(*draw(made, classes, COLUMNS * classes, 0), classes)).save(asked.grid, optimize=True)
+    for epsilon in asked.epsilons if asked.seeds else ():
+        results.put(row_of(folder, public, epsilon, asked.options, asked.seeds))
+    show(results.rows, ("recipe", "epsilon", "accuracy:.4f"))
 
 
 if __name__ == "__main__":

@@ -175,16 +175,6 @@ SETS: Mapping[str, Callable[[], Folder]] = {
     "emoji": emoji,
     "cifar10": cifar10,
 }
-# On these the rule's constants were chosen: other data, or the training side alone.
-DEVELOPMENT: Mapping[str, Callable[[], Folder]] = {
-    "digits": lambda: digits().held_out(test=300),
-    "mnist_1400": lambda: mnist().held_out(1400),
-    "fashion_3000": lambda: fashion().held_out(3000),
-    "fashion_10000": lambda: fashion().held_out(10_000),
-    "fashion": lambda: fashion().held_out(),
-    "emoji": lambda: emoji().held_out(test=600),
-    "cifar10": lambda: cifar10().held_out(),
-}
 
 
 def _on_white(picture: Image.Image) -> Images:

@@ -1,32 +1,26 @@
-"""Teacher ensemble: one stacked tensor program against the same step done one module at a time.
+"""Speed and memory of the stacked teacher ensemble against one module at a time.
 
-`python -m benchmarks.teacher_ensemble --json FILE` measures, in one run, the training step (Adam update on a real
-shard and a synthetic batch, then the gradients of all images) both ways, after checking that both give the same
-weights and gradients; and the peak memory of ensembles, each in a process of its own. The headline is the teacher that
-the recipe trains by default. A row each shows teachers of pixels, where arithmetic and not bookkeeping sets the pace.
-One processor thread by default: with more, waiting threads on a busy machine slow the many small steps of the loop
-most, and the ratio flatters the ensemble.
+Run `python -m benchmarks.teacher_ensemble --json FILE`. A training step (Adam update on a real shard and a synthetic
+batch, then the gradients of all images) is timed both ways in turn, on one thread, after a check that both give the
+same weights and gradients. Peak memory is measured in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.results import Row, machine, parser_of, show, write_json
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
 
@@ -135,69 +129,48 @@ def drain(ensemble: TeacherEnsemble, fake: torch.Tensor, labels: torch.Tensor) -
         pass
 
 
-def compare(teachers: int, images: int, inputs: int, hidden: int, device: str, repeats: int) -> dict[str, Any]:
-    """Time one training step both ways and check that they compute the same.
-
-    Raises:
-        AssertionError: weights or gradients of the two ways differ by more than rounding explains.
-    """
+def compare(teachers: int, images: int, inputs: int, hidden: int, device: str, repeats: int) -> Row:
+    """Time one training step both ways and check that they compute the same up to rounding."""
     ensemble, shards, listed, fake, labels = build(teachers, images, inputs, hidden, device)
-    width = RECORDS_PER_TEACHER
     generator = torch.Generator().manual_seed(3)
     loop = ModuleLoop(ensemble)
 
     def stacked_step() -> None:
-        ensemble.update(shards.batch(width, generator), fake, labels)
+        ensemble.update(shards.batch(RECORDS_PER_TEACHER, generator), fake, labels)
         drain(ensemble, fake, labels)
 
     def looped_step() -> None:
         loop.step(listed, fake, labels)
         loop.gradients(fake, labels)
 
-    ensemble.update(shards.batch(width, generator), fake, labels)
+    ensemble.update(shards.batch(RECORDS_PER_TEACHER, generator), fake, labels)
     loop.step(listed, fake, labels)
     stacked = torch.cat([g for _, g in ensemble.image_gradients(fake, labels)])  # (N, m, d)
     looped = torch.stack(loop.gradients(fake, labels))  # (N, m, d)
-    gradient_error = float((stacked - looped).norm() / looped.norm())
     weights = torch.stack([module.first.weight.detach() for module in loop.modules])
-    weight_error = float((ensemble.first.detach() - weights).abs().max())
-    assert gradient_error < 1e-2, f"image gradients differ by {gradient_error}"
-    assert weight_error < 2 * ensemble.config.learning_rate, f"weights differ by {weight_error}"
-    mean_error = float((ensemble.first.detach() - weights).abs().mean())
-    assert mean_error < 1e-2 * ensemble.config.learning_rate, f"weights differ by {mean_error} on average"
-    del stacked, looped, weights
-    # Taken in turns, so that another load on the machine meets both ways.
+    apart = (ensemble.first.detach() - weights).abs()
+    assert float((stacked - looped).norm() / looped.norm()) < 1e-2, "image gradients differ"
+    assert float(apart.max()) < 2 * ensemble.config.learning_rate, "weights differ"
+    assert float(apart.mean()) < 1e-2 * ensemble.config.learning_rate, "weights differ on average"
+    del stacked, looped, weights, apart
     stacked_times, looped_times = [], []
-    for _ in range(repeats):
+    for _ in range(repeats):  # in turn, so that other load meets both ways
         stacked_times += [seconds_of(stacked_step, device) for _ in range(5)]
         looped_times.append(seconds_of(looped_step, device))
     (fast, fast_cpu), (slow, slow_cpu) = median_seconds(stacked_times), median_seconds(looped_times)
     return {
-        "teachers": teachers,
-        "images": images,
-        "inputs": inputs,
-        "hidden": hidden,
-        "records_per_teacher": width,
+        "speedup": slow / fast,
+        "speedup_cpu": slow_cpu / fast_cpu,
         "seconds_stacked": fast,
         "seconds_modules": slow,
-        "speedup_over_modules": slow / fast,
-        "processor_seconds_stacked": fast_cpu,
-        "processor_seconds_modules": slow_cpu,
-        "speedup_in_processor_time": slow_cpu / fast_cpu,
-        "weight_error_max": weight_error,
-        "weight_error_mean": mean_error,
-        "gradient_error_relative": gradient_error,
     }
 
 
-def memory(teachers: int, images: int, inputs: int, hidden: int, device: str) -> dict[str, Any]:
+def memory(teachers: int, images: int, inputs: int, hidden: int, device: str) -> Row:
     """Measure what an ensemble adds to this process while it trains; call in a fresh process.
 
-    On a CPU: the peak of the resident set, reset just before, minus the resident set just before, with libraries warmed
-    up by a tiny ensemble and the records (which are the caller's) already in place. On CUDA: the allocator's peak.
-
-    Raises:
-        AssertionError: the peak is below the parameters and moments that must be resident, so it was not measured.
+    On a CPU: the peak of the resident set over the resident set just before, with libraries warmed up and the records
+    in place. On CUDA: the allocator's peak.
     """
     small, few, _, fake, labels = build(8, images, inputs, hidden, device)
     small.update(few.batch(RECORDS_PER_TEACHER, torch.Generator().manual_seed(0)), fake, labels)
@@ -214,90 +187,42 @@ def memory(teachers: int, images: int, inputs: int, hidden: int, device: str) ->
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         before = resident_bytes("VmRSS")
     ensemble = TeacherEnsemble(small.config, teachers, generator=torch.Generator(device).manual_seed(1), device=device)
-    times = []
     for _ in range(4):
-        start = time.perf_counter()
         ensemble.update(shards.batch(RECORDS_PER_TEACHER, generator), fake, labels)
         drain(ensemble, fake, labels)
-        times.append(time.perf_counter() - start)
     peak = (torch.cuda.max_memory_allocated() if device == "cuda" else resident_bytes("VmHWM")) - before
     # Small ensembles may partly live in pages that the allocator had kept, hence not the full four copies.
     assert peak >= 3 * ensemble.parameter_bytes, f"a peak of {peak} bytes cannot hold the ensemble"
-    return {
-        "teachers": teachers,
-        "seconds_stacked": statistics.median(times),
-        "peak_bytes": peak,
-        "parameter_bytes": ensemble.parameter_bytes,
-        "allowed_bytes": 4 * ensemble.parameter_bytes + GIB,
-    }
+    return {"peak_bytes": peak, "allowed_bytes": 4 * ensemble.parameter_bytes + GIB}
 
 
-def in_fresh_process(arguments: list[str]) -> dict[str, Any]:
-    """Run this module's memory measurement in a new interpreter."""
-    command = [sys.executable, "-m", "benchmarks.teacher_ensemble", "--memory-of", *arguments]
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a teacher looks at and how wide it is."""
-
-    name: str
-    inputs: int
-    hidden: int
-
-
-# First what the recipe trains by default, which votes on the generator's latents; then teachers of 28 x 28 pixels.
-SHAPES = (
-    Shape("latents", 80, 16),
-    Shape("pixels, 16 hidden units", 784, 16),
-    Shape("pixels, 32 hidden units", 784, 32),
-)
+SHAPES = (("80 inputs", 80, 16), ("pixels, 16 hidden units", 784, 16), ("pixels, 32 hidden units", 784, 32))
 
 
 def main() -> None:
-    """Parse arguments, measure, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the result goes; standard output when absent")
+    """Measure every shape of teacher, print a table and, where asked, keep it as JSON."""
+    parser = parser_of(__doc__)
     parser.add_argument("--teachers", type=int, default=1000, help="size of the ensemble that is compared")
     parser.add_argument("--images", type=int, default=20, help="synthetic images per iteration (the paper's m)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="processor threads, for both ways")
     parser.add_argument("--memory-of", nargs=4, type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    if arguments.memory_of:
-        print(json.dumps(memory(*arguments.memory_of, arguments.device)))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.memory_of:
+        print(json.dumps(memory(*options.memory_of, options.device)))
         return
-    options = ["--device", arguments.device, "--threads", str(arguments.threads)]
     rows = []
-    for shape in SHAPES:
-        measured = [
-            in_fresh_process([str(n), str(arguments.images), str(shape.inputs), str(shape.hidden), *options])
-            for n in sorted({arguments.teachers, 4000})
-        ]
-        own = next(m for m in measured if m["teachers"] == arguments.teachers)
-        compared = compare(
-            arguments.teachers, arguments.images, shape.inputs, shape.hidden, arguments.device, arguments.repeats
-        )
-        memory_of_own = {key: own[key] for key in ("peak_bytes", "allowed_bytes")}
-        rows.append({"name": shape.name, **compared, **memory_of_own, "memory": measured})
-    result = {
-        **{key: rows[0][key] for key in ("teachers", "speedup_over_modules", "peak_bytes", "allowed_bytes")},
-        "rows": rows,
-        "device": arguments.device,
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0],
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
-        "torch": torch.__version__,
-    }
-    text = json.dumps(result, indent=2)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(text + "\n")
-    else:
-        print(text)
+    for name, inputs, hidden in SHAPES:
+        row = compare(options.teachers, options.images, inputs, hidden, options.device, options.repeats)
+        for teachers in sorted({options.teachers, 4000}):
+            sizes = [str(size) for size in (teachers, options.images, inputs, hidden)]
+            command = [sys.executable, "-m", "benchmarks.teacher_ensemble", "--memory-of", *sizes]
+            done = subprocess.run([*command, "--device", options.device], check=True, capture_output=True, text=True)
+            row |= {f"{key}_{teachers}": value for key, value in json.loads(done.stdout).items()}
+        rows.append({"teacher": name, **row})
+    show(rows, ("teacher", "speedup:.1f", "speedup_cpu:.1f", "peak_bytes_4000", "allowed_bytes_4000"))
+    write_json(options.json, machine() | {"teachers": options.teachers, "device": options.device, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -14,13 +14,9 @@ released counts, at the same noise:
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -30,6 +26,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.generator_runs import DELTA, OURS, draw, train
+from benchmarks.results import Results, Row, machine, parser_of, show, since
 from benchmarks.small_data import Folder, channels_first, fashion
 from privacy.plans.moments.plan import VISIBLE
 from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of
@@ -110,7 +107,7 @@ def ridge(images: Tensor, labels: Tensor, test_images: Tensor) -> Tensor:
     return (tested @ torch.linalg.solve(rows.T @ rows + penalty, rows.T @ targets)).argmax(dim=1)
 
 
-def measure(folder: Folder, rare: int, epsilon: float, variant: str, seed: int) -> dict[str, Any]:
+def measure(folder: Folder, rare: int, epsilon: float, variant: str, seed: int) -> Row:
     """Train once, and say how much of each class is recognised."""
     started = time.monotonic()
     with VARIANTS[variant](folder):
@@ -133,7 +130,7 @@ def measure(folder: Folder, rare: int, epsilon: float, variant: str, seed: int) 
         "others": float(np.mean(others)),
         "balanced": found.balanced_accuracy,
         "class_shown_from": plan.facts["class_shown_from"],
-        "seconds": round(time.monotonic() - started, 1),
+        "seconds": since(started),
     }
 
 
@@ -149,28 +146,16 @@ def wanted(epsilons: Sequence[float], counts: Sequence[int]) -> Iterator[tuple[i
 
 def main() -> None:
     """Make the rows that are missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no row after so many")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = json.loads(options.json.read_text("utf-8"))["rows"] if options.json.exists() else []
-    whole, began = fashion(), time.monotonic()
+    results, whole = Results(options.json, visible=VISIBLE, **machine()), fashion()
     for rare, count, epsilon, variant in wanted(options.epsilons, options.counts):
-        key = {"rare": rare, "count": count, "epsilon": epsilon, "variant": variant}
-        if any(key.items() <= row.items() for row in rows) or time.monotonic() - began > options.seconds:
-            continue
-        rows.append(measure(with_rare(whole, rare, count), rare, epsilon, variant, seed=0))
-        print(rows[-1], flush=True)
-        document = {
-            "machine": f"{platform.machine()} CPU",
-            "torch": torch.__version__,
-            "visible": VISIBLE,
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        if results.find(rare=rare, count=count, epsilon=epsilon, variant=variant) is None:
+            results.put(measure(with_rare(whole, rare, count), rare, epsilon, variant, seed=0))
+    show(results.rows, ("rare", "count", "epsilon", "variant", "recall:.2f", "others:.2f", "balanced:.3f"))
 
 
 if __name__ == "__main__":

@@ -80,8 +80,7 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
 
     Args:
         directory: of the release.
-        which: "warm_start" leaves out what came after the start; only generators with a bend, or a guide, keep that
-            apart.
+        which: "warm_start" leaves out the guide; only guided generators have one.
 
     Raises:
         ValueError: the files are damaged, of another format, of an unknown network or do not fit each other.
@@ -95,7 +94,7 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
     if kind not in NETWORKS:
         raise ValueError(f"the generator is a {kind!r}; this program reads {', '.join(filter(None, NETWORKS))}")
     network, shape = NETWORKS[kind]
-    if which != "final" and network not in (Generator, TexturedGenerator, GuidedGenerator):
+    if which == "warm_start" and network is not GuidedGenerator:
         raise ValueError(f"a {kind} generator has no warm start of its own")
     if not isinstance(document.get("config"), dict):
         raise ValueError("the generator's description has no configuration")
@@ -104,9 +103,5 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
         generator.load_state_dict(load_file(directory / WEIGHTS_FILE))
     except (KeyError, TypeError, RuntimeError, SafetensorError):
         raise ValueError("the generator's weights do not fit its configuration") from None
-    if which == "warm_start" and network is GuidedGenerator:
-        generator = generator.first
-    elif which == "warm_start":
-        generator.bend.zero_()
-    loaded: ReleasedGenerator = generator.eval()
+    loaded: ReleasedGenerator = (generator.first if which == "warm_start" else generator).eval()
     return loaded

@@ -69,7 +69,7 @@ def inspect_ledger(
         full: read every entry, not only those after the newest checkpoint, and every journal, not only those of jobs
             that may still charge.
         given: further receipts, such as users hold.
-        thorough: hash the files of every release too, compare all fingerprints, and have SQLite check its own file.
+        thorough: hash the files of every release too, and have SQLite check its own file.
 
     Raises:
         SigningKeyUnusable: a public key beside the signing key cannot be read.
@@ -113,7 +113,7 @@ def inspect_ledger(
         damage = list(find_damage(session)) if thorough else []
         trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before what it signs is committed
         try:
-            report = verify(session, trusted=trusted, known=witnesses, kept=kept, full=full, fingerprints=thorough)
+            report = verify(session, trusted=trusted, known=witnesses, kept=kept, full=full)
         except DBAPIError:
             if not damage:
                 raise

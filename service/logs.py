@@ -22,6 +22,7 @@ TEXT_CHARACTERS_MAX = 2000
 DEPTH_MAX = 6
 FRAMES_MAX = 30
 TALKATIVE = ("alembic", "uvicorn")  # at the start of a service
+AUDIT_LOGGER = "audit"  # writes the events of the audit log at any level
 
 # `private_*` and `released_*` are the project's naming rule; the rest are credentials and what uploads carry.
 _FORBIDDEN_NAME = re.compile(
@@ -83,6 +84,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_
             root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
     for library in TALKATIVE:
         logging.getLogger(library).setLevel(logging.WARNING if for_people else logging.NOTSET)
 

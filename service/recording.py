@@ -1,4 +1,4 @@
-"""The audit log: who asked for what and what came of it, as one chain of events. Takes a session, never commits.
+"""The audit log: who asked for what and what came of it. Append-only rows, each written to the `audit` logger as well.
 
 An event names who asked, a route or an act, and at most one object by its id. What was sent, what was answered, how
 long that took and how much it was are no part of it. See docs/audit_log.md for why each field tells nothing private.
@@ -7,29 +7,29 @@ long that took and how much it was are no part of it. See docs/audit_log.md for 
 from __future__ import annotations
 
 import enum
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import insert, select, text
+from sqlalchemy import delete, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import Outcome
 from service.access import Principal
-from service.db.audit_tables import AuditEvent, AuditRemoval
-from service.db.base import canonical_text, new_id
-from service.db.session import LAST, SessionFactory, with_info
+from service.db.audit_tables import AuditEvent
+from service.db.base import new_id
+from service.db.session import LAST, SessionFactory, transaction, with_info
 from service.errors import ObscuraError
-from service.logs import get_logger
+from service.logs import AUDIT_LOGGER, get_logger
+from service.times import SETTLED
 
-GENESIS_HASH = "0" * 64  # what the first event links to
-CHAIN_VERSION = 1
-CHAIN_LOCK = 0x0B5CA0  # of PostgreSQL, where one process appends at a time; any number will do
+EVENTS_REMOVED_MAX = 5000  # in one transaction
+_APPEND_LOCK = 0x0B5CA0  # advisory lock of PostgreSQL; any number will do
 _ACTS = "obscura_acts"
+_APPENDED = "obscura_appended"
 _ID = re.compile(r"[a-z]{2,4}_(?:[a-z2-7]{20}|default)")
 
 
@@ -78,7 +78,7 @@ class Event:
     """What an event says.
 
     Attributes:
-        at: when it was asked for, UTC with microseconds.
+        at: when it was asked for.
         action: the template of a route with its method, or an `Act`.
         object_id: what it is about; None where that has no id.
         key_id: of the key that asked; None where none of ours did.
@@ -86,7 +86,7 @@ class Event:
         project_id: that of the key, or the one that an act concerns; None for the installation.
     """
 
-    at: str
+    at: datetime
     action: str
     object_id: str | None
     outcome: Outcome
@@ -107,8 +107,7 @@ def event_of(
     """Return the event of a caller, of their project where no other is named."""
     of = project_id if project_id is not None or caller is None else caller.project_id
     key_id, admin_id = (None, None) if caller is None else (caller.id, caller.admin_id)
-    moment = at.astimezone(UTC).isoformat(timespec="microseconds")
-    return Event(moment, action, object_id, outcome, key_id, admin_id, of)
+    return Event(at, action, object_id, outcome, key_id, admin_id, of)
 
 
 def id_in(given: object) -> str | None:
@@ -116,34 +115,49 @@ def id_in(given: object) -> str | None:
     return given if isinstance(given, str) and _ID.fullmatch(given) else None
 
 
-def event_hash(event: dict[str, Any]) -> str:
-    """Return the SHA-256, as hex, of every field of an event but the hash itself, in canonical JSON."""
-    body = {name: value for name, value in event.items() if name != "hash"} | {"version": CHAIN_VERSION}
-    return hashlib.sha256(canonical_text(body).encode("ascii")).hexdigest()
+def append(session: Session, events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Insert events and return their rows: pass them to `write_lines` after the commit.
 
-
-def append(session: Session, events: Sequence[Event]) -> None:
-    """Add events to the chain. Call it last in a transaction: from here to its end nobody else can."""
-    if session.get_bind().dialect.name == "postgresql":  # on SQLite there is one writer at a time
-        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": CHAIN_LOCK})
-    sequence, previous_hash = head(session)
-    rows = []
-    for number, event in enumerate(events, start=sequence + 1):
-        row = {"sequence": number, "id": new_id("evt"), **asdict(event), "previous_hash": previous_hash}
-        row["hash"] = previous_hash = event_hash(row)
-        rows.append(row)
+    Call it last in a transaction. On PostgreSQL it locks the log until the commit, so that events become visible in
+    the order of their numbers and a reader who pages through them misses none; SQLite has one writer anyway.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _APPEND_LOCK})
+    rows = [{"id": new_id("evt"), **asdict(event)} for event in events]
     session.execute(insert(AuditEvent), rows)
+    return rows
 
 
-def head(session: Session) -> tuple[int, str]:
-    """Return number and hash of the newest event, removed ones included; what the first one links to before that."""
-    newest = select(AuditEvent.sequence, AuditEvent.hash).order_by(AuditEvent.sequence.desc()).limit(1)
-    removed = select(AuditRemoval.through, AuditRemoval.hash).order_by(AuditRemoval.number.desc()).limit(1)
-    for query in (newest, removed):
-        found = session.execute(query).first()
-        if found is not None:
-            return found[0], found[1]
-    return 0, GENESIS_HASH
+def write_lines(rows: Sequence[dict[str, Any]]) -> None:
+    """Write events that were committed to the `audit` logger: one JSON object a line, for a log collector."""
+    logger = get_logger(AUDIT_LOGGER)
+    for row in rows:
+        logger.info("audit_event", **row | {"at": row["at"].isoformat(timespec="microseconds")})
+
+
+def remove_old(factory: SessionFactory, *, days: int, now: datetime, proved: bool) -> int:
+    """Delete events older than a number of days; return how many.
+
+    If the clock has just jumped ahead, every event looks old. So an unproved clock needs a witness: an event that is
+    kept and is at least a day old.
+
+    Args:
+        days: `Settings.audit_log_days`.
+        now: aware.
+        proved: whether the clock has run steadily for a day (`service.times.WatchedClock`).
+    """
+    until, removed = now - timedelta(days=days), 0
+    first = select(AuditEvent.sequence, AuditEvent.at).order_by(AuditEvent.sequence).limit(EVENTS_REMOVED_MAX)
+    witness = select(AuditEvent.sequence).where(AuditEvent.at >= until, AuditEvent.at <= now - SETTLED).limit(1)
+    while True:
+        with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+            oldest = session.execute(first).all()
+            old = next((place for place, event in enumerate(oldest) if event.at >= until), len(oldest))
+            if not old or not (proved or session.scalar(witness) is not None):
+                return removed
+        with transaction(factory) as session:
+            session.execute(delete(AuditEvent).where(AuditEvent.sequence <= oldest[old - 1].sequence))
+        removed += old
 
 
 def record(session: Session, act: Act, object_id: str, *, project_id: str | None) -> None:
@@ -191,17 +205,18 @@ class Recorder:
             return
         try:
             if self.required:
-                append(session, events)
+                session.info[_APPENDED] = append(session, events)
             else:
                 with session.begin_nested():
-                    append(session, events)
+                    session.info[_APPENDED] = append(session, events)
         except SQLAlchemyError as error:
             if self.required:
                 raise AuditLogUnavailable from error
             not_written(len(events), error)
 
-    def committed(self) -> None:
-        """Note nothing: an act is written once, where it is done."""
+    def committed(self, session: Session) -> None:
+        """Write the events to the `audit` logger."""
+        write_lines(session.info.pop(_APPENDED, ()))
 
 
 def not_written(count: int, error: BaseException) -> None:

@@ -38,10 +38,8 @@ ENTRIES = {
     EntryKind.CHARGE: "Charged ahead",
     EntryKind.CAPTURE: "Spent",
     EntryKind.RETURN: "Returned",
-    EntryKind.SAMPLE: "Sampled again, free",
     EntryKind.LIMIT: "Limit changed",
     EntryKind.FREEZE: "Frozen or opened",
-    EntryKind.FACT: "Written down",
     EntryKind.COUNT: "Records counted, with noise",
 }
 HOLDS = {

@@ -40,7 +40,7 @@ from tests.warm import warm_python
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 CLASSES = ["boot", "coat", "shirt"]
-APPEND_ONLY = ("entries", "checkpoints", "audit_events", "audit_removals")
+APPEND_ONLY = ("entries", "checkpoints", "audit_events")
 compile_once()
 
 

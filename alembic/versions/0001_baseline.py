@@ -22,13 +22,16 @@ INTEGER, BIG, FLAG, JSON = sa.Integer(), sa.BigInteger(), sa.Boolean(), sa.JSON(
 REAL: sa.Double[float] = sa.Double()
 MOMENT = sa.DateTime(timezone=True)
 SEQUENCE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-# Tables whose rows never change, with the columns that number them and the rows that may be deleted.
-REMOVED = "OLD.sequence <= (SELECT coalesce(max(through), 0) FROM audit_removals)"
-APPEND_ONLY = {
-    "entries": (("account_id", "sequence"), ""),
-    "checkpoints": (("sequence",), ""),
-    "audit_events": (("sequence",), REMOVED),
-    "audit_removals": (("number",), ""),
+# An event of the audit log may be deleted once it is 12 hours old; `service.recording.remove_old` does that.
+OLD_EVENT = {
+    "sqlite": "OLD.at < strftime('%Y-%m-%d %H:%M:%f', 'now', '-12 hours')",
+    "postgresql": "OLD.at < now() - interval '12 hours'",
+}
+# Tables whose rows never change: the rule for a row in the same place, and the rule for rows that may be deleted.
+APPEND_ONLY: dict[str, tuple[str, dict[str, str]]] = {
+    "entries": ("account_id = NEW.account_id AND sequence = NEW.sequence", {}),
+    "checkpoints": ("sequence = NEW.sequence", {}),
+    "audit_events": ("sequence = NEW.sequence OR id = NEW.id", OLD_EVENT),
 }
 
 
@@ -65,11 +68,10 @@ def index_where(name: str, table: str, columns: list[str], rule: str, *, unique:
     op.create_index(name, table, columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
-def append_only_sqlite(table: str, key: tuple[str, ...], removed: str) -> tuple[str, ...]:
+def append_only_sqlite(table: str, same_place: str, removed: str) -> tuple[str, ...]:
     """Return the triggers that refuse to change, delete or replace a row."""
     refuse = f"BEGIN SELECT RAISE(ABORT, '{table} are append-only'); END"
     unless = f"WHEN NOT ({removed}) " if removed else ""
-    same_place = " AND ".join(f"{column} = NEW.{column}" for column in key)
     return (
         f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} {refuse}",
         f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} {unless}{refuse}",
@@ -146,29 +148,17 @@ def upgrade() -> None:
     )
     create(
         "audit_events",
-        sa.Column("sequence", SEQUENCE, nullable=False, autoincrement=False),
-        *needed(ID, "id", "at"),
+        sa.Column("sequence", SEQUENCE, nullable=False),
+        *needed(ID, "id"),
+        *needed(MOMENT, "at"),
         *needed(sa.String(128), "action"),
         *optional(ID, "object_id"),
         choice("outcome", "allowed", "refused", "missing", "failed"),
         *optional(ID, "key_id", "admin_id", "project_id"),
-        *needed(SHORT, "previous_hash", "hash"),
         sa.UniqueConstraint("id"),
         key=("sequence",),
-        sequence_positive="sequence >= 1",
     )
     op.create_index("ix_audit_events_project_id_sequence", "audit_events", ["project_id", "sequence"])
-    create(
-        "audit_removals",
-        sa.Column("number", SEQUENCE, nullable=False, autoincrement=False),
-        *needed(BIG, "through"),
-        *needed(SHORT, "hash", "previous_hash"),
-        *needed(ID, "removed_at"),
-        *needed(SHORT, "key_id"),
-        *needed(sa.String(128), "signature"),
-        key=("number",),
-        positive="number >= 1 AND through >= number",
-    )
     create(
         "checkpoints",
         sa.Column("sequence", BIG, nullable=False, autoincrement=False),
@@ -256,14 +246,10 @@ def upgrade() -> None:
         *needed(ID, "id"),
         *optional(ID, "project_id"),
         *needed(sa.String(500), "url"),
-        *needed(JSON, "events"),
         *needed(sa.String(80), "secret"),
-        *optional(sa.String(80), "former_secret"),
-        *optional(MOMENT, "overlap_until"),
         *needed(ID, "made_by"),
         *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "failing_since", "disabled_at"),
-        overlap_ends="(former_secret IS NULL) = (overlap_until IS NULL)",
+        *optional(MOMENT, "failing_since"),
     )
     op.create_index("ix_webhooks_project_id", "webhooks", ["project_id"])
     create(
@@ -337,9 +323,7 @@ def upgrade() -> None:
         "entries",
         reference("account_id", "accounts"),
         sa.Column("sequence", BIG, nullable=False, autoincrement=False),
-        choice(
-            "kind", "open", "hold", "arm", "charge", "capture", "release", "sample", "limit", "freeze", "fact", "count"
-        ),
+        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze", "count"),
         *optional(ID, "hold_id", "job_id"),
         *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
         *needed(JSON, "details"),
@@ -613,8 +597,11 @@ def upgrade() -> None:
     index_where("uq_shares_open", "shares", ["release_id", "project_id"], "ended_at IS NULL", unique=True)
 
     on_sqlite = op.get_bind().dialect.name == "sqlite"
-    for table, (key, removed) in APPEND_ONLY.items():
-        triggers = append_only_sqlite(table, key, removed) if on_sqlite else append_only_postgresql(table, removed)
+    for table, (same_place, removed) in APPEND_ONLY.items():
+        if on_sqlite:
+            triggers = append_only_sqlite(table, same_place, removed.get("sqlite", ""))
+        else:
+            triggers = append_only_postgresql(table, removed.get("postgresql", ""))
         for statement in triggers:
             op.execute(statement)
     projects = sa.table("projects", sa.column("id", ID), sa.column("name", NAME), sa.column("created_at", MOMENT))

@@ -110,13 +110,7 @@ class _Watched(Datasets):
 
 
 class Ways:
-    """Pushes inputs to one service.
-
-    Args:
-        client: Of the service.
-        data_dir: Of the service.
-        folder: Where inputs are built.
-    """
+    """Pushes inputs to one service."""
 
     def __init__(self, client: Client, data_dir: Path, folder: Path) -> None:
         self._client, self._data_dir, self._folder = client, data_dir, folder

@@ -17,7 +17,6 @@ experiments. Runs are written as they are finished, and a file that already has 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import json
@@ -25,7 +24,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +32,7 @@ from scipy.stats import t as student
 
 from benchmarks.classifier_runs import accuracy, first, plan_of, trained, tuning, without_noise
 from benchmarks.openclipart import load_clipart
+from benchmarks.results import parser_of, show, write_json
 from benchmarks.small_data import Folder, cifar10, fashion
 
 BASELINE = "dpsgd"
@@ -228,11 +227,10 @@ def run_set_up(
 
 def main() -> None:
     """Make the runs that are missing, print a table for each set-up and, where asked, keep everything as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--setup", nargs="+", choices=list(SET_UPS), default=list(SET_UPS))
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not {BASELINE, NOISELESS} <= set(options.methods):
         parser.error(f"the rule is about what {BASELINE} loses to noise: --methods needs {BASELINE} and {NOISELESS}")
@@ -241,31 +239,20 @@ def main() -> None:
         document = json.loads(options.json.read_text(encoding="utf-8"))
 
     def keep() -> None:
-        if options.json is not None:
-            options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, document)
 
     for name in options.setup:
         set_up = SET_UPS[name]
         described = {"records": set_up.records, "epsilon": set_up.epsilon, "steps": set_up.steps, **set_up.options}
         of_it = document.setdefault(name, {"set_up": described})
-        print(name, flush=True)
         run_set_up(set_up, of_it, options.seeds, options.methods, keep)
         of_it |= judged(of_it["runs"])
         keep()
-        show(of_it)
-
-
-def show(found: Mapping[str, Any]) -> None:
-    """Print what one set-up says."""
-    for name, row in found["methods"].items():
-        spread = "" if row["sd"] is None else f" +- {row['sd']:.4f}"
-        print(f"{name:<22} {row['mean']:.4f}{spread} ({row['seeds']} seeds)")
-    same = found["noise_costs_at_the_same_setting"]
-    print(f"noise costs the baseline {found['noise_costs']:.4f} ({same:.4f} at the same setting)")
-    for row in found["orders"]:
-        text = f"{row['better']} > {row['worse']}"
-        figures = f"{row['difference']:+.4f} +- {row['standard_error']:.4f}, would have seen {row['power']:.4f}"
-        print(f"{text:<40} {figures}: {row['verdict']}")
+        same = of_it["noise_costs_at_the_same_setting"]
+        print(f"{name}: noise costs the baseline {of_it['noise_costs']:.4f} ({same:.4f} at the same setting)")
+        rows = [{"method": method, **row} for method, row in of_it["methods"].items()]
+        show(rows, ("method", "mean:.4f", "sd:.4f", "seeds"))
+        show(of_it["orders"], ("better", "worse", "difference:+.4f", "standard_error:.4f", "power:.4f", "verdict"))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ from obscura.errors import (
 )
 from obscura.extras import MissingExtra
 from obscura.preparing import Arrays, BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
-from obscura.wire.signatures import SignatureMismatch, verify_webhook
 
 __all__ = [
     "ApiError",
@@ -66,10 +65,8 @@ __all__ = [
     "ObscuraClientError",
     "PackingError",
     "RequestError",
-    "SignatureMismatch",
     "UnexpectedAnswer",
     "WaitTimeout",
-    "verify_webhook",
 ]
 __all__ += async_resources.__all__
 __all__ += client.__all__

@@ -239,27 +239,20 @@ class AccountClient:
 
     # --- accounts ---
 
-    def create_webhook(self, url: str, *, events: Sequence[str] | None = None) -> webhook_schemas.NewWebhookRecord:
+    def create_webhook(self, url: str) -> webhook_schemas.NewWebhookRecord:
         """Have an address told of what happens in the key's project; the secret is shown this once.
 
         Args:
             url: https, of a public address.
-            events: Of `job.ended`, `decision.waiting` and `trainings.stopped`; None for all.
         """
-        body = {"url": url} | ({} if events is None else {"events": list(events)})
-        return self._post(webhook_schemas.NewWebhookRecord, "/v1/webhooks", body)
+        return self._post(webhook_schemas.NewWebhookRecord, "/v1/webhooks", {"url": url})
 
     def webhooks(self) -> Iterator[webhook_schemas.WebhookRecord]:
         """The webhooks of the key's project, newest first; of all projects, for an admin's that belongs to none."""
         return self.transport.pages(webhook_schemas.WebhookRecord, "/v1/webhooks")
 
-    def rotate_webhook(self, webhook_id: str, *, overlap_seconds: int) -> webhook_schemas.NewWebhookRecord:
-        """Give a webhook another secret; for a time requests are signed under both."""
-        body = {"overlap_seconds": overlap_seconds}
-        return self._post(webhook_schemas.NewWebhookRecord, f"/v1/webhooks/{webhook_id}/rotate", body)
-
     def test_webhook(self, webhook_id: str) -> webhook_schemas.WebhookTestRecord:
-        """Send a request that says nothing but `test`; one that is answered enables a webhook again."""
+        """Send a request of the type `test`, which carries no data."""
         return self._post(webhook_schemas.WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
 
     def remove_webhook(self, webhook_id: str) -> webhook_schemas.WebhookRecord:

@@ -282,7 +282,6 @@ class AsyncClient(AsyncPlanClient):
     audit_log = listed(Client.audit_log)
     create_webhook = verb(Client.create_webhook)
     webhooks = listed(Client.webhooks)
-    rotate_webhook = verb(Client.rotate_webhook)
     test_webhook = verb(Client.test_webhook)
     remove_webhook = verb(Client.remove_webhook)
 

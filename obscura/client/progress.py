@@ -62,7 +62,12 @@ class Countdown:
         if self._reported is None:
             return ""
         left = self._ends_at - self._clock()
-        return f"about {show_duration(timedelta(seconds=math.ceil(left)))} left" if left > 0 else "almost done"
+        if left <= 0:
+            return "almost done"
+        minutes, seconds = divmod(math.ceil(left), 60)
+        parts = [show_duration(timedelta(minutes=minutes))] if minutes else []
+        parts += [f"{seconds} s"] if seconds and minutes < 60 else []
+        return f"about {' '.join(parts)} left"
 
 
 def describe(event: EventRecord, countdown: Countdown | None = None) -> str:

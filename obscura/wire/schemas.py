@@ -251,9 +251,7 @@ class EntryRecord(ApiRecord):
 
     account_id: str = Field(description="The population whose budget pays.")
     sequence: int = Field(description="Number of the entry, from 1 without a gap.")
-    kind: str = Field(
-        description="`open`, `hold`, `arm`, `charge`, `capture`, `release`, `sample`, `limit`, `freeze` or `fact`."
-    )
+    kind: str = Field(description="`open`, `hold`, `arm`, `charge`, `capture`, `release`, `limit` or `freeze`.")
     hold_id: str | None = Field(description="The reservation that the entry moves; null for others.")
     job_id: str | None = Field(description="The job.")
     amount_nano: int = Field(description="What the entry is about, in nano-units of mu^2.")

@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field
 
 from obscura.wire.names import clean_text
 from obscura.wire.schemas import ApiRecord, ApiRequest, Minute
-from obscura.wire.words import NoticeKind
 
 URL_CHARACTERS_MAX = 500
 Url = Annotated[
@@ -25,20 +24,6 @@ class WebhookRequest(ApiRequest):
     url: Url = Field(
         description="Where requests are sent: https, to a public address unless the operator allows others."
     )
-    events: list[NoticeKind] = Field(
-        default=list(NoticeKind),
-        min_length=1,
-        max_length=len(NoticeKind),
-        description="What it is told; all by default.",
-    )
-
-
-class WebhookRotationRequest(ApiRequest):
-    """Replace a webhook's secret."""
-
-    overlap_seconds: int = Field(
-        ge=0, le=31 * 86_400, description="For how long requests are signed under the old secret as well."
-    )
 
 
 class WebhookRecord(ApiRecord):
@@ -47,14 +32,12 @@ class WebhookRecord(ApiRecord):
     id: str = Field(description="Its identifier, which never changes.")
     project_id: str | None = Field(description="Whose events it is told; null for the installation's.")
     url: str = Field(description="Where requests are sent.")
-    events: list[str] = Field(description="What it is told.")
     state: str = Field(
-        description="`active`; `failing` since the last request that was answered; `disabled` after five days of that; "
-        "or `revoked` with the key that made it, or with whoever that is of."
+        description="`active`; `failing`: the last request was not answered with 2xx; or `revoked` with the key that "
+        "made it, or with whoever that is of."
     )
     failing_since: Minute | None = Field(description="Since when no request is answered with 2xx; null if it is.")
     created_at: Minute = Field(description="When it was made.")
-    overlap_until: Minute | None = Field(description="Until when the secret before signs as well; null for none.")
 
 
 class NewWebhookRecord(WebhookRecord):

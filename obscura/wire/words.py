@@ -27,10 +27,8 @@ class EntryKind(enum.StrEnum):
     CHARGE = "charge"
     CAPTURE = "capture"
     RETURN = "release"  # of a hold
-    SAMPLE = "sample"
     LIMIT = "limit"
     FREEZE = "freeze"
-    FACT = "fact"
     COUNT = "count"
 
 

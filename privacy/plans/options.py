@@ -100,13 +100,15 @@ C = TypeVar("C", bound=RecipeConfig)
 
 
 def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> C:
-    """Build a configuration from an optional "preset" and options that replace its values.
+    """Build a configuration from an optional "preset" (by default the first) and options that replace its values.
 
     Raises:
         InvalidParameter: an unknown preset or option, or a value that the configuration refuses.
     """
+    if not presets:
+        return kind(**options)
     chosen = dict(options)
-    preset = chosen.pop("preset", "default")
+    preset = chosen.pop("preset", next(iter(presets)))
     if not isinstance(preset, str) or preset not in presets:
         raise InvalidParameter("preset", preset, f"choose one of {', '.join(sorted(presets))}")
     return kind(**{**presets[preset], **chosen})
@@ -124,7 +126,7 @@ def options_schema(
     """
     properties: dict[str, Any] = {}
     if presets:
-        named = {"enum": list(presets), "type": "string", "default": "default"}
+        named = {"enum": list(presets), "type": "string", "default": next(iter(presets))}
         properties["preset"] = {**named, "description": "Named values of the other options, which those given replace."}
     for name, schema in _schemas(kind).items():
         properties[name] = {**schema, "default": defaults[name]}

@@ -204,7 +204,7 @@ class Recipe:
             that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
             each add that much, and together more than its noise was made for.
         together: whether several processes train it faster than one.
-        presets: named sets of options; "default" holds where none is named.
+        presets: named sets of options; the first holds where none is named.
         follows: options whose default follows from what was declared and from the budget, with some presets at least.
         smallest_class: from a plan and what was declared, how many units a class must have to show; None where that is
             not known, or no number suffices.
@@ -227,7 +227,7 @@ class Recipe:
     @property
     def defaults(self) -> dict[str, Any]:
         """What each option is where neither a preset nor a value is given; those that follow may be something else."""
-        return self.config(**self.presets.get("default", {})).model_dump()
+        return self.config(**next(iter(self.presets.values()), {})).model_dump()
 
     @property
     def options(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -28,14 +28,10 @@ from service.access import Principal
 from service.api.problems import problem_response
 from service.api.rates import client_address
 from service.api.traffic import NOT_ANSWERED, method_of, route_of
-from service.audit.events import remove_old
 from service.background import Background
 from service.db.session import SessionFactory, transaction
-from service.errors import ObscuraError
-from service.logs import get_logger
-from service.recording import AuditLogUnavailable, Event, Recorder, append, event_of, id_in, not_written
+from service.recording import AuditLogUnavailable, Event, Recorder, append, event_of, id_in, not_written, write_lines
 from service.settings import Settings
-from service.times import WatchedClock
 
 # What shows nothing of anybody: asked every few seconds by proxies, or with every page.
 UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference")
@@ -43,7 +39,6 @@ GATHER_SECONDS = 0.25  # where no answer waits for it, events of that long share
 EVENTS_WAITING_MAX = 10_000
 EVENTS_PER_TRANSACTION_MAX = 500
 RETRY_SECONDS = 5.0
-REMOVAL_SECONDS = 3600.0
 # Refusals of one kind by one sender: so many leave an event each within a window, the others one event together.
 FLOOD_SECONDS = 60.0
 ALIKE_MAX = 20
@@ -72,12 +67,11 @@ class Flood:
     def rest(self, now: datetime) -> Event:
         """Return the event of those that left none: `GET /v1/jobs (120 more)`."""
         action = f"{self.first.action if self.alike else '*'} ({self.count - self.written} more)"
-        at = now.astimezone(UTC).isoformat(timespec="microseconds")
-        return replace(self.first, at=at, action=action, object_id=None)
+        return replace(self.first, at=now, action=action, object_id=None)
 
 
 class EventWriter(Background):
-    """Writes the events of requests that change nothing, from one thread; and removes what is older than it is kept.
+    """Writes the events of requests that change nothing, from one thread.
 
     A flood of refusals is counted, so that it cannot fill the log.
 
@@ -90,12 +84,11 @@ class EventWriter(Background):
     def __init__(self, factory: SessionFactory, settings: Settings, clock: Callable[[], datetime]) -> None:
         super().__init__("obscura-audit-log")
         self.required, self.clock = settings.audit_log == "required", clock
-        self._factory, self._settings = factory, settings
+        self._factory = factory
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
         self._floods: dict[tuple[str, ...], Flood] = {}  # oldest first
         self._written = False  # the last time that it was tried
         self._lock = threading.Lock()
-        self._watched = WatchedClock(clock())
 
     def put(self, event: Event) -> Future[None]:
         """Have an event written; returns at once. The future ends when it is durable, or cannot be written."""
@@ -178,19 +171,16 @@ class EventWriter(Background):
             pass
 
     def _work(self) -> None:
-        removal = time.monotonic()
         while not self._stopping.is_set():
             next_end = self._end_floods(time.monotonic())
             if not self._waiting:
-                self._noted.wait(max(0.0, min(removal, next_end) - time.monotonic()))
+                self._noted.wait(max(0.0, min(next_end - time.monotonic(), FLOOD_SECONDS)))
             if not self.required:
                 self._stopping.wait(GATHER_SECONDS)
             self._noted.clear()
             while self._waiting and not self._stopping.is_set():
                 if not self._write():
                     self._stopping.wait(RETRY_SECONDS)
-            if time.monotonic() >= removal and not self._stopping.is_set():
-                removal = time.monotonic() + (0.0 if self._remove() else REMOVAL_SECONDS)
 
     def _write(self) -> bool:
         """Write some of what waits. Where no answer waits for it, what could not be written is tried again."""
@@ -198,7 +188,7 @@ class EventWriter(Background):
             some = [self._waiting.popleft() for _ in range(min(len(self._waiting), EVENTS_PER_TRANSACTION_MAX))]
         try:
             with transaction(self._factory) as session:
-                append(session, [event for event, _ in some])
+                rows = append(session, [event for event, _ in some])
         except Exception as error:  # whatever it is, nobody may wait for ever
             self._written = False
             not_written(len(some), error)
@@ -212,16 +202,8 @@ class EventWriter(Background):
         self._written = True
         for _, written in some:
             written.set_result(None)
+        write_lines(rows)
         return True
-
-    def _remove(self) -> bool:
-        """Remove some of what is too old; True where there is more."""
-        try:
-            now = self.clock()
-            return remove_old(self._factory, self._settings, now=now, proved=self._watched.is_proved(now))
-        except (SQLAlchemyError, ObscuraError, OSError) as error:  # the next round tries again
-            get_logger(__name__).error("audit_events_not_removed", error=type(error).__name__)
-            return False
 
 
 @dataclass
@@ -252,9 +234,10 @@ class Note(Recorder):
         own = [self.event(Outcome.ALLOWED)] if self._writing else []
         return own + super().events(session)
 
-    def committed(self) -> None:
+    def committed(self, session: Session) -> None:
         """Note that the event is durable."""
         self.written = self.written or self._writing
+        super().committed(session)
 
 
 class Audit:

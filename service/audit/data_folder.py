@@ -97,8 +97,8 @@ def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
 
 
 def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
-    """Yield journals, releases and samples of jobs that the database does not know, and journals that show more than
-    it has charged.
+    """Yield journals and releases of jobs that the database does not know, and journals that show more than it has
+    charged. Samples cost nothing, so one that it does not know is no finding.
     """
     unknown = unknown_to(session, folder)
     missing = not_counted(session, storage, folder, unknown)
@@ -132,13 +132,9 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
                 "This one does not know of it: it is of a backup from before."
             )
             yield Finding(FindingCode.JOURNAL_UNKNOWN, message)
-    for code, names, noun in (
-        (FindingCode.RELEASE_UNKNOWN, unknown.releases, "release"),
-        (FindingCode.SAMPLE_UNKNOWN, unknown.samples, "sample"),
-    ):
-        for name in sorted(names):
-            message = f"The folder of {noun} {name} is of a job that the database does not know: {_WHY}"
-            yield Finding(code, message)
+    for name in sorted(unknown.releases):
+        message = f"The folder of release {name} is of a job that the database does not know: {_WHY}"
+        yield Finding(FindingCode.RELEASE_UNKNOWN, message)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the log commits to beside itself: trainings as they were ordered, releases, samples, datasets. Reads only.
+"""What the log commits to beside itself: trainings as they were ordered, and releases. Reads only.
 
 Entries are read in pages, and the rows they speak of as they are stored (`RowReader`). Entries from before they
 committed to anything are compared as far as they say something.
@@ -6,36 +6,23 @@ committed to anything are compared as far as they say something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Text, bindparam, cast, exists, select
+from sqlalchemy import Text, bindparam, cast, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
 from service.audit.findings import Finding, FindingCode
 from service.audit.rows import RowReader, read_object
 from service.db.base import Base
-from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow
+from service.db.ledger_tables import ENDS_A_HOLD, EntryRow
 from service.ledger.chain import body_hash
-from service.ledger.commitments import (
-    DECLARATION,
-    FINGERPRINTS,
-    ORDER_COLUMNS,
-    evaluation_digest,
-    fingerprints_digest,
-    keyed_digest,
-    order_digests,
-    outcome_of,
-    parts_of_order,
-    row_digest,
-    sample_digest,
-)
+from service.ledger.commitments import ORDER_COLUMNS, order_digests, outcome_of, parts_of_order, row_digest
 
 _PAGE_ROWS = 500
-_UNREAD_MAX = 500  # accounts; if there are more, the database is broken, and that is reported
 _TABLES = Base.metadata.tables
-FACT_KINDS = (EntryKind.HOLD, EntryKind.CAPTURE, EntryKind.SAMPLE, EntryKind.FACT)
+FACT_KINDS = (EntryKind.HOLD, EntryKind.CAPTURE)
 _ENTRIES: Any = (
     select(
         EntryRow.account_id,
@@ -53,8 +40,6 @@ _ENTRIES: Any = (
 _ENDS: Any = select(
     EntryRow.hold_id, cast(EntryRow.kind, Text).label("kind"), cast(EntryRow.details, Text).label("details")
 ).where(ENDS_A_HOLD)
-# What is found when a row is not what an entry of the kind `fact` says, by the row's table.
-_FACTS = {"datasets": FindingCode.DATASET_MISMATCH, "evaluations": FindingCode.RELEASE_MISMATCH}
 _HOUR = len("2026-01-02T03")
 _OPEN, _ENDED = ("queued", "running"), ("succeeded", "failed", "cancelled")
 _STORED = (
@@ -81,20 +66,16 @@ class _Said(NamedTuple):
         return Finding(code, message, self.account_id, self.sequence)
 
 
-def find_changed_facts(
-    session: Session, accounts: Iterable[str], expected: Mapping[str, int], *, fingerprints: bool
-) -> Iterator[Finding]:
+def find_changed_facts(session: Session, accounts: Iterable[str], expected: Mapping[str, int]) -> Iterator[Finding]:
     """Yield rows beside the logs that are not what the logs commit to.
 
     Args:
         session: reading one moment.
         accounts: whose logs were replayed.
         expected: by account, how many entries of FACT_KINDS the replay has read.
-        fingerprints: compare those too, which reads all of them.
     """
-    checks = _Checks(session, fingerprints=fingerprints)
-    read = set(accounts)
-    for account_id in sorted(read):
+    checks = _Checks(session)
+    for account_id in sorted(accounts):
         after = count = 0
         while rows := session.execute(_ENTRIES, {"account_id": account_id, "after": after}).all():
             page = [_Said(r.account_id, r.sequence, r.hold_id, r.job_id, r.kind, read_object(r.details)) for r in rows]
@@ -102,30 +83,23 @@ def find_changed_facts(
             for kind, check in checks.by_kind.items():
                 yield from check([said for said in page if said.kind == kind])
         if count < expected[account_id]:  # an index that is broken hides rows, and the replay has read the rows
-            read.discard(account_id)
             message = (
                 f"Account {account_id}: the log could not be read a second time: {count} of {expected[account_id]} "
                 "entries about other rows were found. The database's indexes are damaged; no row was edited."
             )
             yield Finding(FindingCode.LOG_UNREADABLE, message, account_id)
-    yield from checks.unsaid(read)
 
 
 class _Checks:
     """The comparisons of one verification."""
 
-    def __init__(self, session: Session, *, fingerprints: bool) -> None:
-        self._session, self._fingerprints = session, fingerprints
-        self._written_down: dict[str, set[object]] = {"datasets": set(), "evaluations": set(), "samples": set()}
-        self._erased = set(_erasures(session))
-        read = ("jobs", "holds", "datasets", "sweeps", "evaluations")
-        self._rows = {name: RowReader(session, _TABLES[name]) for name in read}
-        self._of_job = {name: RowReader(session, _TABLES[name], "job_id") for name in ("releases", "samples")}
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._rows = {name: RowReader(session, _TABLES[name]) for name in ("jobs", "holds", "datasets", "sweeps")}
+        self._release_of_job = RowReader(session, _TABLES["releases"], "job_id")
         self.by_kind: dict[str, Callable[[Sequence[_Said]], Iterator[Finding]]] = {
             EntryKind.HOLD.value: self._orders,
             EntryKind.CAPTURE.value: self._releases,
-            EntryKind.SAMPLE.value: self._samples,
-            EntryKind.FACT.value: self._facts,
         }
 
     def _orders(self, page: Sequence[_Said]) -> Iterator[Finding]:
@@ -171,7 +145,7 @@ class _Checks:
 
     def _releases(self, page: Sequence[_Said]) -> Iterator[Finding]:
         """Releases against the captures that paid for them, and the trainings that made them."""
-        releases = self._of_job["releases"].by(said.job_id for said in page)
+        releases = self._release_of_job.by(said.job_id for said in page)
         jobs = self._rows["jobs"].by(said.job_id for said in page)
         for said in page:
             release, job = releases.get(str(said.job_id)), jobs.get(str(said.job_id))
@@ -186,115 +160,6 @@ class _Checks:
                 yield said.found(FindingCode.RELEASE_MISMATCH, what)
             if job["release_id"] != release["id"]:
                 yield said.found(FindingCode.JOB_MISMATCH, f"paid for a release that job {job['id']} does not name")
-
-    def _samples(self, page: Sequence[_Said]) -> Iterator[Finding]:
-        """Samples, and the jobs that drew them."""
-        samples = self._of_job["samples"].by(said.job_id for said in page)
-        jobs = self._rows["jobs"].by(said.job_id for said in page)
-        for said in page:
-            self._written_down["samples"].add(said.job_id)
-            if "sample" not in said.details:
-                continue  # from before samples were committed to
-            sample, job = samples.get(str(said.job_id)), jobs.get(str(said.job_id))
-            if sample is None or job is None:
-                yield said.found(FindingCode.SAMPLE_MISMATCH, f"records a sample of job {said.job_id} that is gone")
-                continue
-            written = said.details["sample"]
-            if written != {"id": sample["id"], **_outcome(written, _digest(sample_digest, sample, job), job)}:
-                what = f"records sample {sample['id']}, whose row or job says something else now"
-                yield said.found(FindingCode.SAMPLE_MISMATCH, what)
-
-    def _facts(self, page: Sequence[_Said]) -> Iterator[Finding]:
-        """Rows that were written down once they were complete."""
-        for table, code in _FACTS.items():
-            ours = [said for said in page if said.details.get("table") == table]
-            rows = self._rows[table].by(said.details.get("id") for said in ours)
-            if table == "evaluations":
-                jobs = self._rows["jobs"].by(row["job_id"] for row in rows.values())
-                with_jobs = {name: (row, jobs.get(str(row["job_id"]))) for name, row in rows.items()}
-                found = {
-                    name: None if job is None else _digest(evaluation_digest, row, job)
-                    for name, (row, job) in with_jobs.items()
-                }
-            else:
-                with_jobs, found = {}, {name: _digest(row_digest, table, row) for name, row in rows.items()}
-            for said in ours:
-                row_id = said.details.get("id")
-                row = rows.get(str(row_id))
-                self._written_down[table].add(row_id)
-                if "erased" in said.details or (said.account_id, row_id, DECLARATION) in self._erased:
-                    if row is None or row["erased_at"] is None or row["account_id"] != said.account_id:
-                        yield said.found(code, f"writes down {row_id}, which was erased and is not, or is gone")
-                    elif "erased" not in said.details:
-                        yield from self._whose_fingerprints(said, row)
-                    continue
-                job = with_jobs.get(str(row_id), (None, None))[1]
-                wanted = _outcome(said.details, found.get(str(row_id)), job)
-                if row is None or any(said.details.get(name) != digest for name, digest in wanted.items()):
-                    yield said.found(code, f"writes down {row_id}, whose row is gone or says something else now")
-                elif table == "datasets":
-                    yield from self._dataset(said, row)
-
-    def _dataset(self, said: _Said, row: Mapping[str, Any]) -> Iterator[Finding]:
-        """What the digest of a dataset's row does not say: where it stands, and its images' fingerprints."""
-        if row["account_id"] != said.account_id or row["state"] not in _STORED or row["erased_at"] is not None:
-            what = f"writes down {row['id']}, which is of another account, takes another upload or is hidden"
-            yield said.found(FindingCode.DATASET_MISMATCH, what)
-        yield from self._whose_fingerprints(said, row)
-
-    def _whose_fingerprints(self, said: _Said, row: Mapping[str, Any]) -> Iterator[Finding]:
-        """Compare the fingerprints of a dataset's images, unless the log says that they were erased, too."""
-        if not self._fingerprints or (said.account_id, row["id"], FINGERPRINTS) in self._erased:
-            return
-        table = _TABLES["fingerprints"]
-        brought = select(table.c.digest).where(
-            table.c.dataset_id == row["id"], table.c.upload_attempt == row["upload_attempt"]
-        )
-        digests = (bytes(digest) for digest in self._session.scalars(brought.order_by(table.c.digest)))
-        if said.details.get("fingerprints") != fingerprints_digest(row["vault_key_id"], digests):
-            what = f"writes down {row['id']}, whose images' fingerprints were changed"
-            yield said.found(FindingCode.FINGERPRINT_MISMATCH, what)
-
-    def unsaid(self, accounts: Collection[str]) -> Iterator[Finding]:
-        """Yield rows that some entry should have written down, and none did, of accounts whose logs were read whole.
-
-        What a log does not say that was read in part may be in the rest.
-        """
-        datasets, samples, releases = _TABLES["datasets"], _TABLES["samples"], _TABLES["releases"]
-        stored = select(datasets.c.id, datasets.c.account_id).where(
-            datasets.c.vault_key_id.is_not(None), datasets.c.account_id.is_not(None)
-        )
-        for dataset_id, account_id in self._session.execute(stored):
-            if dataset_id not in self._written_down["datasets"] and account_id in accounts:
-                message = f"Dataset {dataset_id} has content, but no entry of account {account_id} writes it down."
-                yield Finding(FindingCode.DATASET_MISMATCH, message, account_id)
-        unread = sorted(set(self._session.scalars(select(AccountRow.id))).difference(accounts))
-        if len(unread) > _UNREAD_MAX:
-            return
-
-        def of_read_accounts(table: Any) -> Any:
-            return ~exists().where(releases.c.id == table.c.release_id, releases.c.account_id.in_(unread))
-
-        evaluations = _TABLES["evaluations"]
-        finished = select(evaluations.c.id).where(evaluations.c.finished_at.is_not(None))
-        for name in self._session.scalars(finished.where(of_read_accounts(evaluations))):
-            if name not in self._written_down["evaluations"]:
-                message = f"Evaluation {name} has results, but no entry writes them down."
-                yield Finding(FindingCode.RELEASE_MISMATCH, message)
-        drawn = select(samples.c.id, samples.c.job_id).where(samples.c.sha256.is_not(None))
-        for sample_id, job_id in self._session.execute(drawn.where(of_read_accounts(samples))):
-            if job_id not in self._written_down["samples"]:
-                message = f"Sample {sample_id} can be read, but no entry records it."
-                yield Finding(FindingCode.SAMPLE_MISMATCH, message)
-
-
-def _erasures(session: Session) -> Iterator[tuple[str, str, str]]:
-    """Account, dataset and what of it entries say was erased. Where a training was ordered on it, its order tells."""
-    facts = select(EntryRow.account_id, cast(EntryRow.details, Text)).where(EntryRow.kind == EntryKind.FACT)
-    for account_id, details in session.execute(facts.execution_options(yield_per=_PAGE_ROWS)):
-        said = read_object(details)
-        if "erased" in said:
-            yield account_id, str(said.get("id")), str(said["erased"])
 
 
 class _Further(NamedTuple):
@@ -371,13 +236,6 @@ def _changed_state(
     told = outcome_of(*end) or (state, job["failure_code"])
     ended = state in _ENDED and _in_that_hour(job["finished_at"], updated_at)
     return changed if sound and ended and told == (state, job["failure_code"]) else [*changed, "state"]
-
-
-def _outcome(written: Mapping[str, Any], digest: str | None, job: Mapping[str, Any] | None) -> dict[str, str | None]:
-    """Return the digest that an entry has to say, under the name that it says it by: keyed, or from before that."""
-    if "hmac_sha256" not in written:
-        return {"sha256": digest}
-    return {"hmac_sha256": None if digest is None or job is None else keyed_digest(digest, str(job["secret"]))}
 
 
 def _digest(function: Callable[..., Any], *values: Any) -> Any:

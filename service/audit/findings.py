@@ -38,9 +38,6 @@ class FindingCode(enum.StrEnum):
     ARTIFACT_MISMATCH = "artifact_mismatch"
     CARD_MISMATCH = "card_mismatch"
     RELEASE_MISMATCH = "release_mismatch"
-    SAMPLE_MISMATCH = "sample_mismatch"
-    DATASET_MISMATCH = "dataset_mismatch"
-    FINGERPRINT_MISMATCH = "fingerprint_mismatch"
     # What was signed
     CHECKPOINT_BROKEN = "checkpoint_broken"
     CHECKPOINT_MISSING = "checkpoint_missing"
@@ -53,7 +50,6 @@ class FindingCode(enum.StrEnum):
     JOURNAL_UNKNOWN = "journal_unknown"
     JOURNAL_AHEAD = "journal_ahead"
     RELEASE_UNKNOWN = "release_unknown"
-    SAMPLE_UNKNOWN = "sample_unknown"
     RESTRICTION_FORGOTTEN = "restriction_forgotten"
     RESTORED = "restored"
     # The verification itself, and what it stands on

@@ -43,7 +43,7 @@ _CHECKPOINTS = (
 # PostgreSQL's times in the form in which SQLite stores them; years before Christ keep their mark, and so are refused.
 _POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
 _CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "decisions")
-_APPEND_ONLY = ("entries", "checkpoints")
+_APPEND_ONLY = ("entries", "checkpoints", "audit_events")
 _TRIGGERS = {
     "sqlite": ("no_update", "no_delete", "no_replace"),
     "postgresql": ("no_update_delete", "no_truncate"),
@@ -227,12 +227,12 @@ def moment(stored: object) -> str | None:
     return f"{stored[:10]}T{stored[11:]}+00:00"
 
 
-def find_missing_triggers(session: Session, tables: Sequence[str] = _APPEND_ONLY) -> Iterator[Finding]:
+def find_missing_triggers(session: Session) -> Iterator[Finding]:
     """Yield what no longer keeps append-only tables from being changed: a trigger was dropped or disabled."""
     dialect = session.get_bind().dialect.name
-    named = ", ".join(f"'{table}'::regclass" for table in tables)
+    named = ", ".join(f"'{table}'::regclass" for table in _APPEND_ONLY)
     standing = set(session.scalars(text(_STANDING[dialect].format(tables=named))))
-    for table in tables:
+    for table in _APPEND_ONLY:
         for name in _TRIGGERS[dialect]:
             if f"{table}_{name}" not in standing:
                 message = f"The trigger {table}_{name} is gone or disabled: {table} can be changed."

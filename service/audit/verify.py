@@ -58,7 +58,6 @@ def verify(
     kept: Signed | None = None,
     full: bool = True,
     prices_required: bool = True,
-    fingerprints: bool = False,
 ) -> Report:
     """Verify every account.
 
@@ -70,7 +69,6 @@ def verify(
         full: read every entry; otherwise those after the newest sound checkpoint, whose heads were verified when it
             was written, and no rows of other tables. Without a checkpoint it is full all the same.
         prices_required: an entry that does not say what it pays for is a finding.
-        fingerprints: with a full reading, compare the fingerprints of images with what the log commits to.
     """
 
     def read() -> Report:
@@ -92,7 +90,7 @@ def verify(
                 with savepoint(session):
                     for find in (find_orphans, find_strayed_jobs, find_half_held, find_unapproved_raises):
                         beside += find(session)
-                    beside += find_changed_facts(session, reading.heads, reading.facts, fingerprints=fingerprints)
+                    beside += find_changed_facts(session, reading.heads, reading.facts)
                     for release in find_unpaid_releases(session, trusted):
                         releases += 1
                         beside += [] if release is None else [release]

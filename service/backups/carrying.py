@@ -47,7 +47,6 @@ _CARRIED = {  # what is found where a database is older than its files, and noth
     FindingCode.JOURNAL_UNKNOWN,
     FindingCode.JOURNAL_AHEAD,
     FindingCode.RELEASE_UNKNOWN,
-    FindingCode.SAMPLE_UNKNOWN,
     FindingCode.OLDER_THAN_RECEIPT,
     FindingCode.OLDER_THAN_CHECKPOINT,
     FindingCode.CHECKPOINT_MISSING,

@@ -8,7 +8,7 @@ import typer
 
 from obscura.wire.recipe_schemas import RecipeRecord
 from privacy.mechanisms import noise, record_count
-from service.cli import audit, backups, ledger, machine, server
+from service.cli import backups, ledger, machine, server
 from service.cli.machine import look_around
 
 __all__ = ["add_commands", "installed_recipes", "look_around", "propose_bound"]
@@ -23,7 +23,6 @@ def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
     app.command("restore")(backups.restore)
     app.command("drill")(backups.drill)
     app.add_typer(ledger.ledger, name="ledger")
-    app.add_typer(audit.audit, name="audit")
     admins.command("restore")(machine.restore)
 
 

@@ -35,7 +35,7 @@ from service.errors import NotFound, ObscuraError
 CHOICES_MAX = 50  # of a field
 GRIDS_SHOWN = 3  # options of which a search may try several values, as the form has places for them
 NAME_MAX = 100
-FIRST_RECIPE = "moments"
+FIRST_RECIPE = next(iter(RECIPES))  # they are in order of recommendation
 Line = Annotated[str, Field(max_length=2000)]
 
 

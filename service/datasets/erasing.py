@@ -1,7 +1,6 @@
 """What becomes of a deleted dataset on which nothing was ever trained: it is erased, with the names it made public.
 
-Its row stays without them, as the place that the log speaks of: entries hold the id and a digest under a key that is
-nowhere shown, and one more entry says that the row was erased. The fingerprints of its images go as well where nothing
+Its row stays without them. The fingerprints of its images go as well where nothing
 has ever read the account: then nothing that was published depends on the images, so that they may be given to another
 account as if they had never come, to one that protects people for example. A training that was asked for anywhere in
 the account, and a number of records that was paid for, count as reading: which images those saw is not known here.
@@ -17,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import UNFINISHED, DatasetState, EntryKind
 from privacy.plans.options import PUBLIC_DATASET_OPTIONS
-from service import ledger
 from service.datasets import fingerprints
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Job, Sweep
@@ -25,7 +23,6 @@ from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, transaction
 from service.jobs.kinds import KINDS
 from service.jobs.lookup import reads
-from service.ledger.commitments import DECLARATION, FINGERPRINTS, erased_facts
 
 NAME = "erased"
 _READING = (EntryKind.HOLD, EntryKind.COUNT)
@@ -38,8 +35,8 @@ def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset
         fingerprints.wait_for_others(session)
         dataset = session.get_one(Dataset, dataset_id, with_for_update=True, populate_existing=True)
         if dataset.state is DatasetState.DELETED and dataset.erased_at is None and not _was_used(session, dataset_id):
-            _blank(session, dataset, now)
-        free = _unread(session, dataset.account_id, now) if dataset.account_id is not None else []
+            _blank(dataset, now)
+        free = _unread(session, dataset.account_id) if dataset.account_id is not None else []
     for each, attempt in free:
         fingerprints.forget(factory, each, attempt)
     return dataset
@@ -53,18 +50,15 @@ def _was_used(session: Session, dataset_id: str) -> bool:
     return session.scalar(select(or_(jobs, exists().where(Sweep.dataset_id == dataset_id)))) is True
 
 
-def _blank(session: Session, dataset: Dataset, now: datetime) -> None:
+def _blank(dataset: Dataset, now: datetime) -> None:
     dataset.name, dataset.classes, dataset.erased_at = NAME, [], now
     dataset.height = dataset.width = dataset.channels = dataset.records_declared = 1
     dataset.subjects_declared = dataset.failure_code = None
     dataset.subjects_recognised = False
     dataset.format = dataset.content_sha256 = dataset.content_bytes = None
-    if dataset.account_id is not None and dataset.ready_at is not None:
-        fact = erased_facts(dataset.id, DECLARATION)
-        ledger.record_fact(session, account_id=dataset.account_id, fact=fact, now=now)
 
 
-def _unread(session: Session, account_id: str, now: datetime) -> Sequence[tuple[str, int]]:
+def _unread(session: Session, account_id: str) -> Sequence[tuple[str, int]]:
     """Let go of the fingerprints of an account that nothing has read, and whose datasets are all erased.
 
     From the commit on they no longer count, for they are of an upload before that which their row speaks of.
@@ -79,8 +73,6 @@ def _unread(session: Session, account_id: str, now: datetime) -> Sequence[tuple[
     own = Fingerprint.dataset_id == Dataset.id, Fingerprint.upload_attempt == Dataset.upload_attempt
     known = select(Dataset.id, Dataset.upload_attempt).where(_with_content(account_id), exists().where(*own))
     held = session.execute(known).all()
-    for dataset_id, _ in held:
-        ledger.record_fact(session, account_id=account_id, fact=erased_facts(dataset_id, FINGERPRINTS), now=now)
     freed = update(Dataset).where(Dataset.id.in_([dataset_id for dataset_id, _ in held]))
     session.execute(freed.values(upload_attempt=Dataset.upload_attempt + 1))
     return [(dataset_id, attempt) for dataset_id, attempt in held]

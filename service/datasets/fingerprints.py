@@ -301,14 +301,6 @@ def settle(
     return payer.id
 
 
-def brought_by(session: Session, dataset: Dataset) -> Iterator[bytes]:
-    """Yield the fingerprints that are written down of an accepted upload, in their order. PRIVATE."""
-    own = select(Fingerprint.digest).where(
-        Fingerprint.dataset_id == dataset.id, Fingerprint.upload_attempt == dataset.upload_attempt
-    )
-    return iter(session.scalars(own.order_by(Fingerprint.digest)))
-
-
 def any_recorded(session: Session) -> bool:
     """Tell whether any image has been fingerprinted yet."""
     return session.scalar(select(exists().where(Fingerprint.dataset_id.is_not(None)))) is True

@@ -25,7 +25,6 @@ from service.db.base import new_id
 from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.ledger_tables import AccountRow
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
-from service.ledger.commitments import columns_of, dataset_facts
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
@@ -308,8 +307,6 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
             recognition.require_recognised(session, payer_id, recognised=dataset.subjects_recognised)
             move(session, dataset.id, DatasetState.WITHDRAWING)
             session.refresh(dataset)
-        fact = dataset_facts(columns_of(dataset), fingerprints.brought_by(session, dataset))
-        ledger.record_fact(session, account_id=payer_id, fact=fact, now=now)
     return dataset
 
 

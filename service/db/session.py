@@ -45,7 +45,7 @@ class Last(Protocol):
 
     def before_commit(self, session: Session) -> None: ...
 
-    def committed(self) -> None: ...
+    def committed(self, session: Session) -> None: ...
 
 
 class DatabaseBusy(OperationalError):
@@ -142,7 +142,7 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
                 if last is not None:
                     last.before_commit(session)
             if last is not None:
-                last.committed()
+                last.committed(session)
     except OperationalError as error:
         if _is_busy(error.orig):
             raise DatabaseBusy(None, None, error.orig or error) from error

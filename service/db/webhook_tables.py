@@ -13,25 +13,19 @@ from service.db.base import Base, Id, check
 class Webhook(Base):
     """An address that is told of what happens in a project; without one, in the installation.
 
-    `secret` signs its requests, and `former_secret` as well until `overlap_until`. `made_by` is the key that asked for
-    it: with that it is revoked. From `failing_since` on no request was answered with 2xx, and from `disabled_at` on
-    none is sent.
+    `secret` signs its requests. `made_by` is the key that asked for it: with that it is revoked. From `failing_since`
+    on no request was answered with 2xx.
     """
 
     __tablename__ = "webhooks"
-    __table_args__ = (check("(former_secret IS NULL) = (overlap_until IS NULL)", "overlap_ends"),)
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     project_id: Mapped[Id | None] = mapped_column(index=True)
     url: Mapped[str] = mapped_column(String(500))
-    events: Mapped[list[str]]
     secret: Mapped[str] = mapped_column(String(80))
-    former_secret: Mapped[str | None] = mapped_column(String(80))
-    overlap_until: Mapped[datetime | None]
     made_by: Mapped[Id]
     created_at: Mapped[datetime]
     failing_since: Mapped[datetime | None]
-    disabled_at: Mapped[datetime | None]
 
     def __repr__(self) -> str:
         return f"Webhook(id={self.id!r}, project_id={self.project_id!r})"

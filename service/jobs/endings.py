@@ -17,7 +17,7 @@ from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.failpoints import failpoint
-from service.jobs.lookup import MadeByJob, lock_job, made_by, secret_of, stale_attempt
+from service.jobs.lookup import MadeByJob, lock_job, made_by, stale_attempt
 from service.notices import tell_of_job
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
@@ -35,7 +35,7 @@ def finish_made(
     found: Mapping[str, Any],
     same: str,
     now: datetime,
-) -> tuple[MadeByJob, Job, bytes | None]:
+) -> MadeByJob:
     """End a job with what it was asked to make. Replaying the message changes nothing.
 
     Args:
@@ -43,9 +43,6 @@ def finish_made(
         job_id: of a running job.
         found: the columns that were empty so far.
         same: the one of them by which a replay is told from another outcome.
-
-    Returns:
-        What was made, its job, and the job's secret, with which an entry may commit to both; None for a replay.
 
     Raises:
         Conflict: it is a job of another kind.
@@ -55,12 +52,11 @@ def finish_made(
     if job.state is JobState.SUCCEEDED:
         if getattr(made, same) != found[same]:
             raise stale_attempt(job, attempt)
-        return made, job, None
+        return made
     for column, value in found.items():
         setattr(made, column, value)
-    secret = secret_of(session, job_id=job_id, attempt=attempt)
     end_job(session, job, JobState.SUCCEEDED, now=now)
-    return made, job, secret
+    return made
 
 
 def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: FailureCode, now: datetime) -> Job:

@@ -21,7 +21,7 @@ from service.ledger.accounts import (
 )
 from service.ledger.chain import Entry
 from service.ledger.counting import charge_count
-from service.ledger.facts import further_datasets, order_of, record_fact, record_sample, require_as_held
+from service.ledger.facts import further_datasets, order_of, require_as_held
 from service.ledger.holds import (
     RateChanged,
     arm,
@@ -92,8 +92,6 @@ __all__ = [
     "newest_at",
     "open_account",
     "order_of",
-    "record_fact",
-    "record_sample",
     "released",
     "request_raise",
     "require_as_held",

@@ -1,4 +1,4 @@
-"""What entries commit to beside the log: orders of trainings, releases, samples, and facts such as a dataset's. Pure.
+"""What entries commit to beside the log: orders of trainings, and releases. Pure.
 
 An entry's details are hashed, so a digest in them covers a row of another table: whoever changes that row afterwards
 contradicts the log. Digests are taken of the row's columns by name. Columns without a value are left out, so that
@@ -11,7 +11,7 @@ import enum
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -33,8 +33,6 @@ ORDER_COLUMNS = (
     "sweep_id",
     "created_at",
 )
-# Of the job that has drawn a sample or measured a release, once it has ended.
-DRAWING_COLUMNS = (*ORDER_COLUMNS, "release_id", "attempt", "state", "failure_code", "finished_at")
 # What no entry commits to, by table: above all what changes later. The receipt holds that entry, and is signed.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     # The log does not say whose an account is either; entries of older versions know of no project.
@@ -42,16 +40,10 @@ CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     "datasets": frozenset(
         {"state", "failure_code", "upload_lease_until", "erased_at", "project_id", "content_name", "content_key_id"}
     ),
-    "evaluations": frozenset(),
     "releases": frozenset({"receipt"}),
-    "samples": frozenset({"removed_at"}),
     "sweeps": frozenset(),
 }
-# What of a dataset on which nothing was ever trained is erased when it is deleted.
-DECLARATION, FINGERPRINTS = "declaration", "fingerprints"
 _ORDER_LABEL = b"obscura order 1\0"
-_OUTCOME_LABEL = b"obscura outcome 1\0"
-_FINGERPRINTS_LABEL = b"obscura fingerprints 1\0"
 
 
 def columns_of(row: Base) -> dict[str, Any]:
@@ -60,16 +52,15 @@ def columns_of(row: Base) -> dict[str, Any]:
     return {column.name: getattr(row, column.name) for column in row.__table__.columns if column.name not in left_out}
 
 
-def row_digest(table: str, values: Mapping[str, Any], **more: Any) -> str:
+def row_digest(table: str, values: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a row as hex.
 
     Args:
         table: its table's name.
         values: columns by name; what changes later is left out.
-        more: further facts that the digest covers.
     """
     kept = {name: value for name, value in values.items() if name not in CHANGING_COLUMNS[table]}
-    return body_hash({"table": table, "row": _facts(kept), **more})
+    return body_hash({"table": table, "row": _facts(kept)})
 
 
 def parts_of_order(job: Mapping[str, Any], further: Mapping[int, str]) -> dict[str, tuple[str, str]]:
@@ -92,29 +83,6 @@ def parts_of_order(job: Mapping[str, Any], further: Mapping[int, str]) -> dict[s
     return {part: place for part, place in named.items() if isinstance(place[1], str) and place[1]}
 
 
-def sample_digest(sample: Mapping[str, Any], job: Mapping[str, Any]) -> str:
-    """Return the digest of a sample's row and of its job, which has ended."""
-    return row_digest("samples", sample, job=_facts({name: job[name] for name in DRAWING_COLUMNS}))
-
-
-def evaluation_digest(evaluation: Mapping[str, Any], job: Mapping[str, Any]) -> str:
-    """Return the digest of an evaluation's row and of its job, which has ended."""
-    return row_digest("evaluations", evaluation, job=_facts({name: job[name] for name in DRAWING_COLUMNS}))
-
-
-def keyed_digest(digest: str, secret: str) -> str:
-    """Return what an entry says of a sample or an evaluation: its digest under a key made from its job's secret.
-
-    Everything else in such a row can be seen or guessed, so whoever knew the digest itself could try at which moment
-    its job ended. Entries from before say the digest.
-
-    Args:
-        digest: `sample_digest` or `evaluation_digest`.
-        secret: of the job, as it is stored.
-    """
-    return hmac.new(_key(_OUTCOME_LABEL, secret), digest.encode("ascii"), hashlib.sha256).hexdigest()
-
-
 def order_digests(
     job: Mapping[str, Any], secret: str, parts: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> dict[str, str]:
@@ -134,39 +102,6 @@ def order_digests(
     return {
         part: hmac.new(key, canonical_json([part, said]), hashlib.sha256).hexdigest() for part, said in facts.items()
     }
-
-
-def dataset_facts(values: Mapping[str, Any], digests: Iterable[bytes]) -> dict[str, str]:
-    """Return what an entry says of a private dataset whose content has arrived.
-
-    The id of its key is among what is hashed, and is nowhere shown: without it nobody can try what content gives the
-    digest.
-
-    Args:
-        values: the columns of its row.
-        digests: the fingerprints of its images, in their order. PRIVATE.
-    """
-    return {
-        "table": "datasets",
-        "id": str(values["id"]),
-        "sha256": row_digest("datasets", values),
-        "fingerprints": fingerprints_digest(values["vault_key_id"], digests),
-    }
-
-
-def erased_facts(dataset_id: str, what: str) -> dict[str, str]:
-    """Return what an entry says of a private dataset that was written down, and is erased since.
-
-    Args:
-        what: DECLARATION or FINGERPRINTS.
-    """
-    return {"table": "datasets", "id": dataset_id, "erased": what}
-
-
-def fingerprints_digest(vault_key_id: object, digests: Iterable[bytes]) -> str:
-    """Return the keyed digest of a dataset's fingerprints, in their order."""
-    message = _FINGERPRINTS_LABEL + b"".join(digests)
-    return hmac.new(str(vault_key_id).encode(), message, hashlib.sha256).hexdigest()
 
 
 def outcome_of(kind: str, details: Mapping[str, Any]) -> tuple[str, str | None] | None:

@@ -1,12 +1,11 @@
-"""What entries commit to beside the log: trainings as they were ordered, samples, and rows that change no more.
+"""What entries commit to beside the log: trainings as they were ordered.
 
-A training is bound when its hold is taken, and compared before its data are opened. Samples and facts cost nothing.
+A training is bound when its hold is taken, and compared before its data are opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -19,8 +18,8 @@ from service.db.job_tables import FurtherDataset, Job, Sweep
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry, body_hash
 from service.ledger.commitments import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
-from service.ledger.rows import append, entry_of_hold, lock_account
-from service.ledger.statements import has_sample, holds_of_job
+from service.ledger.rows import entry_of_hold
+from service.ledger.statements import holds_of_job
 
 
 def order_of(session: Session, job: Job, secret: str, further: Mapping[int, str]) -> dict[str, str]:
@@ -84,39 +83,3 @@ def _changed(entry: Entry, job: Job, found: Mapping[str, str]) -> list[str]:
 def _before_orders(job: Job) -> dict[str, Any]:
     facts = {"dataset_id": job.dataset_id, "recipe": job.recipe, "epsilon": job.epsilon}
     return {**facts, "plan_sha256": body_hash(job.plan)}
-
-
-def record_sample(
-    session: Session,
-    *,
-    account_id: str,
-    job_id: str,
-    release_id: str,
-    now: datetime,
-    details: Mapping[str, Any] | None = None,
-) -> None:
-    """Record, at no cost, that a release was sampled again. Recording the same job twice changes nothing.
-
-    Args:
-        account_id: of the release.
-        job_id: that has drawn the sample.
-        release_id: that it was drawn from.
-        details: what else the entry commits to.
-    """
-    account = lock_account(session, account_id)
-    if not has_sample(session, job_id):
-        said = {"release_id": release_id, **(details or {})}
-        append(session, account, EntryKind.SAMPLE, job_id=job_id, details=said, now=now)
-
-
-def record_fact(session: Session, *, account_id: str, fact: Mapping[str, str], now: datetime) -> None:
-    """Record, at no cost, a row beside the log that never changes from now on, so that no change of it is silent.
-
-    Args:
-        session: in a writing transaction, which has written the row.
-        account_id: in whose log.
-        fact: `table` and `id` of the row, its digest (keyed where something in the row is not shown), and what else
-            there is to commit to (`service.ledger.commitments`).
-    """
-    account = lock_account(session, account_id)
-    append(session, account, EntryKind.FACT, details=fact, now=now)

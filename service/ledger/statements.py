@@ -93,9 +93,6 @@ _HOLD_OF_JOB = Prepared(
 _ACCOUNTS_BY_ID = _ACCOUNTS.where(ACCOUNTS.c.id.in_(bindparam("ids", expanding=True)))
 _HOLDS_BY_ID = _HOLDS.where(HOLDS.c.id.in_(bindparam("ids", expanding=True)))
 _HOLDS_OF_JOB = select(HOLDS.c.id).order_by(HOLDS.c.account_id)
-_SAMPLE_OF_JOB = Prepared(
-    select(ENTRIES.c.sequence).where(ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == EntryKind.SAMPLE)
-)
 
 
 def _add(table: Table, prefix: str, columns: Sequence[Any] = ()) -> Insert:
@@ -204,11 +201,6 @@ def hold_of_job(session: Session, job_id: str, account_id: str) -> str | None:
 def holds_of_job(session: Session, job_id: str) -> tuple[str, ...]:
     """Return the ids of all holds of a job, in the order of their accounts' ids."""
     return tuple(session.scalars(_HOLDS_OF_JOB.where(HOLDS.c.job_id == job_id)))
-
-
-def has_sample(session: Session, job_id: str) -> bool:
-    """Tell whether a sampling job is in the log."""
-    return _SAMPLE_OF_JOB.row(session, {"job_id": job_id}) is not None
 
 
 def write_entry(

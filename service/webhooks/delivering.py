@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from anyio.to_thread import run_sync
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -21,15 +21,13 @@ from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Delivery, Webhook
 from service.dependencies import calling
 from service.logs import get_logger
-from service.notices import body_of, is_live
-from service.webhooks.hooks import secrets_of
+from service.notices import body_of, is_of_somebody_gone
 from service.webhooks.sending import Answer, Outgoing, Sender
 
 ROUND_SECONDS = 10.0
 WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that one that never answers does not keep the others waiting
 TAKEN = timedelta(minutes=5)  # longer than a round takes
 BACKOFF = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 30, 120, 360, 720, 1440, 1440))
-DISABLED_AFTER = timedelta(days=5)
 KEPT = timedelta(days=7)  # what was answered or given up
 TEST = "test"
 
@@ -71,7 +69,7 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
 
 
 async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, clock: Callable[[], datetime]) -> Answer:
-    """Send a `test` request now. A 2xx answer ends the webhook's failing and enables it. The wait holds no thread.
+    """Send a `test` request now. A 2xx answer ends the webhook's failing. The wait holds no thread.
 
     Raises:
         NotFound: no such webhook.
@@ -83,12 +81,11 @@ async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, cloc
         with transaction(factory, read_only=True) as session:
             webhook = find(session, Webhook, webhook_id)
             body = body_of(new_id("whe"), TEST, webhook.project_id, now, {})
-            return Outgoing(webhook_id, webhook.url, body.encode(), secrets_of(webhook, now))
+            return Outgoing(webhook_id, webhook.url, body, webhook.secret)
 
     def note_delivery() -> None:
         with transaction(factory) as session:
-            answered = find(session, Webhook, webhook_id, lock=True)
-            answered.failing_since = answered.disabled_at = None
+            find(session, Webhook, webhook_id, lock=True).failing_since = None
 
     with calling("webhooks"):
         request = await run_sync(outgoing)
@@ -102,7 +99,7 @@ def _take(session: Session, now: datetime) -> Sequence[Outgoing]:
     """Take what is due, so that nobody else sends it meanwhile. What a webhook that is told nothing was to get goes."""
     due = select(Delivery.webhook_id).where(Delivery.next_at <= now).distinct().limit(WEBHOOKS_A_ROUND_MAX)
     waiting = session.scalars(due).all()
-    live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), is_live(now))).all()
+    live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), not_(is_of_somebody_gone(now)))).all()
     gone = set(waiting) - {webhook.id for webhook in live}
     session.execute(update(Delivery).where(Delivery.webhook_id.in_(gone)).values(next_at=None))
     taken = []
@@ -111,7 +108,7 @@ def _take(session: Session, now: datetime) -> Sequence[Outgoing]:
         first = first.order_by(Delivery.next_at, Delivery.id).limit(OF_ONE_MAX).with_for_update(skip_locked=True)
         for delivery in session.scalars(first).all():
             delivery.next_at, delivery.attempts = now + TAKEN, delivery.attempts + 1
-            taken.append(Outgoing(delivery.id, webhook.url, delivery.body.encode(), secrets_of(webhook, now)))
+            taken.append(Outgoing(delivery.id, webhook.url, delivery.body, webhook.secret))
     session.flush()
     return taken
 
@@ -127,7 +124,4 @@ def _note(session: Session, answers: Mapping[str, Answer], now: datetime) -> Non
         webhook.failing_since = webhook.failing_since or now
         left = BACKOFF[delivery.attempts - 1 :]
         delivery.next_at = now + left[0] if left else None
-        if webhook.disabled_at is None and now - webhook.failing_since >= DISABLED_AFTER:
-            webhook.disabled_at = now
-            get_logger(__name__).warning("webhook_disabled", webhook_id=webhook.id)
     session.flush()

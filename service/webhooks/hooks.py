@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from base64 import b64encode
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import NoticeKind
 from service.access import Principal, find
 from service.db.base import new_id
 from service.db.webhook_tables import Delivery, Webhook
@@ -18,11 +18,10 @@ from service.notices import is_of_somebody_gone
 from service.webhooks.addresses import read_url
 
 WEBHOOKS_MAX = 20  # of a project
+SECRET_BYTES = 32
 
 
-def create(
-    session: Session, by: Principal, *, url: str, events: Sequence[NoticeKind], private: bool, now: datetime
-) -> Webhook:
+def create(session: Session, by: Principal, *, url: str, private: bool, now: datetime) -> Webhook:
     """Make a webhook of the project of whoever asks, or of the installation. Its secret is new.
 
     Args:
@@ -40,26 +39,11 @@ def create(
         id=new_id("whk"),
         project_id=by.project_id,
         url=url,
-        events=[kind.value for kind in NoticeKind if kind in events],
-        secret=_new_secret(),
+        secret=f"whsec_{b64encode(secrets.token_bytes(SECRET_BYTES)).decode('ascii')}",
         made_by=by.id,
         created_at=now,
     )
     session.add(webhook)
-    session.flush()
-    return webhook
-
-
-def rotate(session: Session, webhook_id: str, *, overlap_seconds: int, now: datetime) -> Webhook:
-    """Give a webhook another secret; for a time its requests are signed under the one before as well.
-
-    Raises:
-        NotFound: no such webhook.
-    """
-    webhook = find(session, Webhook, webhook_id, lock=True)
-    former = webhook.secret if overlap_seconds > 0 else None
-    webhook.secret, webhook.former_secret = _new_secret(), former
-    webhook.overlap_until = None if former is None else now + timedelta(seconds=overlap_seconds)
     session.flush()
     return webhook
 
@@ -76,24 +60,11 @@ def remove(session: Session, webhook_id: str) -> None:
     session.flush()
 
 
-def secrets_of(webhook: Webhook, now: datetime) -> list[str]:
-    """Return the secrets that sign a request now, the newest first."""
-    former = webhook.former_secret if webhook.overlap_until is not None and webhook.overlap_until > now else None
-    return [webhook.secret] if former is None else [webhook.secret, former]
-
-
 def states_of(session: Session, webhooks: Sequence[Webhook], now: datetime) -> dict[str, str]:
-    """Return the word for what became of each webhook, by its id: active, failing, disabled or revoked."""
+    """Return the state of each webhook by its id: active, failing or revoked."""
     ids = [webhook.id for webhook in webhooks]
     gone = set(session.scalars(select(Webhook.id).where(Webhook.id.in_(ids), is_of_somebody_gone(now))))
-    return {webhook.id: "revoked" if webhook.id in gone else _state(webhook) for webhook in webhooks}
-
-
-def _state(webhook: Webhook) -> str:
-    if webhook.disabled_at is not None:
-        return "disabled"
-    return "active" if webhook.failing_since is None else "failing"
-
-
-def _new_secret() -> str:
-    return f"whsec_{secrets.token_hex(32)}"
+    return {
+        webhook.id: "revoked" if webhook.id in gone else "active" if webhook.failing_since is None else "failing"
+        for webhook in webhooks
+    }

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 import socket
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import anyio
 import httpx
+import standardwebhooks
 
-from obscura.wire.signatures import SIGNATURE_HEADER, sign_webhook
 from service.dependencies import in_web_request, require_place
 from service.webhooks.addresses import AddressRefused, checked, read_url
 
@@ -24,12 +25,12 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A request to be sent: its id, where to, its body, and the secrets that sign it."""
+    """A request to be sent: its id, where to, its body, and the secret that signs it."""
 
     id: str
     url: str
-    body: bytes
-    secrets: Sequence[str]
+    body: str
+    secret: str
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,16 @@ async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def signature_headers(request: Outgoing) -> dict[str, str]:
+    """Return the headers that sign a request which is sent now (Standard Webhooks); its id is that of the event."""
+    now, event_id = datetime.now(UTC), json.loads(request.body)["id"]
+    return {
+        "webhook-id": event_id,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": standardwebhooks.Webhook(request.secret).sign(event_id, now, request.body),
+    }
 
 
 @dataclass(frozen=True)
@@ -111,8 +122,7 @@ class Sender:
         """Send to the first checked address that takes a connection; only the status of the answer is read."""
         target = read_url(request.url, private=self.private)
         addresses = checked(await self.resolve(target.host, target.port), private=self.private)
-        header = sign_webhook(request.body, request.secrets, seconds=int(time.time()))
-        headers = {SIGNATURE_HEADER: header, "Content-Type": "application/json", "User-Agent": "obscura-webhooks"}
+        headers = {"Content-Type": "application/json", "User-Agent": "obscura-webhooks", **signature_headers(request)}
         headers["Host"] = target.url.netloc.decode("ascii")
         for place, address in enumerate(addresses[:ADDRESSES_TRIED_MAX], start=1):
             asked = client.stream(

@@ -35,9 +35,9 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, training in TRAINING.items():
         monkeypatch.setitem(TRAINING, kind, dataclasses.replace(training, images_seen=500))
     tiny: dict[str, Any] = {"components": 20, "frequencies": 8}
-    votes: dict[str, Any] = {"teachers": 20, "images": 40, "top_k": 5}
+    votes: dict[str, Any] = {"teachers": 20, "images": 30, "top_k": 5}
     for variant, (recipe, options) in VARIANTS.items():
-        small = tiny | votes if recipe == "datalens" else tiny
+        small = votes if recipe == "datalens" else tiny
         monkeypatch.setitem(VARIANTS, variant, (recipe, options | small))
 
 
@@ -51,8 +51,7 @@ def test_every_variant_can_be_planned_as_it_is_published(variant, epsilon):
 
 @pytest.mark.usefixtures("stand_ins")
 def test_a_row_says_what_was_measured():
-    row = row_of(SETS["fashion"](), "warm_start_alone", 50.0, [0, 1], 100, torch.device("cpu"))
-    assert row["warm_start"]
+    row = row_of(SETS["fashion"](), "moments", 50.0, [0, 1], 100, torch.device("cpu"))
     assert not row["teacher_stage"]
     assert [run["seed"] for run in row["runs"]] == row["seeds"] == [0, 1]
     for kind, accuracy in row["accuracy"].items():
@@ -66,13 +65,13 @@ def test_a_row_says_what_was_measured():
 def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, capsys):
     file = tmp_path / "utility.json"
     command = ["datalens_utility", "--json", str(file), "--epsilons", "50", "--seeds", "0", "--samples", "100"]
-    monkeypatch.setattr(sys, "argv", [*command, "--variants", "warm_start_alone"])
+    monkeypatch.setattr(sys, "argv", [*command, "--variants", "moments"])
     main()
     first = json.loads(file.read_text())["rows"]
-    monkeypatch.setattr(sys, "argv", [*command, "--variants", "warm_start_alone", "both"])
+    monkeypatch.setattr(sys, "argv", [*command, "--variants", "moments", "datalens"])
     main()
     rows = json.loads(file.read_text())["rows"]
     assert rows[:1] == first  # kept, not measured again
-    assert [row["variant"] for row in rows] == ["warm_start_alone", "both"]
-    assert rows[1]["images_aggregated"] == 40
-    assert "both" in capsys.readouterr().out.splitlines()[-1]
+    assert [row["variant"] for row in rows] == ["moments", "datalens"]
+    assert rows[1]["images_aggregated"] == 30
+    assert "datalens" in capsys.readouterr().out.splitlines()[-1]

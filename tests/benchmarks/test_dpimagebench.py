@@ -72,7 +72,7 @@ def test_the_command_keeps_a_row_for_each_epsilon_and_goes_on_where_it_was(tmp_p
     for epsilons in (["10"], ["10", "100"]):
         monkeypatch.setattr(sys, "argv", ["dpimagebench", "--epsilons", *epsilons, "--json", str(path)])
         dpimagebench.main()
-    rows = json.loads(path.read_text())
+    rows = json.loads(path.read_text())["rows"]
     assert [(row["epsilon"], row["delta"], row["records"]) for row in rows] == [(10, 1.67e-6, 300), (100, 1.67e-6, 300)]
     for row in rows:
         assert set(row["accuracy"]) == {"tiny", "grouped"}

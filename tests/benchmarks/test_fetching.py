@@ -4,14 +4,12 @@ import gzip
 import os
 import shutil
 import subprocess
-import sys
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.fetching import debian_folder, fetched_fashion_mnist, npm_package, pypi_source
+from benchmarks.fetching import debian_folder, fetched_fashion_mnist, npm_package
 
 FOLDER = "usr/share/obscura-test"
 
@@ -68,17 +66,6 @@ def test_a_package_of_npm_that_cannot_be_fetched_is_named(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))  # no npm there
     with pytest.raises(FileNotFoundError, match="no-such-package@1"):
         npm_package("no-such-package@1")
-
-
-def test_a_source_archive_of_python_is_taken_from_the_cache_or_named(own_cache, monkeypatch):
-    (own_cache / "pypi").mkdir(parents=True)
-    with tarfile.open(own_cache / "pypi" / "there-1.0.tar.gz", "w:gz") as archive:
-        archive.add(__file__, "there-1.0/file")
-    with pypi_source("there==1.0") as archive:
-        assert archive.getnames() == ["there-1.0/file"]
-    monkeypatch.setattr(sys, "executable", str(own_cache / "no-python"))
-    with pytest.raises(FileNotFoundError, match="no-such-package==1"):
-        pypi_source("no-such-package==1")
 
 
 def test_fashion_mnist_is_taken_from_where_the_demo_keeps_it(own_cache):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gradient_bytes, membership_inference, noise_throughput, uploads
+from benchmarks import gradient_bytes, membership_inference, uploads
 from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, neighbours
 from benchmarks.membership_inference import row_of
 from models.public_images import fashion_mnist
@@ -85,12 +85,6 @@ def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeyp
     private = row_of(1.0, [0, 1], members=120, epochs=60)
     assert abs(private["success_rate"] - 0.5) < 4 * max(private["standard_error"], 0.02)
     assert private["accuracy_members"] < 0.3
-
-
-def test_every_scale_of_noise_is_measured():
-    rows = noise_throughput.measure(draws=1000, repeats=1)
-    assert [row["stddev"] for row in rows] == list(noise_throughput.STDDEVS)
-    assert all(row["exact"] > 0 and row["rounded_inexact"] > 0 for row in rows)
 
 
 def test_an_upload_is_timed_from_its_first_byte_until_the_dataset_is_ready():

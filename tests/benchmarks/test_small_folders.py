@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from benchmarks import generator_runs, small_folders
-from benchmarks.generator_runs import OURS, PRIOR, TODAY, request_of
-from benchmarks.small_data import EMOJI, Folder, digits, emoji, facts_of
+from benchmarks.generator_runs import OURS, PRIOR, request_of
+from benchmarks.small_data import EMOJI, Folder, digits, emoji
 from benchmarks.small_folders import REAL, main
 
 ROWS = 240
@@ -73,11 +73,10 @@ def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monke
     assert folder.images[..., 1].min() >= 126  # half transparent, on white
 
 
-@pytest.mark.parametrize("variant", [TODAY, PRIOR, OURS])
-def test_each_variant_can_be_planned_and_today_is_what_it_was(variant: str) -> None:
-    recipe, options = request_of(variant, facts_of(digits()))
-    assert (recipe == "datalens") == (options.get("teachers") == 359) == (variant == TODAY)
-    assert (options.get("preset") == "fixed") == (variant == TODAY)
+@pytest.mark.parametrize("variant", [PRIOR, OURS])
+def test_the_prior_alone_releases_means_and_no_covariance(variant: str) -> None:
+    recipe, options = request_of(variant)
+    assert (recipe, options.get("pooled_share") == 0.0) == ("moments", variant == PRIOR)
 
 
 def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +93,8 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         return found
 
     first = rows(OURS)
-    both = rows(OURS, PRIOR, REAL, TODAY)
+    both = rows(OURS, PRIOR, REAL)
     assert both[:1] == first
-    assert [row["variant"] for row in both] == [OURS, PRIOR, TODAY, REAL]
+    assert [row["variant"] for row in both] == [OURS, PRIOR, REAL]
     assert all(0 <= row["accuracy"] <= 1 and row["n"] == ROWS for row in both)
     assert both[1]["config"]["pooled_share"] == 0

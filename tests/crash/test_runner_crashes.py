@@ -199,7 +199,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     if state is JobState.RUNNING:
         scene.attempt(job_id, now=LATER).survived()
     assert scene.shop.job(job_id).state is JobState.SUCCEEDED
-    assert scene.entries(job_id) == [EntryKind.SAMPLE]
+    assert scene.entries(job_id) == []
     assert scene.shop.balance().spent_nano == spent_nano
     with transaction(scene.shop.factory, read_only=True) as session:
         path = scene.shop.settings.data_dir / jobs.made_by(session, Sample, job_id).path

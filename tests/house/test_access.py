@@ -35,7 +35,7 @@ WHOLE = {
     "notices.py": "tells each webhook what its own project's members see",
     "quotas.py": "counts what a project takes once it was found, and puts everybody's jobs in their order",
     "people": "finds who signs in and is asked about, whom no project owns, and their own roles",
-    "recording.py": "links each event to the one before, whoever's that is",
+    "recording.py": "deletes old events, whoever's they are",
     "jobs/lifecycle.py": "workers take any job",
     "jobs/lookup.py": "what is known with a release that was found: its classes, recipe and options",
     "jobs/sharing.py": "names projects on both sides of a share, and ends what others draw when it ends",

@@ -229,7 +229,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
         if '"name": "faces"' in command:
             people = client.create_account(name="people", owner="clinic", epsilon=3, delta=1e-5, unit="subject")
             walk.seen["acc_..."] = people.id
-        elif "/v1/plans" in command or '"name": "vote shares"' in command or "/limit-requests " in command:
+        elif "/v1/plans" in command or '"name": "bandwidths"' in command or "/limit-requests " in command:
             use("scans")
         elif '"samples": 30000' in command:
             use("test")

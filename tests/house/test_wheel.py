@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from PIL import Image
 
 from obscura.client.local_service import running_at
-from tests.obscura.small import SMALL
+from tests.obscura.small import SMALL_DATALENS
 from tests.together import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,7 +224,7 @@ def test_the_library_works_with_a_service_from_the_other_wheel(run, served, pets
     run("obscura", "accounts", "create", "pets", *account)
     run("obscura", "datasets", "push", str(pets), "--account", "pets", "--at-most", "40", "--size", "8", "--grey")
     wanted = ["pets", "--recipe", "datalens", "--epsilon", "1"]
-    for name, value in SMALL.items():
+    for name, value in SMALL_DATALENS.items():
         wanted += ["--option", f"{name}={json.dumps(value)}"]
     assert "price" in run("obscura", "plan", *wanted).stdout
     job = json.loads(run("obscura", "train", *wanted, "--wait", "--json").stdout)

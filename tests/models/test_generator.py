@@ -100,14 +100,6 @@ def test_equal_generators_are_equal_bytes(saved, tmp_path):
     assert (saved / CONFIG_FILE).read_bytes() == first[CONFIG_FILE]
 
 
-def test_the_warm_start_alone_is_unbent(saved):
-    warm, final = load_released(saved, which="warm_start"), load_released(saved)
-    assert not warm.bend.any()
-    assert final.bend.any()
-    assert torch.equal(warm.mean, final.mean)
-    assert torch.equal(warm.factor, final.factor)
-
-
 def _bytes(content: bytes) -> Callable[[Path], object]:
     return lambda directory: (directory / CONFIG_FILE).write_bytes(content)
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from benchmarks import former_rendering
 from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.edm import EdmConfig, EdmDenoiser
@@ -105,36 +104,15 @@ def test_a_denoiser_that_kept_its_gaussians_itself_is_still_read(tmp_path):
     assert torch.equal(load_released(tmp_path).sample(labels, stream(1)), made.sample(labels, stream(1)))
 
 
-def test_a_release_that_does_not_say_its_steps_is_drawn_in_ten_as_it_always_was(tmp_path):
-    made = textured()
-    with torch.no_grad():
-        made.mean += torch.rand(made.mean.shape, generator=stream(0))
-    save_released(made, tmp_path)
-    described = json.loads((tmp_path / CONFIG_FILE).read_text())
-    assert (described["config"].pop("steps"), described["config"].pop("rate")) == (STEPS, RATE)
-    (tmp_path / CONFIG_FILE).write_text(json.dumps(described))
-    labels, back = torch.tensor([0, 1, 1]), load_released(tmp_path)
-    values = made.values(made.draw(labels, stream(1)), labels)
-    pixels, wanted = values[:, : made.config.pixels].view(3, 3, 8, 12), values[:, made.config.pixels :]
-    found = back.sample(labels, stream(1))
-    torch.testing.assert_close(found, former_rendering.render(pixels, wanted), atol=1e-3, rtol=0)
-    assert (found - made.sample(labels, stream(1))).abs().max() > 0.02
-
-
 def test_a_description_without_a_network_is_the_affine_generators(tmp_path):
     save_released(affine(), tmp_path)
     assert "network" not in json.loads((tmp_path / CONFIG_FILE).read_text())
-    warm = load_released(tmp_path, which="warm_start")
-    assert isinstance(warm, Generator)
-    assert not warm.bend.any()
+    assert isinstance(load_released(tmp_path), Generator)
 
 
-@pytest.mark.parametrize("make", [make for make in DEEP if make is not guided])
-def test_networks_without_a_bend_have_no_warm_start(make, tmp_path):
+@pytest.mark.parametrize("make", [make for make in EVERY if make is not guided])
+def test_only_guided_generators_have_a_warm_start(make, tmp_path):
     save_released(make(), tmp_path)
-    if hasattr(make(), "bend"):
-        assert not load_released(tmp_path, which="warm_start").bend.any()
-        return
     with pytest.raises(ValueError, match="warm start"):
         load_released(tmp_path, which="warm_start")
 

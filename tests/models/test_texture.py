@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import former_rendering
 from models.portable.textured import (
     FILTER_UNIT,
     ORIENTATIONS,
@@ -68,17 +67,6 @@ def test_the_written_gradient_is_that_of_automatic_differentiation(count: int) -
             at_full, at_half = gradient(x, half, wanted.flatten(1))
         doubled = at_half.repeat_interleave(2, 0).repeat_interleave(2, 1)
     torch.testing.assert_close(at_full + doubled / 4, x.grad)
-
-
-@pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32), (1, 8)])
-def test_the_pixels_are_those_of_the_former_convolutions(channels: int, side: int) -> None:
-    images = torch.rand(70, channels, side, side, generator=stream(5)) * 1.4 - 0.2
-    wanted = torch.randn(70, texture_size(side, side), generator=stream(6)) / 2
-    with torch.inference_mode():
-        former, found = former_rendering.render(images, wanted), render(images, wanted, 10, 0.35)
-    pixels = [(each * 255).round() for each in (former, found)]
-    assert (pixels[0] != pixels[1]).float().mean() < 1e-3  # where a number is rounded to another integer
-    assert (former - found).abs().mean() < 1e-4
 
 
 @pytest.mark.parametrize("channels", [1, 3])

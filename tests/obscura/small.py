@@ -2,14 +2,15 @@
 
 import numpy as np
 
-SMALL = {"components": 10}
+SMALL = {"components": 10}  # of moments
+SMALL_DATALENS = {"teachers": 10, "images": 30}
 # Minutes, on any machine: ten thousand votes of one image, each after a hundred steps of every teacher.
 LONG = {
     "teachers": 10,
     "top_k": 4,
     "images": 10_000,
     "images_per_iteration": 1,
-    "rounds": 1000,
+    "teacher_network": "dense",
     "teacher_steps": 100,
 }
 

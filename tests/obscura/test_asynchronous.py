@@ -13,7 +13,7 @@ from PIL import Image
 import obscura
 from obscura.client import BudgetError, JobFailed, WaitTimeout
 from obscura.preparing import Arrays
-from tests.obscura.small import LONG, SMALL, two_classes
+from tests.obscura.small import LONG, SMALL, SMALL_DATALENS, two_classes
 from tests.together import wait_until
 
 BLOCKED_SECONDS_MAX = 3.0  # machines that test are busy; what would block takes longer
@@ -98,7 +98,7 @@ def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
 
     async def program() -> None:
         async with connected(data_dir) as asynchronous:
-            job = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=0.5, options=SMALL)
+            job = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=0.5, options=SMALL_DATALENS)
             events = [event async for event in job.events()]
             assert [event.state for event in events][-1] == "succeeded"
             assert len(events) > 1

@@ -65,7 +65,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/projects/{project_id}/rename": {"name": "another name"},
     "POST /v1/projects/{project_id}/quota": {"jobs_max": 1000},
     "POST /v1/webhooks": {"url": "https://hooks.example.org/"},
-    "POST /v1/webhooks/{webhook_id}/rotate": {"overlap_seconds": 60},
     "POST /v1/keys/{key_id}/revoke": {},
     "POST /v1/keys/{key_id}/rotate": {"overlap_seconds": 0},
     "POST /v1/keys/{key_id}/ask-revocation": {"reason": "a test"},

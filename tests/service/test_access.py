@@ -33,7 +33,6 @@ ACTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/releases/{release_id}/evaluations", {"dataset_id": "{dataset_id}"}),
     ("put", "/v1/datasets/{dataset_id}/content?format=npz", None),
     ("delete", "/v1/datasets/{dataset_id}", None),
-    ("post", "/v1/webhooks/{webhook_id}/rotate", {"overlap_seconds": 60}),
     ("post", "/v1/webhooks/{webhook_id}/test", None),
     ("delete", "/v1/webhooks/{webhook_id}", None),
     ("post", "/v1/keys/{key_id}/revoke", {}),

@@ -66,6 +66,8 @@ def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(book, b
         assert [stop.scope for stop in arming_stops(session)] == [account_id]
         assert keep_newest(session, FolderStorage(book.data_dir)) == 0  # the evidence is not overwritten
     # It stays found when the restored database has grown beyond the receipt.
+    with transaction(factory) as session:
+        clear_stops(session)
     grown = LedgerBook(factory, book.data_dir, book.now, dict(book.accounts))
     for _ in range(3):
         _, hold_id = grown.hold("patients")

@@ -80,10 +80,6 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             session, account_id=account_id, epsilon=8, reason="more", asked_with=asking, now=next(moments)
         )
         approve_raise(session, asked.id, deciding, next(moments))
-        sample = {"job_id": new_id("job"), "release_id": new_id("rel")}
-        ledger.record_sample(session, account_id=account_id, **sample, now=next(moments))
-        fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}
-        ledger.record_fact(session, account_id=account_id, fact=fact, now=next(moments))
         returned = hold_at_present_rate(
             session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments)
         )

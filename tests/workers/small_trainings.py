@@ -37,17 +37,6 @@ TINY_DATALENS: dict[str, Any] = {  # 12 iterations of 5 images, paid by fives: 2
     "images": 60,
     "images_per_iteration": 5,
     "top_k": 4,
-    "components": 10,
-    "frequencies": 6,
-    "mean_share": 0.1,
-    "pooled_share": 0.45,
-    "class_share": 0.45,
-    "features": 8,
-    "rounds": 3,
-    "teacher_hidden": 4,
-    "pretraining_steps": 2,
-    "teacher_steps": 1,
-    "vote_share": 0.5,
 }
 # Trainings of every recipe that take a second.
 SMALL: dict[str, dict[str, Any]] = {
@@ -92,7 +81,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "guided_moments": {"components": 6},
     "moments": {"components": 6},
-    "datalens": {"teachers": 40, "images": 20, "components": 6, "top_k": 3},
+    "datalens": {"teachers": 40, "images": 20, "top_k": 3},
     "class_histogram": {},
     "select_public": {"public_dataset_id": "ds_public", "choices": 4},
 }

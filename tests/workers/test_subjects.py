@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.portable.generator import Generator, GeneratorConfig
+from models.linear_teachers import LinearTeachers
+from models.shards import Shards
 from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
@@ -21,19 +22,17 @@ from privacy.errors import ContributionUnbounded
 from privacy.mechanisms.contribution import one_record_each
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.mechanisms.partition import assert_disjoint, record_units, subject_units
-from privacy.plans.datalens.moment_votes import MomentRound
 from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from service.storage.folder import FolderStorage
-from tests.workers.small_trainings import TINY_DATALENS, Purse
+from tests.workers.small_trainings import TINY_DATALENS, Purse, weights
 from workers.recipes import units
-from workers.recipes.datalens import loop as datalens
-from workers.recipes.datalens import moment_votes
-from workers.recipes.datalens.votes import shards_of
+from workers.recipes.datalens.loop import shards_of
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments.coefficients import cosine_basis
 from workers.recipes.moments.released_sums import noisy_means, noisy_scatter
+from workers.recipes.registry import TRAINERS
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.train.checkpoints import SealedFolder
 
@@ -42,10 +41,9 @@ RECORDS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "record")
 SECRET = b"a secret of thirty-two bytes...."
 TEACHERS, WAVES, K = 5, 10, 4
 Q = QUANTISATION
-FEATURES = moment_votes.cosine_features(FACTS, WAVES)
-VOTES_ON_MEANS = MomentRound(
-    "means", 0, 2, 1.0, 1.0, TopAggConfig(k=K, c=1e-6, stddev=10.0, beta=1.0, teachers=TEACHERS, dimension=WAVES)
-)
+_LOWEST = np.argsort(np.hypot(*np.indices((8, 8))).ravel(), kind="stable")[:WAVES]
+WAVE = np.einsum("wi,wj->ij", *(cosine_basis(8, 8)[at] for at in np.divmod(_LOWEST, 8))).ravel()  # all waves at once
+VOTES = TopAggConfig(k=K, c=1e-6, stddev=10.0, beta=1.0, teachers=TEACHERS, dimension=64)
 Pixels = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 
@@ -67,24 +65,26 @@ def together(one: TrainingData, two: TrainingData) -> TrainingData:
 
 def pictures(count: int, direction: float, seed: int = 0) -> Pixels:
     """Distinct pictures that are all waves at once, brighter or darker than mid-grey by the same amounts."""
-    waves = FEATURES.basis.double().numpy().sum(axis=0)
     sizes = np.random.default_rng(seed).uniform(40, 60, (count, 1))
-    picture = np.rint(64 + direction * sizes * waves / np.abs(waves).max())
+    picture = np.rint(64 + direction * sizes * WAVE / np.abs(WAVE).max())
     return picture.astype(np.uint8).reshape(count, 8, 8)
 
 
 # --- votes ----------------------------------------------------------------------------------------------------------
 
 
+def shards_of_subjects(data: TrainingData, facts: PublicFacts = FACTS) -> Shards:
+    """The shards of a training by `datalens`."""
+    run = Run(plan=cast(Any, None), facts=facts, data=data, budget=cast(Any, None), secret=SECRET)
+    return shards_of(run, TEACHERS, torch.from_numpy(data.private_images.copy()).flatten(1))
+
+
 def vote_sum(data: TrainingData, facts: PublicFacts = FACTS) -> torch.Tensor:
-    """The integers (images, WAVES) to which one round's noise is added: linear teachers on the shards of the recipe."""
-    shard = teacher_of_each(facts, data, SECRET, TEACHERS)
-    start = moment_votes.Moments(torch.zeros(2, WAVES), torch.full((2, WAVES), 0.8), torch.eye(WAVES))
-    private = moment_votes._by_teacher(FEATURES(data.private_images), data.private_labels, shard)
-    coins = torch.Generator().manual_seed(1)
-    votes = torch.zeros(2, WAVES, dtype=torch.int32)
-    for g in moment_votes._directions(VOTES_ON_MEANS, start, private):
-        votes += topagg.count_votes(g, VOTES_ON_MEANS.aggregation, coins)
+    """The integers (2, 64) to which noise is added: linear teachers vote on a grey image of each class."""
+    shards, coins = shards_of_subjects(data, facts), torch.Generator().manual_seed(1)
+    votes = torch.zeros(2, 64, dtype=torch.int64)
+    for block, g in LinearTeachers(shards, 2).image_gradients(torch.full((2, 64), 64 / 255), torch.arange(2)):
+        votes += topagg.count_votes(g, VOTES, coins, shards.active[block])
     return votes
 
 
@@ -105,18 +105,18 @@ def one_says_darker(number: int = 999) -> TrainingData:
 def test_a_subject_with_many_records_attains_the_sensitivity_of_votes_and_no_more():
     without, extra = everybody_says_brighter(), one_says_darker()
     before, after = vote_sum(without), vote_sum(together(without, extra))
-    assert before[0].abs().sum() == TEACHERS * K  # all teachers vote, on the images of class a
+    assert before[0].abs().sum() == TEACHERS * K  # all teachers vote on the image of class a
     changes = norms(after - before)
     assert changes == [2 * math.sqrt(K), 0.0]  # one teacher turned round; nobody has a record of class b
-    assert changes[0] == pytest.approx(VOTES_ON_MEANS.aggregation.sensitivity, rel=1e-12)
-    assert changes[0] <= VOTES_ON_MEANS.aggregation.sensitivity
+    assert changes[0] == pytest.approx(VOTES.sensitivity, rel=1e-12)
+    assert changes[0] <= VOTES.sensitivity
 
 
 def test_sharded_by_record_the_same_subject_would_turn_every_teacher_and_is_caught():
     without, extra = everybody_says_brighter(), one_says_darker()
     both = together(without, extra)
     change = norms(vote_sum(both, RECORDS) - vote_sum(without, RECORDS))[0]
-    assert change == TEACHERS * 2 * math.sqrt(K) > VOTES_ON_MEANS.aggregation.sensitivity
+    assert change == TEACHERS * 2 * math.sqrt(K) > VOTES.sensitivity
     by_record = teacher_of_each(RECORDS, both, SECRET, TEACHERS)
     assert both.private_subjects is not None
     with pytest.raises(ContributionUnbounded, match="two shards"):
@@ -152,7 +152,7 @@ def test_no_subject_changes_votes_or_sums_by_more_than_their_sensitivities(other
     inside = [place for place in order if place < len(without.private_labels)]  # the others in the same order
     both, without = picked(both, order), picked(without, inside)
     for change in norms(vote_sum(both) - vote_sum(without)):
-        assert change <= VOTES_ON_MEANS.aggregation.sensitivity
+        assert change <= VOTES.sensitivity
     assert_sums_within_bounds(both, without)
 
 
@@ -163,17 +163,12 @@ def picked(data: TrainingData, rows: list[int]) -> TrainingData:
 
 
 def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_last_bit():
-    """The shards of the latent votes: batches of every other teacher are the same numbers."""
-    generator = Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=6, features=0))
-    generator.factor.copy_(torch.randn(generator.factor.shape, generator=torch.Generator().manual_seed(0)))
+    """Batches of every other teacher are the same numbers."""
     without, extra = everybody_says_brighter(), one_says_darker()
-    rows = slice(0, TEACHERS)
     seen = []
     for data in (without, together(extra, without)):
-        training = Run(plan=cast(Any, None), facts=FACTS, data=data, budget=cast(Any, None), secret=SECRET)
-        latents = datalens.encode(generator, data.private_images, torch.from_numpy(data.private_labels))
-        shards = shards_of(training, TEACHERS, latents)
-        seen.append(shards.batch(50, torch.Generator().manual_seed(2)).read(rows))
+        batch = shards_of_subjects(data).batch(50, torch.Generator().manual_seed(2))
+        seen.append(batch.read(slice(0, TEACHERS)))
     changed = [
         teacher
         for teacher in range(TEACHERS)
@@ -259,33 +254,33 @@ def test_a_choice_that_depends_on_other_subjects_would_be_a_violation(monkeypatc
 
 # --- the whole recipe -----------------------------------------------------------------------------------------------
 
-TINY = {**TINY_DATALENS, "teachers": 40, "images": 20, "rounds": 2}
+TINY: dict[str, dict[str, Any]] = {
+    "datalens": {**TINY_DATALENS, "teachers": 40, "images": 20},
+    "moments": {"components": 10, "frequencies": 6},
+}
 
 
 @pytest.fixture
-def train(tmp_path: Path) -> Callable[..., tuple[Generator, Purse]]:
-    def trained(data: TrainingData, purse: Purse, facts: PublicFacts = FACTS, **options: Any) -> Generator:
+def train(tmp_path: Path) -> Callable[..., torch.nn.Module]:
+    def trained(recipe: str, data: TrainingData, purse: Purse, **options: Any) -> torch.nn.Module:
         account = open_filter(1.0, 1e-5)
-        plan = build_plan("datalens", {**TINY, **options}, account, account.capacity_nano, facts)
+        plan = build_plan(recipe, {**TINY[recipe], **options}, account, account.capacity_nano, FACTS)
         checkpoints = SealedFolder(FolderStorage(tmp_path), "work", bytes(32), "test")
-        given = Run(plan=plan, facts=facts, data=data, budget=purse, secret=SECRET, checkpoints=checkpoints)
-        return datalens.train(given)
+        given = Run(plan=plan, facts=FACTS, data=data, budget=purse, secret=SECRET, checkpoints=checkpoints)
+        return cast(torch.nn.Module, TRAINERS[recipe](given))
 
-    return trained  # type: ignore[return-value]
-
-
-WAYS = [{}, {"warm_start": False}, {"preset": "votes_only", "vote_share": 0.0}]
+    return trained
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
-def test_data_that_do_not_say_whose_they_are_are_not_paid_for(options, train):
+@pytest.mark.parametrize("recipe", TINY)
+def test_data_that_do_not_say_whose_they_are_are_not_paid_for(recipe, train):
     data, purse = everybody_says_brighter(), Purse()
     with pytest.raises(ContributionUnbounded):
-        train(dataclasses.replace(data, private_subjects=None), purse, **options)
+        train(recipe, dataclasses.replace(data, private_subjects=None), purse)
     assert not purse.paid
 
 
-@pytest.mark.parametrize("options", WAYS[1:], ids=str)
+@pytest.mark.parametrize("options", [{"preset": "published"}, {"preset": "kernel"}], ids=str)
 def test_a_broken_partition_is_found_before_anything_is_paid(options, train, monkeypatch):
     def by_position(rows: Pixels, key: bytes, shards: int) -> Numbers:
         return np.arange(len(rows)) % shards
@@ -293,7 +288,7 @@ def test_a_broken_partition_is_found_before_anything_is_paid(options, train, mon
     monkeypatch.setattr(units, "shard_of", by_position)
     purse = Purse()
     with pytest.raises(ContributionUnbounded, match="two shards"):
-        train(one_says_darker(), purse, **options)
+        train("datalens", one_says_darker(), purse, **options)
     assert not purse.paid
 
 
@@ -304,15 +299,15 @@ def test_a_broken_choice_is_found_before_anything_is_paid(train, monkeypatch):
     monkeypatch.setattr(units, "one_record_each", everything)
     purse = Purse()
     with pytest.raises(ContributionUnbounded, match="more than one record"):
-        train(one_says_darker(), purse)
+        train("moments", one_says_darker(), purse)
     assert not purse.paid
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
-def test_every_way_of_training_works_on_subjects(options, train):
+@pytest.mark.parametrize("recipe", TINY)
+def test_a_training_works_on_subjects(recipe, train):
     purse = Purse()
-    generator = train(together(everybody_says_brighter(), one_says_darker()), purse, **options)
-    assert torch.isfinite(generator.mean).all()
+    generator = train(recipe, together(everybody_says_brighter(), one_says_darker()), purse)
+    assert torch.isfinite(weights(generator)).all()
     assert purse.paid
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import and_, or_, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import ENDED, TRAIN, JobState
-from service import jobs, queue
+from service import jobs, queue, recording
 from service.background import Background
 from service.datasets import deletion, receiving, withdrawal
 from service.db.access_tables import Outbox
@@ -124,6 +125,8 @@ def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) 
 def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved: bool = False) -> int:
     """Put folders into the trash that nothing will ever publish or go on with; returns how many.
 
+    Old events of the audit log are deleted first (`service.recording.remove_old`).
+
     These are work folders of ended jobs, artifacts of jobs that ended without them, unfinished folders that nobody
     writes to any more, and samples that are older than `Settings.samples_days`. What the database does not know is left
     alone: it may be the database that is wrong. So nothing is moved, and nothing in the trash removed, while anything
@@ -135,6 +138,10 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
         proved: whether the clock is known to have gone on as it should for a day (`service.times.WatchedClock`). It is
             believed as well where it agrees with a job.
     """
+    try:
+        recording.remove_old(factory, days=settings.audit_log_days, now=now, proved=proved)
+    except SQLAlchemyError as error:  # what follows does not depend on it; the next round tries again
+        get_logger(__name__).error("audit_events_not_removed", error=type(error).__name__)
     storage = storage_of(settings)
     doomed = _doomed(storage, factory)
     overdue = trash.waiting_since(storage, now - timedelta(days=settings.trash_days))

@@ -1,57 +1,173 @@
-"""Plan of the DataLens recipe: a warm start and teachers' votes under one budget."""
+"""Plan, options and defaults of the DataLens recipe: teachers vote on the pixels of synthetic images."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field
+
+from models.teacher_sizes import convolutional_sizes, teacher_parameters
 from obscura.wire.budgets import UNITS
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import Filter
+from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens.defaults import FOLLOWING_OPTIONS, UNITS_PER_TEACHER_MIN, config_that_follows
-from privacy.plans.datalens.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
-from privacy.plans.datalens.options import (
-    IMAGES_MAX,
-    PRESETS,
-    TEACHER_BYTES,
-    TEACHER_PARAMETERS_MAX,
-    DataLensConfig,
-)
-from privacy.plans.moments.plan import (
-    LAST_NOTES,
-    check_generator,
-    check_images,
-    moment_notes,
-    mu_of,
-    unit_notes,
-    with_share_above_noise,
-)
-from privacy.plans.moments.plan import smallest_class as moments_smallest
-from privacy.plans.moments.plan import start_releases as moments_needed
-from privacy.plans.moments.warm_start import warm_start_noise, warm_start_stages
+from privacy.plans.balance import SharesConfig
+from privacy.plans.moments.plan import LAST_NOTES, mu_of, unit_notes
+from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
-_TOLD_FROM_BYTES = 16 * 10**9  # of teachers that more than a small machine must hold
-ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
-VOTES = "votes"  # the stage of votes on images, by their latents or their pixels
+VOTES = "votes"  # the only stage
+IMAGES_MAX = 200_000
+TEACHER_BYTES = 16  # of a number that a teacher learns: the weight, its gradient and Adam's two moments, float32
+TEACHER_PARAMETERS_MAX = 4_000_000_000  # of all teachers: 64 GB, which one large GPU holds
+UNITS_PER_TEACHER_MIN = 4
+_NOTE_FROM_BYTES = 16 * 10**9  # of teachers' memory, more than a small machine has
+# k of 784 pixels and beta of the preset "published": with much noise for each teacher (epsilon 1) and with little (10).
+_LOUD, _QUIET, _QUIET_FROM = (200, 0.7), (350, 0.2), 1.0  # mu of the whole budget
+_KERNEL_TOP_K = 400  # of 784 pixels, in the preset "kernel"
+
+
+class DataLensConfig(SharesConfig):
+    """Public parameters of one DataLens training. The paper's letters are given where it has one."""
+
+    teachers: int = Field(
+        4000, ge=1, le=100_000, description="N, networks on disjoint parts of the records, which vote."
+    )
+    top_k: int = Field(20, ge=1, le=1_000_000, description="k, pixels for which a teacher votes on one image.")
+    clip: float = Field(
+        1e-5, ge=1e-30, le=1e6, description="c, below which gradients keep their size; large ones become plain signs."
+    )
+    beta: float = Field(
+        0.7,
+        ge=1e-6,
+        le=1,
+        description="Share of teachers that the thresholded release needs; `published` chooses it by the budget.",
+    )
+    images: int | None = Field(
+        2250, ge=1, le=IMAGES_MAX, description="Images whose gradients are aggregated; null where stddev is given."
+    )
+    stddev: float | None = Field(
+        None, ge=1, le=1e9, description="sigma of one aggregation; when given, the number of images follows."
+    )
+    images_per_iteration: int = Field(15, ge=1, le=4096, description="m, images on which the teachers vote together.")
+    teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in an iteration.")
+    pretraining_steps: int = Field(
+        10, ge=1, le=1000, description="Steps of each teacher before the first iteration; nothing is released by them."
+    )
+    teacher_network: Literal["linear", "kernel", "dense", "convolutional"] = Field(
+        "kernel",
+        description="Teachers that are linear in pixels or in the features of a Gaussian kernel, both in closed form, "
+        "one hidden layer, or the published network.",
+    )
+    teacher_bandwidth: float = Field(
+        4.0,
+        ge=0.01,
+        le=1000,
+        description="Of kernel teachers: how far away a record still pulls an image, as a distance in units of full "
+        "brightness, at 28 x 28 grey.",
+    )
+    teacher_features: int = Field(32, ge=1, le=256, description="Channels of a convolutional teacher.")
+    generator_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the generator's Adam.")
+    teacher_hidden: int = Field(256, ge=0, le=1024, description="Hidden units of a teacher; 0 is a linear teacher.")
+    teacher_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the teachers' Adam.")
+    teacher_weight_decay: float = Field(0.0, ge=0, le=10, description="Decoupled weight decay of the teachers.")
+    instance_noise: float = Field(0.0, ge=0, le=10, description="Standard deviation of noise on the teachers' inputs.")
+    label_smoothing: float = Field(
+        0.0, ge=0, le=0.5, description="The teachers' target of real records is 1 - label_smoothing."
+    )
+    step: float = Field(
+        1e-3, ge=0, le=10, description="gamma, largest distance by which the votes of one round move a pixel."
+    )
+    use_top_k: bool = Field(True, description="Ablation of TopAgg: off lets teachers vote on every pixel.")
+    use_stochastic_sign: bool = Field(True, description="Ablation of TopAgg: off takes plain signs.")
+    use_threshold: bool = Field(
+        False, description="The generator learns from thresholded votes, as in the paper, rather than from noisy sums."
+    )
+    evaluation_samples: int = Field(
+        30_000, ge=100, le=200_000, description="Synthetic images on which usefulness is measured."
+    )
+    evaluation_seed: int = Field(0, ge=0, le=2**31 - 1, description="Public seed of the measurement of usefulness.")
+
+    def check(self) -> None:
+        if (self.images is None) == (self.stddev is None):
+            raise InvalidParameter(
+                "images", self.images, "give either the number of images or the noise stddev; the other one follows"
+            )
+        if self.teacher_network == "convolutional" and self.teacher_hidden == 0:
+            raise InvalidParameter("teacher_hidden", 0, "a convolutional teacher has at least one hidden unit")
+
+    @property
+    def drawing_seconds(self) -> float:
+        return 3e-3
+
+    def parameters_per_teacher(self, facts: PublicFacts) -> int:
+        """Return the number of parameters of one teacher; a kernel teacher keeps only its records."""
+        classes = len(facts.classes)
+        if self.teacher_network == "kernel":
+            return 0
+        if self.teacher_network == "linear":
+            return facts.pixels * classes
+        if self.teacher_network == "convolutional":
+            sides = facts.channels, facts.height, facts.width
+            sizes = convolutional_sizes(*sides, classes, self.teacher_features, self.teacher_hidden)
+            return sum(map(math.prod, sizes.values()))
+        return teacher_parameters(facts.pixels, classes, self.teacher_hidden)
+
+    def topagg(self, facts: PublicFacts, stddev: float) -> TopAggConfig:
+        """Return the aggregation of votes with that noise."""
+        return TopAggConfig(
+            k=self.top_k,
+            c=self.clip,
+            stddev=stddev,
+            beta=self.beta,
+            teachers=self.teachers,
+            dimension=facts.pixels,
+            top_k=self.use_top_k,
+            stochastic_sign=self.use_stochastic_sign,
+            threshold=self.use_threshold,
+        )
+
+
+# Algorithms 1 to 3, with the authors' generator and step size. `teachers` and `top_k` follow from the declared images,
+# and beta of "published" from the budget.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "kernel": {},
+    "published": {"teacher_network": "linear", "use_threshold": True},
+}
+
+
+def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> DataLensConfig:
+    """Complete the options of a request. Given values win; nothing is read from private data.
+
+    Args:
+        options: a preset and fields that replace its values.
+        mu: of the whole budget, as one Gaussian release.
+        facts: what the owner declared.
+
+    Raises:
+        InvalidParameter: an unknown preset or option, or a value out of range.
+    """
+    if options.get("stddev") is not None and "images" not in options:
+        options = {**options, "images": None}
+    config = read_options(DataLensConfig, options, PRESETS)
+    follows: dict[str, Any] = {"teachers": max(1, min(config.teachers, facts.units_declared // UNITS_PER_TEACHER_MIN))}
+    k = _KERNEL_TOP_K
+    if options.get("preset") == "published":
+        k, follows["beta"] = _QUIET if mu >= _QUIET_FROM else _LOUD
+    follows["top_k"] = max(1, round(k * facts.pixels / 784))
+    return config.with_values(**{name: value for name, value in follows.items() if name not in options})
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan a training from the options of a request; see `config_that_follows` and `plan_datalens`."""
-
-    def config_at(mu: float, declared: PublicFacts) -> DataLensConfig:
-        return config_that_follows(options, mu, declared)
-
-    plan = plan_datalens(config_at(mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
-    if not plan.config_of(DataLensConfig).warm_start:
-        return plan
-    return with_share_above_noise(plan, config_at, privacy_filter, facts)
+    """Plan a training from the options of a request; see `config_from_options` and `plan_datalens`."""
+    return plan_datalens(config_from_options(options, mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
 
 
 def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into noise for the warm start and into a number of votes, or their noise.
+    """Turn a budget into a number of votes, or into their noise.
 
     Args:
         config: public parameters.
@@ -64,103 +180,54 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
             buys nothing.
     """
     _check_facts(config, facts)
-    vote_nano = int(budget_nano * config.vote_share) if config.has_start else budget_nano
-    noise: dict[str, float] = {}
-    rounds: tuple[MomentRound, ...] = ()
-    if config.warm_start:
-        noise |= warm_start_noise(config, budget_nano - vote_nano)
-    elif config.moment_votes:
-        rounds = moment_rounds(config.moments(facts), budget_nano - vote_nano, len(facts.classes))
-        noise |= {current.name: current.aggregation.stddev for current in rounds}
-    iterations = 0
-    if config.vote_share > 0:
-        noise[VOTES], iterations = _vote_noise(config, vote_nano, facts)
+    stddev, iterations = _vote_noise(config, budget_nano, facts)
     images = iterations * config.images_per_iteration
-    together_max = ROUND_IMAGES_MAX // config.images_per_iteration  # iterations whose votes are fitted together
-    if config.votes_on == "latents" and iterations // config.rounds > together_max:
-        raise InvalidParameter(
-            "rounds",
-            config.rounds,
-            f"votes on {images} images are fitted at most {ROUND_IMAGES_MAX} at a time: ask for at least "
-            f"{iterations // (together_max + 1) + 1} rounds",
-        )
-    stages = warm_start_stages(noise, privacy_filter)
-    events = {current.name: current.event for current in rounds}
-    if VOTES in noise:
-        events[VOTES] = config.topagg(facts, noise[VOTES]).event(images)
-    stages += [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
-    images += sum(current.images for current in rounds)
+    event = config.topagg(facts, stddev).event(images)
     return Plan(
         recipe="datalens",
         config=config,
-        stages=tuple(stages),
+        stages=(Stage(VOTES, event, privacy_filter.price_nano(event), stddev),),
         budget_nano=budget_nano,
-        notes=_notes(config, facts, images, noise.get(VOTES)),
+        notes=_notes(config, facts, images),
         facts={
             "protects": facts.protects,
             "units_declared": facts.units_declared,
-            **_votes_in_words(config, images, iterations),
-            "warm_start": config.warm_start,
-            "noise_stddev": noise,  # parameter of the discrete Gaussian, by stage
+            "teachers": config.teachers,
+            "images_to_aggregate": images,
+            "iterations": iterations,
+            "noise_stddev": {VOTES: stddev},  # parameter of the discrete Gaussian
         },
     )
 
 
-def _votes_in_words(config: DataLensConfig, images: int, iterations: int) -> dict[str, Any]:
-    """Return what a plan says of its votes, of any kind; nothing where no teacher is trained."""
-    if not images:
-        return {}
-    said: dict[str, Any] = {"teachers": config.teachers, "images_to_aggregate": images}
-    said |= {"iterations": iterations} if iterations else {}
-    return said | {"vote_share": config.vote_share if config.warm_start else 1.0}  # of the budget
-
-
 def planned_iterations(plan: Plan) -> int:
-    """Return how many times the teachers vote on images; 0 for a plan without such votes."""
-    votes = plan.stage(VOTES)
-    return 0 if votes is None else votes.event.count // plan.config_of(DataLensConfig).images_per_iteration
-
-
-def start_releases(plan: Plan) -> Mapping[str, int]:
-    """Return the releases, by stage, without which there is no generator worth publishing."""
-    if plan.config_of(DataLensConfig).warm_start:
-        return moments_needed(plan)
-    means = {stage.name: stage.event.count for stage in plan.stages if stage.name.startswith(MEANS_ROUNDS)}
-    return means or {VOTES: 1}
+    """Return how many times the teachers vote."""
+    return plan.stages[0].event.count // plan.config_of(DataLensConfig).images_per_iteration
 
 
 def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
-    check_images(config, facts)
-    size = config.vote_size(facts)
-    if config.vote_share > 0 and config.top_k > size:
-        what = "numbers of a latent" if config.votes_on == "latents" else "pixels"
-        raise InvalidParameter("top_k", config.top_k, f"a teacher votes on the {size} {what}, so k is at most {size}")
+    if config.top_k > facts.pixels:
+        raise InvalidParameter(
+            "top_k", config.top_k, f"a teacher votes on the {facts.pixels} pixels, so k is at most {facts.pixels}"
+        )
     teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
-    if (config.vote_share > 0 or config.moment_votes) and config.teachers > teachers_max:
+    if config.teachers > teachers_max:
         raise InvalidParameter(
             "teachers",
             config.teachers,
             f"{facts.units_declared} declared {facts.unit}s support at most {teachers_max} teachers "
             f"({UNITS_PER_TEACHER_MIN} {facts.unit}s each)",
         )
-    if config.vote_share > 0:
-        _check_teachers_memory(config, facts)
-    check_generator(config, facts)
-
-
-def _check_teachers_memory(config: DataLensConfig, facts: PublicFacts) -> None:
     each = config.parameters_per_teacher(facts)
-    if config.teachers * each <= TEACHER_PARAMETERS_MAX:
-        return
-    fewer = ["teachers", *(["teacher_hidden"] if config.teacher_hidden and config.teacher_network != "linear" else [])]
-    fewer += ["components"] if config.votes_on == "latents" and not config.moment_votes else []
-    raise InvalidParameter(
-        "teachers",
-        config.teachers,
-        f"with {each:,} parameters each they have {config.teachers * each:,} together, above "
-        f"{TEACHER_PARAMETERS_MAX:,}: lower {' or '.join(fewer)}; of this size "
-        f"{TEACHER_PARAMETERS_MAX // each:,} teachers would fit",
-    )
+    if config.teachers * each > TEACHER_PARAMETERS_MAX:
+        fewer = "teachers" if config.teacher_network == "linear" else "teachers or teacher_hidden"
+        raise InvalidParameter(
+            "teachers",
+            config.teachers,
+            f"with {each:,} parameters each they have {config.teachers * each:,} together, above "
+            f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; of this size {TEACHER_PARAMETERS_MAX // each:,} teachers "
+            "would fit",
+        )
 
 
 def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) -> tuple[float, int]:
@@ -170,8 +237,7 @@ def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) ->
         iterations = max(1, config.images // m)
         sensitivity = config.topagg(facts, 1e6).sensitivity
         return stddev_for(sensitivity, budget_nano, iterations * m, discrete=True), iterations
-    if config.stddev is None:
-        raise InvalidParameter("stddev", None, "give either the number of images or the noise stddev")
+    assert config.stddev is not None
     single = config.topagg(facts, config.stddev).event(1)
     iterations = min(affordable_releases(single, budget_nano), IMAGES_MAX) // m
     if iterations < 1:
@@ -181,31 +247,16 @@ def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) ->
     return config.stddev, iterations
 
 
-def _notes(config: DataLensConfig, facts: PublicFacts, images: int, stddev: float | None) -> tuple[str, ...]:
-    notes = unit_notes(facts)
-    notes += moment_notes(config, facts) if config.warm_start else []
-    if images:
-        shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
-        notes.append(f"{config.teachers} teachers on {shards} vote on {images} synthetic images.")
-    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts) if images else 0
-    if held > _TOLD_FROM_BYTES:
+def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str, ...]:
+    shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
+    notes = [*unit_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
+    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts)
+    if held > _NOTE_FROM_BYTES:
         notes.append(
-            f"The teachers take {held / 10**9:.0f} GB of memory, on a GPU or divided among several. Where there is "
-            "less, the training fails before anything is charged."
+            f"The teachers need {held / 10**9:.0f} GB of memory, on one GPU or divided among several. With less, the "
+            "training fails before anything is charged."
         )
-    if config.warm_start and stddev is not None:
-        notes.append(f"Moments cost {config.start_share:.0%} of the budget, votes {config.vote_share:.0%}.")
-        loudest = config.teachers * config.top_k / config.latent_size(facts)  # mean vote on a number, were all agreed
-        if stddev / math.sqrt(images) > loudest:
-            notes.append(
-                "So few teachers cannot be heard above the noise: `moments` has the whole budget for its start."
-            )
     return (*notes, *LAST_NOTES)
-
-
-def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
-    """Return the same as for the recipe moments where there is a warm start; else it is not known."""
-    return moments_smallest(plan, facts) if plan.config_of(DataLensConfig).warm_start else None
 
 
 RECIPE = Recipe(
@@ -217,7 +268,6 @@ RECIPE = Recipe(
     plan=plan_from_options,
     units=frozenset(UNITS),
     presets=PRESETS,
-    follows=FOLLOWING_OPTIONS,
-    start=start_releases,
-    smallest_class=smallest_class,
+    follows=frozenset({"teachers", "top_k", "beta"}),
+    start=lambda _plan: {VOTES: 1},
 )

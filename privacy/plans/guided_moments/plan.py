@@ -20,7 +20,7 @@ from privacy.errors import InvalidParameter
 from privacy.plans.dp_classifier.plan import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier.plan import SCATTER_SIZE_MIN, DpClassifierConfig
 from privacy.plans.moments.defaults import FOLLOWING_OPTIONS, completed
-from privacy.plans.moments.options import PRESETS, MomentsConfig
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.plan import (
     LAST_NOTES,
     check_generator,
@@ -131,7 +131,6 @@ RECIPE = Recipe(
     config=GuidedMomentsConfig,
     plan=plan_from_options,
     units=frozenset(UNITS),
-    presets=PRESETS,
     follows=FOLLOWING_OPTIONS,
     start=start_releases,
     smallest_class=smallest_class,

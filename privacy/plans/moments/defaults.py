@@ -6,11 +6,9 @@ from collections.abc import Mapping, Set
 from typing import Any, TypeVar
 
 from privacy.plans.moments.detail import TEXTURE_FROM, action_of, clips_for, clusters_for, detail_for, power_of, signal
-from privacy.plans.moments.options import PRESETS, MomentsConfig, suits_texture
-from privacy.plans.options import read_options
+from privacy.plans.moments.options import MomentsConfig, suits_texture
 from privacy.plans.plan import PublicFacts
 
-FOLLOWING = ("default",)  # presets whose detail follows; the others' values are as they stand
 _SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
 # Options that may then be something else than their defaults.
 FOLLOWING_OPTIONS = frozenset((
@@ -29,16 +27,15 @@ def completed(kind: type[C], options: Mapping[str, Any], mu: float, facts: Publi
     """Complete the options of a request. What was given wins; nothing is looked up in private data.
 
     Args:
-        kind: the configuration of moments, or of a recipe that starts from them and has their presets.
-        options: a "preset" and options, as for `read_options`.
+        kind: the configuration of moments, or of a recipe that starts from them.
+        options: of the request.
         mu: of the whole budget, as one Gaussian release.
         facts: what the owner declared.
 
     Raises:
-        InvalidParameter: as `read_options`.
+        InvalidParameter: an unknown option, or a value out of range.
     """
-    config = read_options(kind, options, PRESETS)
-    return with_detail(config, set(options), mu, facts) if options.get("preset", "default") in FOLLOWING else config
+    return with_detail(kind(**options), set(options), mu, facts)
 
 
 def with_detail(config: C, given: Set[str], mu: float, facts: PublicFacts) -> C:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -135,11 +134,6 @@ class MomentsConfig(SharesConfig):
     def grid(self, facts: PublicFacts) -> tuple[int, int]:
         """Cosine frequencies kept along height and width."""
         return min(self.frequencies, facts.height), min(self.frequencies, facts.width)
-
-
-# The first is completed by `privacy.plans.moments.defaults`; "fixed" is what was once chosen on the 60,000 images of
-# Fashion-MNIST, whatever is declared.
-PRESETS: Mapping[str, Mapping[str, Any]] = {"default": {}, "fixed": {}}
 
 
 def suits_texture(facts: PublicFacts) -> bool:

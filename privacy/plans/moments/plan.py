@@ -20,7 +20,7 @@ from privacy.errors import InvalidParameter
 from privacy.plans.moments.appearance import SEEN, what_people_see
 from privacy.plans.moments.defaults import FOLLOWING_OPTIONS, config_that_follows
 from privacy.plans.moments.detail import coefficients_of, share_above_noise, signal, smallest_above_noise
-from privacy.plans.moments.options import PRESETS, TEXTURE_MAX, MomentsConfig, suits_texture
+from privacy.plans.moments.options import TEXTURE_MAX, MomentsConfig, suits_texture
 from privacy.plans.moments.warm_start import (
     MEANS,
     POOLED,
@@ -254,7 +254,6 @@ RECIPE = Recipe(
     config=MomentsConfig,
     plan=plan_from_options,
     units=frozenset(UNITS),
-    presets=PRESETS,
     follows=FOLLOWING_OPTIONS,
     start=start_releases,
     smallest_class=smallest_class,

@@ -1,6 +1,6 @@
 """What the warm start makes public and costs: noisy sums from which each class's Gaussian is fitted, or its clusters'.
 
-Shared by the recipes that start from class moments: `moments`, `datalens`, and `dp_diffusion` with a
+Shared by the recipes that start from class moments: `moments`, `guided_moments`, and `dp_diffusion` with a
 `moments_share`.
 """
 

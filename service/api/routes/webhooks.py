@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
-from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Identifier, Page
-from obscura.wire.webhook_schemas import (
-    NewWebhookRecord,
-    WebhookRecord,
-    WebhookRequest,
-    WebhookRotationRequest,
-    WebhookTestRecord,
-)
+from obscura.wire.webhook_schemas import NewWebhookRecord, WebhookRecord, WebhookRequest, WebhookTestRecord
 from service.access import find
 from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, Admin, ApiRoute, Paging, Running
@@ -38,11 +30,12 @@ def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Resp
 
     The secret that signs is in this answer and nowhere else. With the key the webhook is revoked.
     """
-    private = service.settings.webhooks_private
+    private, now = service.settings.webhooks_private, service.clock()
     with transaction(service.factory) as session:
-        made = hooks.create(session, admin, **body.model_dump(), private=private, now=service.clock())
-        record = _with_secret(session, made, service.clock())
-    return _fresh(record)
+        made = hooks.create(session, admin, **body.model_dump(), private=private, now=now)
+        record = NewWebhookRecord(**dict(views.webhooks(session, [made], now)[0]), secret=made.secret)
+    headers = {"Location": "/v1/webhooks", "Cache-Control": "no-store"}
+    return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")
 
 
 @router.get("", dependencies=[ADMIN], response_model=Page[WebhookRecord], summary="List webhooks")
@@ -51,24 +44,9 @@ def list_webhooks(service: Running, request: Request, page: Paging) -> Response:
     return answer_newest(service, request, page, Webhook, partial(views.webhooks, now=service.clock()))
 
 
-@router.post(
-    "/{webhook_id}/rotate",
-    dependencies=[ADMIN],
-    status_code=201,
-    response_model=NewWebhookRecord,
-    summary="Rotate a webhook's secret",
-)
-def rotate_webhook(service: Running, webhook_id: WebhookId, body: WebhookRotationRequest) -> Response:
-    """Make another secret. For the overlap each request carries a signature under each of the two."""
-    with transaction(service.factory) as session:
-        made = hooks.rotate(session, webhook_id, **body.model_dump(), now=service.clock())
-        record = _with_secret(session, made, service.clock())
-    return _fresh(record)
-
-
 @router.post("/{webhook_id}/test", dependencies=[ADMIN], response_model=WebhookTestRecord, summary="Try a webhook")
 async def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
-    """Send a request of the type `test` now, and say what came of it. One that is answered enables a webhook again."""
+    """Send a request of the type `test` now, and say what came of it."""
     sender = Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
     sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
     return answer(request, WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason))
@@ -81,12 +59,3 @@ def remove_webhook(service: Running, request: Request, webhook_id: WebhookId) ->
         (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)], service.clock())
         hooks.remove(session, webhook_id)
     return answer(request, record)
-
-
-def _with_secret(session: Session, made: Webhook, now: datetime) -> NewWebhookRecord:
-    return NewWebhookRecord(**dict(views.webhooks(session, [made], now)[0]), secret=made.secret)
-
-
-def _fresh(record: NewWebhookRecord) -> Response:
-    headers = {"Location": "/v1/webhooks", "Cache-Control": "no-store"}
-    return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")

@@ -12,7 +12,6 @@ from obscura.wire.release_schemas import EvaluationRecord, EvaluationRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind
 from privacy.plans.registry import plan_from_json
-from service import ledger
 from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, FailureCode, Job, Release
@@ -22,7 +21,6 @@ from service.jobs.kind import Ask, Kind, Order, failure_of
 from service.jobs.lookup import get_dataset, get_release, payer_of, trained_on, training_of
 from service.jobs.planning import evaluation_set
 from service.jobs.submission import new_job, queue_job, require_drawable
-from service.ledger.commitments import columns_of, evaluation_digest, keyed_digest
 
 LISTED_MAX = 50
 SAMPLES_MIN, SAMPLES_PER_TEST_IMAGE = 1000, 3
@@ -118,15 +116,9 @@ def finish(
     """
     counts = None if confusion is None else [list(row) for row in confusion]
     found = {"results": dict(results), "confusion": counts, "finished_at": now}
-    evaluation, job, secret = finish_made(
+    return finish_made(
         session, KIND.name, Evaluation, job_id=job_id, attempt=attempt, found=found, same="results", now=now
     )
-    if secret is not None:
-        digest = keyed_digest(evaluation_digest(columns_of(evaluation), columns_of(job)), secret.hex())
-        fact = {"table": "evaluations", "id": evaluation.id, "hmac_sha256": digest}
-        account_id = get_release(session, evaluation.release_id).account_id
-        ledger.record_fact(session, account_id=account_id, fact=fact, now=now)
-    return evaluation
 
 
 def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:

@@ -77,10 +77,9 @@ def finish(
         grid: a PNG picture of what a generator drew; None of a classifier.
     """
     found = {"results": dict(results), "grid": grid, "finished_at": now}
-    preview, _, _ = finish_made(
+    return finish_made(
         session, KIND.name, Preview, job_id=job_id, attempt=attempt, found=found, same="results", now=now
     )
-    return preview
 
 
 def _require_memory(declared: PublicFacts) -> None:

@@ -13,7 +13,6 @@ from obscura.wire.class_shares import AS_STATED, checked_class_shares, read_clas
 from obscura.wire.release_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind, SampleFormat
-from service import ledger
 from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample
@@ -22,7 +21,6 @@ from service.jobs.endings import finish_made, require_sha256
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
 from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.submission import new_job, queue_job, require_drawable
-from service.ledger.commitments import columns_of, keyed_digest, sample_digest
 
 
 def accept(
@@ -112,7 +110,7 @@ def _checked(
 def finish(
     session: Session, *, job_id: str, attempt: int, path: str, sha256: str, size_bytes: int, now: datetime
 ) -> Sample:
-    """End a running sampling, whose file is in place; one zero-cost ledger entry is written. Replays change nothing.
+    """End a running sampling, whose file is in place. Replays change nothing.
 
     Args:
         path: of the file, relative to the data directory.
@@ -123,20 +121,7 @@ def finish(
     if size_bytes <= 0:
         raise InvalidInput("A sample's file is not empty.")
     found = {"sha256": sha256, "path": path, "bytes": size_bytes}
-    sample, job, secret = finish_made(
-        session, KIND.name, Sample, job_id=job_id, attempt=attempt, found=found, same="sha256", now=now
-    )
-    if secret is not None:
-        digest = keyed_digest(sample_digest(columns_of(sample), columns_of(job)), secret.hex())
-        ledger.record_sample(
-            session,
-            account_id=get_release(session, sample.release_id).account_id,
-            job_id=job_id,
-            release_id=sample.release_id,
-            now=now,
-            details={"sample": {"id": sample.id, "hmac_sha256": digest}},
-        )
-    return sample
+    return finish_made(session, KIND.name, Sample, job_id=job_id, attempt=attempt, found=found, same="sha256", now=now)
 
 
 def due(session: Session, *, before: datetime, limit: int) -> Sequence[str]:
@@ -147,7 +132,7 @@ def due(session: Session, *, before: datetime, limit: int) -> Sequence[str]:
 
 
 def let_go(session: Session, sample_ids: Sequence[str], *, now: datetime) -> None:
-    """Say of samples that their files were removed, which comes afterwards. What the ledger says of them stays."""
+    """Say of samples that their files were removed, which comes afterwards."""
     session.execute(update(Sample).where(Sample.id.in_(sample_ids)).values(removed_at=now))
 
 
@@ -167,8 +152,7 @@ KIND = Kind(
         path="/v1/releases/{release_id}/samples",
         tag="releases",
         summary="Draw synthetic images",
-        description="Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost "
-        "entry.",
+        description="Draw synthetic images with a public seed. It costs nothing.",
         request=SampleRequest,
     ),
     makes=Sample,

@@ -13,8 +13,8 @@ import torch
 from benchmarks import broken_mechanisms as broken
 from benchmarks.audited import Audited
 from benchmarks.budgets import NoLedger
-from benchmarks.reproductions.competitors import dp_merf
-from benchmarks.reproductions.competitors.dp_merf import (
+from benchmarks.reproductions import dp_merf
+from benchmarks.reproductions.dp_merf import (
     UNIT,
     embedded_sums,
     fit_generator,

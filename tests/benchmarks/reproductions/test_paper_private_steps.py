@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.reproductions.__main__ import main
-from benchmarks.reproductions.papers import accuracies, costs, gradients, membership
-from benchmarks.reproductions.papers.accuracies import FREEZE_1, FREEZE_3, FREEZE_4, GEP_1, RGP_2, Arm, accuracy_rows
-from benchmarks.reproductions.papers.costs import freeze_densities, gep_4
-from benchmarks.reproductions.papers.gradients import gradient_rows, projected, stable_rank
-from benchmarks.reproductions.papers.membership import membership_rows
-from benchmarks.reproductions.papers.private_steps import NEEDS, TABLES
+from benchmarks.reproductions import accuracies, costs, gradients, linear_rows, membership
+from benchmarks.reproductions.__main__ import NEEDS, TABLES, main
+from benchmarks.reproductions.accuracies import FREEZE_1, FREEZE_3, FREEZE_4, GEP_1, RGP_2, Arm, accuracy_rows
+from benchmarks.reproductions.costs import freeze_densities, gep_4
+from benchmarks.reproductions.gradients import gradient_rows, projected, stable_rank
+from benchmarks.reproductions.membership import membership_rows
 from models.private_classifier import PrivateClassifier
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
@@ -142,7 +141,7 @@ def test_the_command_prints_and_adds_rows_and_names_what_there_is(
     for table in ("2", "9"):
         monkeypatch.setattr("sys.argv", ["paper", "--paper", "freeze", "--table", table, "--json", str(file)])
         main()
-    assert [row["table"] for row in json.loads(file.read_text())] == ["2"] * 4 + ["9"] * 2
+    assert [row["table"] for row in json.loads(file.read_text())["rows"]] == ["2"] * 4 + ["9"] * 2
     assert "Handcrafted CNN: 0.7037 (published: 0.7)" in capsys.readouterr().out
     for refused in (
         ["--paper", "rgp", "--figure", "2"],
@@ -153,3 +152,14 @@ def test_the_command_prints_and_adds_rows_and_names_what_there_is(
         with pytest.raises(SystemExit):
             main()
     assert "--seeds is for datalens 1, datalens 12, datalens 2, datalens 3" in capsys.readouterr().err
+
+
+def test_table_3_of_gep_trains_a_linear_layer_at_every_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(accuracies.FOLDERS, "cifar-10", lambda: pictures(True))
+    lean = {"images": 60, "test": 20, "batch": 20, "steps": 2, "anchors": 8, "basis": 6, "seeds": 2}
+    monkeypatch.setitem(linear_rows._SIZES, "quick", lean)
+    rows = linear_rows.linear_rows("cifar-10", "quick")
+    assert [row["method"] for row in rows[:3]] == ["GP", "B-GEP", "GEP"]
+    assert [row["published"] for row in rows[:3]] == [88.2, 91.0, 90.9]
+    assert len(rows) == 12
+    assert all(0 <= row["ours"] <= 100 and row["seeds"] == 2 for row in rows)

@@ -25,12 +25,11 @@ ACCOUNT = open_filter(1.0, 1e-5)
 EVENT = GaussianEvent(1.0, 10.0)
 SINGLE = Stage("votes", replace(EVENT, count=4), 4 * 10**7)
 POPULATION = digits_population(100)
-TINY = {**TINY_DATALENS, "teacher_hidden": 0, "pretraining_steps": 1}
-PRESETS = [{}, {"preset": "votes_only"}, {"preset": "votes_only", "vote_share": 0.2}]
+RECIPES: dict[str, dict[str, Any]] = {"datalens": TINY_DATALENS, "moments": {"components": 10, "frequencies": 6}}
 
 
-def plan_of(options: dict[str, Any]) -> Plan:
-    return build_plan("datalens", {**TINY, **options}, ACCOUNT, ACCOUNT.capacity_nano, POPULATION.facts)
+def plan_of(recipe: str = "datalens") -> Plan:
+    return build_plan(recipe, RECIPES[recipe], ACCOUNT, ACCOUNT.capacity_nano, POPULATION.facts)
 
 
 def run(plan: Plan, journal: PaymentJournal, budget: Any) -> Tap:
@@ -39,10 +38,10 @@ def run(plan: Plan, journal: PaymentJournal, budget: Any) -> Tap:
     return tap
 
 
-@pytest.mark.parametrize("options", PRESETS, ids=["warm start and votes", "moment votes", "both kinds of votes"])
-def test_every_release_is_paid_before_it_is_made(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_release_is_paid_before_it_is_made(recipe: str) -> None:
     """And everything that was paid was released: the journal saw all of it."""
-    plan = plan_of(options)
+    plan = plan_of(recipe)
     account = PlanBudget(plan.stages)
     journal = PaymentJournal(account)
     run(plan, journal, journal)
@@ -51,9 +50,9 @@ def test_every_release_is_paid_before_it_is_made(options: dict[str, Any]) -> Non
     assert account.spent_nano == plan.price_nano
 
 
-@pytest.mark.parametrize("options", PRESETS, ids=["warm start and votes", "moment votes", "both kinds of votes"])
-def test_a_budget_that_is_asked_after_the_release_is_flagged(options: dict[str, Any]) -> None:
-    plan = plan_of(options)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_budget_that_is_asked_after_the_release_is_flagged(recipe: str) -> None:
+    plan = plan_of(recipe)
     journal = PaymentJournal(PlanBudget(plan.stages))
     with pytest.raises(ReleasedUnpaid):
         run(plan, journal, LateBudget(journal))
@@ -61,7 +60,7 @@ def test_a_budget_that_is_asked_after_the_release_is_flagged(options: dict[str, 
 
 def test_an_account_that_runs_dry_ends_the_releases() -> None:
     """The last charge does not fit: production stops before it, the late check would have released it all the same."""
-    plan = plan_of({})
+    plan = plan_of()
     account = PlanBudget(plan.stages, plan.price_nano - 1)
     journal = PaymentJournal(account)
     tap = run(plan, journal, journal)

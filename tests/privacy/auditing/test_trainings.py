@@ -1,4 +1,4 @@
-"""Whole trainings of the DataLens recipe on digits with hundreds of canaries, audited in one run each."""
+"""Whole trainings by moments and by DataLens on digits with hundreds of canaries, audited in one run each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from benchmarks.audited_trainings import (
     decode,
     digits_population,
     generator_scores,
-    latent_vote_scores,
-    moment_vote_scores,
     train,
     warm_start_scores,
 )
 from benchmarks.broken_mechanisms import no_noise
+from benchmarks.one_run_audit import CLASS_MOMENTS
 from models.portable.generator import Generator
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_mu
@@ -32,32 +31,15 @@ SURE = 1 - 1e-7  # the chance with which a correct training is flagged is at mos
 EPSILON, DELTA = 1.0, 1e-5
 CANARIES = 640
 POPULATION = digits_population(CANARIES, records=400)
-BOTH: dict[str, Any] = {
-    "teachers": 100,
-    "images": 60,
-    "images_per_iteration": 5,
-    "top_k": 4,
-    "components": 10,
-    "frequencies": 8,
-    "features": 8,
-    "rounds": 3,
-    "teacher_hidden": 4,
-    "pretraining_steps": 2,
-    "teacher_steps": 1,
-    "vote_share": 0.3,
-    "preset": "fixed",
-    "mean_clip": 6.0,  # shorter than the canaries
-}
-# Without their coins votes hide nothing by themselves.
-MOMENTS: dict[str, Any] = {"preset": "votes_only", "teachers": 250, "use_stochastic_sign": False}
+MOMENTS = {**CLASS_MOMENTS, "components": 10, "frequencies": 8}
 PIXELS: dict[str, Any] = {"preset": "published", "teachers": 250, "images": 60}
 KERNEL: dict[str, Any] = {**PIXELS, "preset": "kernel", "teacher_bandwidth": 100.0}  # canaries are far from all else
 INCLUDED = flip_coins(CANARIES, seed=0)
 
 
-def run(options: dict[str, Any], secret: bytes, epsilon: float = EPSILON) -> tuple[Generator, Plan, Tap]:
-    account = open_filter(epsilon, DELTA)
-    plan = build_plan("datalens", options, account, account.capacity_nano, POPULATION.facts)
+def run(recipe: str, options: dict[str, Any], secret: bytes) -> tuple[Generator, Plan, Tap]:
+    account = open_filter(EPSILON, DELTA)
+    plan = build_plan(recipe, options, account, account.capacity_nano, POPULATION.facts)
     tap = Tap()
     return train(plan, POPULATION, INCLUDED, tap, PlanBudget(plan.stages), secret), plan, tap
 
@@ -69,64 +51,41 @@ def assert_claim_stands(scores: np.ndarray) -> None:
         assert epsilon_lower_bound(guesses, DELTA, SURE) <= EPSILON
 
 
-def assert_claim_falls(scores: np.ndarray, epsilon: float) -> None:
+def assert_claim_falls(scores: np.ndarray) -> None:
     guesses = guess(scores, INCLUDED, CANARIES // 4)
-    assert gaussian_refuted(guesses, gaussian_mu(epsilon, DELTA), SURE)
-    assert epsilon_lower_bound(guesses, DELTA, 0.95) > epsilon
+    assert gaussian_refuted(guesses, gaussian_mu(EPSILON, DELTA), SURE)
+    assert epsilon_lower_bound(guesses, DELTA, 0.95) > EPSILON
 
 
-def test_a_training_stays_below_its_claim_in_all_that_it_releases() -> None:
-    generator, plan, tap = run(BOTH, secrets.token_bytes(32))
-    assert (tap.means is not None, len(tap.scatters), sum(map(len, tap.votes))) == (True, 11, 60)
-    for scores in (
-        warm_start_scores(tap, plan, POPULATION),
-        latent_vote_scores(tap, generator, POPULATION),
-        generator_scores(generator, POPULATION),
-    ):
+def test_moments_stay_below_their_claim_in_all_that_they_release() -> None:
+    generator, plan, tap = run("moments", MOMENTS, secrets.token_bytes(32))
+    assert (tap.means is not None, len(tap.scatters)) == (True, 11)
+    for scores in (warm_start_scores(tap, plan, POPULATION), generator_scores(generator, POPULATION)):
         assert_claim_stands(scores)
 
 
-def test_a_warm_start_without_noise_is_flagged() -> None:
-    """Its integers decode to the coins: with 64 orthogonal canaries a class there is nothing left to guess."""
+def test_moments_without_noise_are_flagged() -> None:
+    """Their integers decode to the coins: with 64 orthogonal canaries a class there is nothing left to guess."""
     with no_noise():
-        _, plan, tap = run(BOTH, secrets.token_bytes(32))
-    assert_claim_falls(warm_start_scores(tap, plan, POPULATION, noise=1e-3), EPSILON)
-
-
-def test_moment_votes_stay_below_their_claim() -> None:
-    secret = secrets.token_bytes(32)
-    generator, plan, tap = run(MOMENTS, secret)
-    assert len(tap.votes) == len(plan.stages)
-    for scores in (moment_vote_scores(tap, plan, POPULATION, secret), generator_scores(generator, POPULATION)):
-        assert_claim_stands(scores)
-
-
-def test_moment_votes_without_noise_are_flagged() -> None:
-    """Canaries that share a teacher and a class hide each other: of 160 guesses about 156 are right, give or take 3.
-
-    At this claim 130 refute it; the partition's key is fresh, and so few are right with a chance below 1e-9.
-    """
-    secret, epsilon = secrets.token_bytes(32), 0.2
-    with no_noise():
-        _, plan, tap = run(MOMENTS, secret, epsilon)
-    assert_claim_falls(moment_vote_scores(tap, plan, POPULATION, secret, noise=1e-3), epsilon)
+        _, plan, tap = run("moments", MOMENTS, secrets.token_bytes(32))
+    assert_claim_falls(warm_start_scores(tap, plan, POPULATION, noise=1e-3))
 
 
 @pytest.mark.parametrize("options", [PIXELS, KERNEL], ids=["linear", "kernel"])
 def test_votes_on_pixels_stay_below_their_claim(options: dict[str, Any]) -> None:
     secret = secrets.token_bytes(32)
-    _, plan, tap = run(options, secret)
+    _, plan, tap = run("datalens", options, secret)
     assert sum(len(release.released_labels) for release in tap.releases) == 60
     assert_claim_stands(pixel_vote_scores(tap, plan, POPULATION, secret))
 
 
 @pytest.mark.parametrize("options", [PIXELS, KERNEL], ids=["linear", "kernel"])
 def test_votes_on_pixels_without_noise_are_flagged(options: dict[str, Any]) -> None:
-    """Canaries that share a teacher and a class hide each other, as in moment votes."""
+    """Canaries that share a teacher and a class hide each other."""
     secret = secrets.token_bytes(32)
     with no_noise():
-        _, plan, tap = run(options, secret)
-    assert_claim_falls(pixel_vote_scores(tap, plan, POPULATION, secret, noise=1e-3), EPSILON)
+        _, plan, tap = run("datalens", options, secret)
+    assert_claim_falls(pixel_vote_scores(tap, plan, POPULATION, secret, noise=1e-3))
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0])

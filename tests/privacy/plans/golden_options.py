@@ -32,13 +32,9 @@ ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "class_histogram": ({},),
     "datalens": (
         {"teachers": 200, "top_k": 5, "images": 40, "step": 1},
-        {"stddev": 900, "vote_share": 0.5, "teachers": 300},
-        {"mean_share": 0.4, "pooled_share": 0.3, "class_share": 0.3, "colour": "luma_chroma", "texture": False},
-        {"frequencies": 9, "components": 20, "class_components": 4, "evaluation_seed": 3},
-        {"preset": "votes_only", "vote_share": 0.2, "use_top_k": False, "use_threshold": True, "teachers": 300},
-        {"preset": "warm_start_only", "texture": True},
-        {"vote_share": 0},
-        {"preset": "fixed", "colour": "rgb", "coefficients": None, "images": 77},
+        {"stddev": 900, "teachers": 300},
+        {"teacher_network": "dense", "evaluation_seed": 3, "use_top_k": False, "use_threshold": True, "teachers": 300},
+        {"preset": "published", "images": 77},
     ),
     "dp_classifier": (
         {"preset": "cnn", "epochs": 3, "momentum": 0, "optimiser": "adam"},
@@ -63,11 +59,11 @@ ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
             "pooled_share": 0.3,
             "class_share": 0.4,
         },
-        {"preset": "fixed", "shrink": True, "evaluation_seed": 3},
+        {"shrink": True, "evaluation_seed": 3},
     ),
     "guided_moments": (
         {"guide_share": 0.2, "guide_steps": 3, "guide_logit": 9},
-        {"preset": "fixed", "guide_share": 0.9},
+        {"guide_share": 0.9},
     ),
     "dpgan": (
         {"discriminator_steps": 4, "accuracy_floor": 0, "records_per_subject": 9},
@@ -86,17 +82,10 @@ TOGETHER: Mapping[str, tuple[dict[str, Any], ...]] = {  # each value is right, a
         {"warm_star": False},
         {"images": 10, "stddev": 9.0},
         {"images": None},
-        {"mean_share": 0.5},
-        {"clusters": 3},
-        {"clusters": 3, "cluster_share": 0.1, "mean_share": 0.3, "pooled_share": 0.3, "class_share": 0.3},
-        {"moment_votes": True},
-        {"texture": True, "vote_share": 0.1},
-        {"preset": "votes_only", "vote_share": 0, "moment_votes": False},
-        {"top_k": 900, "vote_share": 0.1, "texture": False},
-        {"teachers": 50_000, "vote_share": 0.1, "texture": False},
-        {"teachers": 12_000, "teacher_hidden": 1024, "vote_share": 0.1, "texture": False},
-        {"images": 200_000, "teachers": 10, "vote_share": 0.1, "texture": False},
-        {"stddev": 1, "vote_share": 0.1, "teachers": 10},
+        {"top_k": 900},
+        {"teachers": 50_000},
+        {"teachers": 12_000, "teacher_network": "dense", "teacher_hidden": 1024},
+        {"stddev": 1, "teachers": 10},
     ),
     "dp_classifier": (
         {"preset": "fashion"},
@@ -248,7 +237,7 @@ def _ranges(indices: list[int]) -> str:
 def whole() -> dict[str, Any]:
     """Everything that the file holds."""
     plans: dict[str, dict[str, str]] = {}
-    documents = json.loads(FILE.read_text("utf-8"))["documents"]  # what was once stored is read for ever
+    documents = json.loads(FILE.read_text("utf-8"))["documents"]  # one for each recipe
     names: dict[str, list[str]] = {}
     for asked, of, document in planned():
         plans.setdefault(asked, {})[of] = summary(document)

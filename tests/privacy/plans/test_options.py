@@ -6,8 +6,8 @@ from pydantic import Field
 
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens import defaults as datalens
-from privacy.plans.moments import defaults as moments
+from privacy.plans.datalens.plan import config_from_options
+from privacy.plans.moments.defaults import config_that_follows
 from privacy.plans.options import RecipeConfig, options_schema, read_options
 from privacy.plans.registry import RECIPES
 from tests.privacy.plans.golden_options import FACTS, VALUES
@@ -93,11 +93,14 @@ def test_what_holds_where_nothing_is_given_is_the_default_of_the_schema():
     }
 
 
-@pytest.mark.parametrize(("recipe", "follows"), [("datalens", datalens), ("moments", moments)])
-def test_the_options_that_follow_from_facts_and_budget_are_named(recipe, follows):
-    fixed, found = RECIPES[recipe].defaults, set()
+@pytest.mark.parametrize(
+    ("recipe", "completed", "options"),
+    [("datalens", config_from_options, {"preset": "published"}), ("moments", config_that_follows, {})],
+)
+def test_the_options_that_follow_from_facts_and_budget_are_named(recipe, completed, options):
+    fixed, found = {**RECIPES[recipe].defaults, **RECIPES[recipe].presets.get(options.get("preset"), {})}, set()
     for facts in FACTS.values():
         for mu in (0.001, 0.1, 1.0, 10.0):
-            made = follows.config_that_follows({}, mu, facts)
+            made = completed(options, mu, facts)
             found |= {name for name, value in made if value != fixed[name]}
     assert found == RECIPES[recipe].follows

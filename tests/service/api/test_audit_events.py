@@ -20,8 +20,6 @@ from obscura.client import Client
 from obscura.wire.words import Outcome
 from service.api import auditing
 from service.api.auditing import Audit, EventWriter
-from service.audit.events import verify_events
-from service.audit.signing import trusted_keys
 from service.db.audit_tables import AuditEvent
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.recording import Act, event_of
@@ -85,13 +83,11 @@ def test_what_cannot_be_logged_is_refused_and_changes_nothing(tmp_path, database
             assert (unready.status_code, "audit log cannot be written" in unready.text) == (503, True)
         finally:
             mend(served.factory)
-        newest = events_of(database_url)[-1].sequence
+        newest = events_of(database_url)[-1].id
         ready(served.client(None))  # although nothing was asked meanwhile
-        assert events_of(database_url)[-1].sequence == newest
+        assert events_of(database_url)[-1].id == newest
         assert "k" not in [key["name"] for key in served.read("keys", scope="admin")["items"]]
         assert served.client("admin").get("/v1/accounts").status_code == 200
-        with transaction(served.factory, read_only=True) as session:
-            assert verify_events(session, trusted_keys(served.app.state.settings.ledger_key_path)).findings == []
 
 
 def test_where_it_is_not_required_requests_go_on_and_what_waited_is_written_later(tmp_path, database_url, monkeypatch):
@@ -272,7 +268,7 @@ def test_floods_of_very_many_senders_take_bounded_memory(tmp_path, factory, monk
     assert len(writer._waiting) == 50 + 40
 
 
-def test_several_processes_write_one_chain(tmp_path, database_url):
+def test_several_processes_write_one_log(tmp_path, database_url):
     """Two services on one database, at once."""
 
     def ask(served: Served, token: str) -> None:
@@ -291,9 +287,6 @@ def test_several_processes_write_one_chain(tmp_path, database_url):
             thread.start()
         for thread in together:
             thread.join()
-        with transaction(one.factory, read_only=True) as session:
-            report = verify_events(session, trusted_keys(one.app.state.settings.ledger_key_path))
-    assert report.findings == []
     assert len(events_of(database_url, AuditEvent.action == "GET /v1/jobs")) == 90
 
 

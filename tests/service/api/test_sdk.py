@@ -103,7 +103,7 @@ def test_the_whole_vocabulary(served, client, make_npz):
     release = job.refresh().release()
     assert release.id == release_id
     assert release.card() == {"epsilon": 1.0, "delta": 1e-5}
-    assert [entry.kind for entry in client.entries(account.id)] == ["open", "fact", "hold", "arm", "charge", "capture"]
+    assert [entry.kind for entry in client.entries(account.id)] == ["open", "hold", "arm", "charge", "capture"]
     assert [found.id for found in client.releases()] == [release_id]
     assert [found.id for found in client.jobs()] == [job.id]
     key = client.create_key(name="k", scopes=["read"])

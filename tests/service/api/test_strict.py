@@ -16,7 +16,7 @@ def test_what_is_unknown_is_refused_with_what_is_known(served):
     problem = served.send("accounts", {**ACCOUNT, "name": "x", "budget": 3}, status=422)
     (fault,) = problem["errors"]
     assert fault["pointer"] == "/body/budget"
-    assert "name, owner, epsilon, delta, unit, adjacency" in fault["message"]
+    assert "name, owner, epsilon, delta, accept_large_delta, unit, adjacency" in fault["message"]
     trial = {"options": {}, "epsilonn": 1}
     search = {"name": "x", "dataset_id": "ds_x", "recipe": "datalens", "trials": [trial, trial]}
     errors = served.send("sweeps", search, key="k", status=422)["errors"]

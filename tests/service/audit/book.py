@@ -216,7 +216,7 @@ class LedgerBook:
         self.open("patients")
         self.open("pupils", unit="subject")
         self.raise_limit("pupils", 9.0)
-        receipt = self.train("patients")
+        self.train("patients")
         _, returned = self.hold("patients")
         with transaction(self.factory) as session:
             ledger.return_hold(session, hold_id=returned, reason="cancelled", now=self.tick())
@@ -234,12 +234,6 @@ class LedgerBook:
         self.charge(retried, 1, 2)
         self.hold("patients")
         self.train("pupils")
-        self.do(
-            ledger.record_sample,
-            account_id=self.accounts["patients"],
-            job_id=new_id("job"),
-            release_id=receipt["statement"]["release_id"],
-        )
         self.do(ledger.charge_count, account_id=self.accounts["patients"])
         return self
 

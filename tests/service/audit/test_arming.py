@@ -34,7 +34,7 @@ def test_a_stopped_account_arms_nothing_and_its_jobs_wait(
     finding = Finding(FindingCode.HASH_MISMATCH, "changed", book.accounts["patients"], 3)
     follow_up(factory, Report(full=True, findings=(finding,)), now=now)
     follow_up(factory, Report(full=True, findings=(finding,)), now=now)  # twice is once
-    with pytest.raises(ArmingStopped, match="nothing was spent"):
+    with pytest.raises(ArmingStopped, match="Nothing was spent"):
         book.arm(stopped_hold)
     with transaction(factory) as session:
         jobs.give_back(session, job_id=stopped_job, attempt=1, now=book.now)
@@ -89,7 +89,8 @@ def test_a_finding_without_an_account_stops_everything(book: LedgerBook, setting
     follow_up(book.factory, EVERYTHING, now=book.now)
     with pytest.raises(ArmingStopped):
         book.arm(hold_id, attempt)
-    book.hold("patients")
+    with pytest.raises(ArmingStopped):
+        book.hold("patients")
     assert claim_next(settings, book.factory, kind="train", worker="w", now=book.now) is None
 
 

@@ -176,9 +176,9 @@ def test_a_charge_without_its_event_is_found_unless_prices_are_not_asked_for(boo
 
 
 def test_a_rewritten_chain_is_found_by_a_checkpoint(book: LedgerBook, patients: str, kept: Signed) -> None:
-    # A sample is covered by no receipt of a release before it.
-    rename = in_details("sample", lambda details: details.update(release_id="rel_" + "z" * 20))
-    forged = rewritten(book, patients, rename)
+    # A freeze is covered by no receipt of a release before it.
+    excuse = in_details("freeze", lambda details: details.update(reason="other"))
+    forged = rewritten(book, patients, excuse)
     head = kept.heads[patients][0]
     assert (FindingCode.OLDER_THAN_CHECKPOINT, head) in book.found_after(*forged)
     assert (FindingCode.OLDER_THAN_CHECKPOINT, head) in book.found_after(*forged, full=False)

@@ -52,7 +52,7 @@ def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book: LedgerBook
 
     event.listen(engine, "before_cursor_execute", explain)
     try:
-        book.verify(fingerprints=True)
+        book.verify()
     finally:
         event.remove(engine, "before_cursor_execute", explain)
     whole = {statement: [line for line in plan if line.startswith("SCAN entries")] for statement, plan in plans.items()}

@@ -112,13 +112,13 @@ def dataset(client: Client, account: str, tmp_path: Path, make_images: Callable[
 
 @pytest.mark.slow
 def test_a_sweep_is_paid_for_as_a_whole(shell, dataset):
-    arguments = ["sweep", dataset, "-r", "datalens", *TINY, "-g", "vote_share=0.2,0.1"]
+    arguments = ["sweep", dataset, "-r", "datalens", *TINY, "-g", "beta=0.2,0.1"]
     done = shell(*arguments, "-e", "0.4", "--wait", "--json").json
-    assert [trial["options"]["vote_share"] for trial in done["trials"]] == [0.2, 0.1]
+    assert [trial["options"]["beta"] for trial in done["trials"]] == [0.2, 0.1]
     assert [trial["state"] for trial in done["trials"]] == ["succeeded", "succeeded"]
     assert done["totals"]["held_nano"] == 0 < done["totals"]["spent_nano"] <= done["totals"]["price_nano"]
     assert "Every trial is paid for" in shell("sweeps", "show", done["id"]).out
-    refused = shell(*arguments, "-e", "1.5", "-g", "rounds=1,2,3,4,5,6", "--json", code=3).json["error"]
+    refused = shell(*arguments, "-e", "1.5", "-g", "teacher_steps=1,2,3,4,5,6", "--json", code=3).json["error"]
     assert (refused["trials"], refused["code"]) == (12, "insufficient_budget")
     assert refused["trials_affordable"] == 1
     assert shell("sweeps", "cancel", done["id"], "--json").json == shell("sweeps", "show", done["id"], "--json").json

@@ -90,7 +90,7 @@ class Site:
             if ended:
                 ledger.capture(session, **attempt, artifact_sha256=None, reason=state)
             stage = {"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": nano}
-            plan = {"recipe": "datalens", "config": {"warm_start": False}, "budget_nano": nano, "price_nano": nano}
+            plan = {"recipe": "datalens", "config": {}, "budget_nano": nano, "price_nano": nano}
             plan |= {"stages": [stage], "facts": {"teachers": 4000}, "notes": ["a remark"]}
             job = self._job(
                 id=job_id,

@@ -132,7 +132,7 @@ def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, widt
         page.fill("#key", key)
         page.click("main button[type=submit]")
         page.wait_for_url("**/")
-        page.goto(f"/train?dataset={stock.dataset}&epsilon=0.2")
+        page.goto(f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.2")
         page.get_by_text("Search: try several values").focus()
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
@@ -161,7 +161,7 @@ def test_a_search_is_started_without_a_script(site, stock, live):
         page.goto("/login")
         page.fill("#key", key)
         page.click("main button[type=submit]")
-        page.goto(f"/train?dataset={stock.dataset}")
+        page.goto(f"/train?dataset={stock.dataset}&recipe=datalens")
         page.fill("#epsilon", "0.2")
         page.get_by_text("Search: try several values").click()
         for number, (option, values) in enumerate((("epsilon", "0.1, 0.2"), ("top_k", "7, 8")), start=1):

@@ -372,10 +372,11 @@ def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stoc
         for schema in recipe.options["properties"].values():
             assert_shown(html.unescape(page), schema["description"])
     asked = f"/train?dataset={stock.dataset}&epsilon=0.4&shown=datalens&recipe="
-    page = trainer.get(f"{asked}datalens&option.teachers=300&option.preset=fixed&option.shrink=&option.colour=rgb").text
-    assert 'name="options" value="preset = fixed\ncolour = rgb\nteachers = 300"' in page
+    fields = "option.teachers=300&option.preset=published&option.use_top_k=&option.teacher_network=linear"
+    page = trainer.get(f"{asked}datalens&{fields}").text
+    assert 'name="options" value="preset = published\nteachers = 300\nteacher_network = linear"' in page
     assert_shown(
-        page, "<code>teachers</code></dt><dd>300", 'name="option.teachers" value="300"', "<option selected>fixed"
+        page, "<code>teachers</code></dt><dd>300", 'name="option.teachers" value="300"', "<option selected>published"
     )
     wrong = trainer.get(f"{asked}datalens&option.teachers=0.5").text
     assert re.search(r'data-fault="teachers">[^<]+an integer between 1 and 100000', wrong)

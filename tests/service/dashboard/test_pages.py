@@ -89,10 +89,10 @@ def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
 
 
 def test_the_ledger_is_read_in_pages(site, stock):
-    for _ in range(70):
+    for number in range(70):
         with transaction(site.factory) as session:
-            drawn = {"account_id": stock.account, "job_id": new_id("job"), "release_id": stock.release}
-            ledger.record_sample(session, **drawn, now=site.now)
+            change = {"frozen": number % 2 == 0, "reason": "a test"}
+            ledger.set_frozen(session, account_id=stock.account, **change, now=site.now)
     page = f"/accounts/{stock.account}/ledger"
     client, seen, address = site.client(), [], page
     while address:
@@ -398,7 +398,7 @@ def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(s
         last = {**stage, "name": "pooled_covariance", "event": {**stage["event"], "count": 1}}
         stages = [{**stage, "event": last["event"]}, last]
         price = {"price_nano": 2 * job.plan["price_nano"]}
-        job.plan = {**job.plan, **price, "config": {"warm_start": True}, "stages": stages}
+        job.plan = {**job.plan, **price, "recipe": "moments", "stages": stages}
     html = site.signed_in("train", "read").get(f"/jobs/{stock.running}").text
     assert "Cancel this job" in html
     assert re.search(COST + r" and has nothing yet that could be published\.", html)

@@ -83,8 +83,8 @@ def test_admins_see_who_made_a_key_when_it_was_used_and_when_it_ends(site):
 @pytest.fixture
 def sweep(site, stock) -> str:
     """Three trials on the usual account."""
-    trials = [jobs.Trial(0.2, {**OPTIONS, "vote_share": share}) for share in (0.2, 0.1, 0.3)]
-    asked = {"name": "vote shares", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
+    trials = [jobs.Trial(0.2, {**OPTIONS, "beta": share}) for share in (0.2, 0.1, 0.3)]
+    asked = {"name": "thresholds", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
     with transaction(site.factory) as session:
         by = {"principal": "key_test", "idempotency_key": None, "now": site.now}
         return jobs.submit_sweep(session, **by, **asked, trials=trials).id
@@ -198,7 +198,7 @@ def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
     for address in ("/jobs", f"/accounts/{stock.account}/jobs"):
         assert f'href="{page}"' in site.client().get(address).text
     html = site.client().get(page).text
-    assert_shown(html, "vote shares", "3 trainings", "Vote share 0.1", "0 of 3", "Every trial is paid for")
+    assert_shown(html, "thresholds", "3 trainings", "Beta 0.1", "0 of 3", "Every trial is paid for")
     assert "Cancel what has not ended" not in html
     trainer = site.signed_in("train", "read")
     for address in (page, f"{page}/part"):

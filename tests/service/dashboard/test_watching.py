@@ -79,7 +79,7 @@ def test_releases_stand_side_by_side_with_the_chance_level(site, stock):
         session.get_one(Release, other).summary = {"accuracy": {"cnn": 0.5, "mlp": 0.25}}
     text = client.get(f"{page}?release={stock.release}&release={other}").text
     assert_shown(text, "second", "76.4%", "50%", "chance 33.3%", "<code>teachers</code>", ">250<", ">70<", "DataLens")
-    assert "warm_start" not in text, "only what differs is shown"
+    assert "teacher_steps" not in text, "only what differs is shown"
     unticked = client.get(page)
     assert unticked.status_code == 422
     assert_shown(unticked.text, "You ticked 0 releases to compare. Go back and tick two to 4.")

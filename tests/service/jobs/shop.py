@@ -75,7 +75,7 @@ class Shop:
             ).id
 
     def submit_sweep(self, session: Any, epsilons: list[float], *, key: str | None = None, **changes: Any) -> Sweep:
-        trials = [jobs.Trial(epsilon, {"vote_share": (1 + number) / 100}) for number, epsilon in enumerate(epsilons)]
+        trials = [jobs.Trial(epsilon, {"beta": (1 + number) / 100}) for number, epsilon in enumerate(epsilons)]
         request = {"name": "vote shares", "dataset_id": self.dataset_id, "recipe": RECIPE, "trials": trials}
         request |= {"evaluation_dataset_id": None, "now": self.now, **changes}
         return jobs.submit_sweep(session, principal="key_me", idempotency_key=key, **request)

@@ -27,7 +27,7 @@ def test_a_sweep_holds_the_price_of_every_trial_at_once(shop):
     sweep_id = shop.sweep(0.5, 0.6, 0.7, evaluation_dataset_id=shop.public_id)
     trials = shop.trials(sweep_id)
     assert [trial.epsilon for trial in trials] == [0.5, 0.6, 0.7]
-    assert [trial.options["vote_share"] for trial in trials] == [0.01, 0.02, 0.03]
+    assert [trial.options["beta"] for trial in trials] == [0.01, 0.02, 0.03]
     assert {trial.evaluation_dataset_id for trial in trials} == {shop.public_id}
     assert shop.counts() == {"sweeps": 1, "jobs": 3, "holds": 3, "outbox": 3, "idempotency": 0, "samples": 0}
     held = [shop.hold_of(trial.id).amount_nano for trial in trials]

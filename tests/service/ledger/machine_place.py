@@ -29,7 +29,7 @@ from workers.supervise.attempts import Attempt, drop_lease
 KEY = SigningKey(Ed25519PrivateKey.generate())
 THREAD_SECONDS = 120  # beyond every lock timeout
 OF_LEDGER = frozenset(
-    {"hold", "fence", "arm", "charge", "capture", "return_hold", "settle", "record_sample", "lower_limit"}
+    {"hold", "fence", "arm", "charge", "capture", "return_hold", "settle", "lower_limit"}
     | {"set_frozen", "request_raise"}
 )
 

@@ -106,7 +106,7 @@ class Requests:
         job = self.model.jobs[job_id]
         names = ["claim", "request_cancel", "heartbeat", "give_back", "drop_lease", "finish_failed", "finish_cancelled"]
         names += ["report_progress", "secret_of", "publish", "finish_sample"]
-        names += ["arm", "charge", "publish"] if job["kind"] == "train" else ["finish_sample", "record_sample"]
+        names += ["arm", "charge", "publish"] if job["kind"] == "train" else ["finish_sample"]
         name = self._choose(dice, names)
         attempt = max(job["attempt"] - dice.choice([0, 0, 0, 1, 2]), 1)
         fence = {"job_id": job_id, "attempt": attempt}
@@ -122,8 +122,6 @@ class Requests:
             return self._publication(dice, job_id, attempt)
         if name == "finish_sample":
             return self._end_of_sample(dice, job_id, attempt)
-        if name == "record_sample":
-            return Command(name, {"account_id": job["account"], "job_id": job_id, "release_id": job["release"]})
         if name == "finish_failed":
             return Command(name, {**fence, "failure_code": FailureCode.TRAINING_FAILED})
         if name == "report_progress":

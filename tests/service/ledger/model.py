@@ -225,11 +225,6 @@ class LedgerModel:
         else:
             self.capture(hold_id=hold_id, attempt=attempt, artifact_sha256=None)
 
-    def record_sample(self, *, account_id: str, job_id: str, **_: Any) -> None:
-        log = self.accounts[account_id]["log"]
-        if not any((kind, job) == ("sample", job_id) for kind, _hold, job, *_rest in log):
-            self._log(account_id, "sample", job_id=job_id)
-
     def _of_attempt(self, hold_id: str, attempt: int) -> dict[str, Any]:
         hold = self.holds[hold_id]
         require(attempt == hold["attempt"] and attempt >= 1, "stale_attempt")

@@ -192,7 +192,6 @@ class Model(LedgerModel):
         if job["state"] == "succeeded":
             require(sample["sha"] == sha256, "stale_attempt")
             return
-        self.record_sample(account_id=job["account"], job_id=job_id)
         sample["sha"] = sha256
         self._end(job_id, "succeeded")
 

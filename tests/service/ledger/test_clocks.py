@@ -44,17 +44,12 @@ def test_clocks_that_are_a_little_off_are_believed(now):
 @pytest.mark.parametrize("clock", WRONG.values(), ids=WRONG)
 def test_no_entry_is_dated_by_a_wrong_clock(factory, held, clock):
     account_id, hold_id = held
-    fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}
     acts = (
         lambda s: hold_at_present_rate(s, account_id=account_id, job_id=new_id("job"), amount_nano=1, now=clock),
         lambda s: ledger.arm(s, hold_id=hold_id, attempt=1, now=clock),
         lambda s: ledger.return_hold(s, hold_id=hold_id, reason="cancelled", now=clock),
         lambda s: ledger.set_frozen(s, account_id=account_id, frozen=True, reason="x", now=clock),
         lambda s: ledger.lower_limit(s, account_id=account_id, epsilon=1, reason="x", now=clock),
-        lambda s: ledger.record_sample(
-            s, account_id=account_id, job_id=new_id("job"), release_id=new_id("rel"), now=clock
-        ),
-        lambda s: ledger.record_fact(s, account_id=account_id, fact=fact, now=clock),
         lambda s: ledger.open_account(
             s, name="others", owner="x", epsilon=1, delta=1e-5, unit="record", adjacency="add_remove", now=clock
         ),

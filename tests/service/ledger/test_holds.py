@@ -255,15 +255,3 @@ def test_settling_returns_what_was_held_and_captures_what_was_armed(account_book
             ledger.settle(session, hold_id=hold_id, attempt=attempt, reason="worker lost", now=account_book.now)
     assert account_book.money() == (7, 0, CAPACITY - 7)
     assert account_book.kinds()[-2:] == ["release", "capture"]
-
-
-# --- samples ----------------------------------------------------------------------------------------------------------
-
-
-def test_sampling_is_recorded_once_and_costs_nothing(account_book: AccountBook) -> None:
-    for _ in range(2):
-        account_book.do(ledger.record_sample, account_id=account_book.account_id, job_id="job_s", release_id="rel_r")
-    last = account_book.log()[-1]
-    assert (last.kind, last.amount_nano, last.details) == (EntryKind.SAMPLE, 0, {"release_id": "rel_r"})
-    assert account_book.kinds() == ["open", "sample"]
-    assert account_book.money() == (0, 0, CAPACITY)

@@ -17,7 +17,6 @@ from privacy.accounting.filter import open_filter
 from service import auth, decisions, ledger
 from service.audit.verify import verify
 from service.db.access_tables import Admin, ApiKey, Decision
-from service.db.base import new_id
 from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, transaction
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
@@ -325,10 +324,6 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
     board.spend(5000)
     board.give_back(board.hold(700))
     with transaction(board.factory) as session:
-        ledger.record_sample(
-            session, account_id=board.account_id, job_id=new_id("job"), release_id=new_id("rel"), now=board.now
-        )
-        ledger.record_fact(session, account_id=board.account_id, fact={"table": "datasets"}, now=board.now)
         ledger.charge_count(session, account_id=board.account_id, now=board.now)
     counted_nano = board.balance().spent_nano - 5000
     board.freeze(True)

@@ -59,16 +59,13 @@ DIFFUSION: dict[str, Any] = {
     **NETWORKS, "blocks": 1, "multiplicity": 2, "sampling_steps": 2, "central_images": 2, "central_batch": 150,
     "central_steps": 3, "basis_size": 60,
 }  # fmt: skip
-WITHOUT_WARM_START = {**OPTIONS, "warm_start": False, "moment_votes": True, "vote_share": 0.0}
-VOTES_ON_PIXELS: dict[str, Any] = {"preset": "published", "teachers": 40, "images": 30, "evaluation_samples": 300}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("class_histogram", "record", {}),
     ("class_histogram", "subject", {}),
     ("datalens", "record", OPTIONS),
     ("datalens", "subject", {**OPTIONS, "teachers": 7}),
-    ("datalens", "record", WITHOUT_WARM_START),
-    ("datalens", "record", VOTES_ON_PIXELS),
-    ("datalens", "record", {**VOTES_ON_PIXELS, "preset": "kernel", "teacher_bandwidth": 3.0}),
+    ("datalens", "record", {**OPTIONS, "preset": "published"}),
+    ("datalens", "record", {**OPTIONS, "teacher_bandwidth": 3.0}),
     ("moments", "record", {"components": 6, "evaluation_samples": 300}),
     ("moments", "subject", {"components": 6, "evaluation_samples": 300}),
     ("guided_moments", "record", {"components": 6, "evaluation_samples": 300}),

@@ -28,7 +28,6 @@ from tests.models.small_extractors import extractor
 from tests.workers.planted_faults import backward_fault, by_place, forward_fault
 from tests.workers.small_trainings import DIGITS, FACTS, Purse, plan_of, small_plan, train
 from workers.recipes import blocks, private_steps
-from workers.recipes.datalens import moment_votes
 from workers.recipes.dp_classifier import loop as dp_classifier
 from workers.recipes.dp_classifier.loop import FeaturesOf
 from workers.recipes.interface import TrainingData, TrustedCurator
@@ -364,16 +363,13 @@ class FaultyProducts(TorchFunctionMode):
         return found * by_place(found) if func is torch.Tensor.matmul else found
 
 
-@pytest.mark.parametrize("kind", ["coefficients", "coefficients of large images", "texture", "moment votes"])
+@pytest.mark.parametrize("kind", ["coefficients", "coefficients of large images", "texture"])
 def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = PublicFacts(("a", "b"), 16, 16, 1, 100, "record")
-    waves = moment_votes.cosine_features(facts, 20)
     config = MomentsConfig(texture=True, texture_waves=30, frequencies=6)
     basis, of_texture = coefficients.image_basis(config, facts), coefficients.texture_basis(config, facts)
 
     def compute() -> npt.NDArray[Any]:
-        if kind == "moment votes":
-            return waves(pictures()).numpy()
         if kind == "texture":
             return coefficients.texture_coefficients(pictures(), of_texture)
         if kind == "coefficients of large images":

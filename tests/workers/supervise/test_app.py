@@ -92,6 +92,7 @@ def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(wo
 
 
 def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop):
+    job_id = workshop.train()
     before = list(worker_init.receivers)
     make_app(workshop.settings)
     (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
@@ -109,7 +110,6 @@ def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop):
         assert [(stop.scope, stop.code) for stop in arming_stops(session)] == [
             (workshop.account_id, FindingCode.ACCOUNT_MISMATCH)
         ]
-    job_id = workshop.train()
     assert claim_job(workshop.settings, workshop.factory, job_id=job_id, worker="w", now=datetime.now(UTC)) is None
 
 

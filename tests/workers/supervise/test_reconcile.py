@@ -9,21 +9,23 @@ from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import delete, event
+from sqlalchemy import delete, event, select
 
-from obscura.wire.words import EarlyEnd, HoldState, JobState
+from obscura.wire.words import EarlyEnd, HoldState, JobState, Outcome
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
 from service.audit.arming import clear_stops, stop_arming
 from service.audit.findings import Finding, FindingCode
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
+from service.db.audit_tables import AuditEvent
 from service.db.base import new_id, release_id_of
 from service.db.job_tables import FailureCode, Sample
 from service.db.session import transaction
 from service.inspection import inspect_ledger
 from service.jobs import kinds
 from service.ledger.stops import arming_stops
+from service.recording import append, event_of
 from service.storage.interface import key_of, work_key
 from tests.workers.conftest import on_either_database
 from workers.supervise.reconcile import STALE_FOLDER_SECONDS, Reconciled, Reconciler, reconcile, sweep
@@ -232,6 +234,18 @@ def test_a_clock_that_has_just_jumped_ahead_empties_no_trash(workshop):
     workshop.sample(release_id, seed=2, now=other_year)
     assert swept(23) == (False, False), "made by the clock that jumped, which nobody had the time to set"
     assert swept(25) == (True, True)
+
+
+@on_either_database
+def test_a_sweep_deletes_old_events_of_the_audit_log(workshop):
+    now, days = datetime.now(UTC), workshop.settings.audit_log_days
+    for age in (days + 1, days - 1):
+        happened = event_of(None, "GET /", None, Outcome.REFUSED, at=now - timedelta(days=age))
+        with transaction(workshop.factory) as session:
+            append(session, [happened])
+    sweep(workshop.settings, workshop.factory, now=now)
+    with transaction(workshop.factory, read_only=True) as session:
+        assert [row.at for row in session.scalars(select(AuditEvent))] == [now - timedelta(days=days - 1)]
 
 
 def test_before_anything_is_put_away_the_ledger_is_verified_once_more(workshop):

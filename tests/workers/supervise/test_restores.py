@@ -135,7 +135,7 @@ def test_a_database_and_its_receipts_restored_together_are_betrayed_by_what_runn
     assert served.trainings == "stopped"
     factory = make_session_factory(make_engine(restored.database_url))
     found = {finding.code.value: finding.message for finding in inspect_ledger(restored, factory).findings}
-    assert found.keys() == {"journal_unknown", "release_unknown", "sample_unknown"}
+    assert found.keys() == {"journal_unknown", "release_unknown"}
     assert f"shows releases for {spent_nano - spent_before_nano} nano-units" in found["journal_unknown"]
 
     # The procedure of docs/backups.md for who has no newer backup.
@@ -143,9 +143,9 @@ def test_a_database_and_its_receipts_restored_together_are_betrayed_by_what_runn
     aside = tmp_path / "aside"
     aside.mkdir()
     for code, message in found.items():
-        name = re.findall(r"(?:job|rel|smp)_[a-z2-7]{20}", message)[0]
+        name = re.findall(r"(?:job|rel)_[a-z2-7]{20}", message)[0]
         place = {"journal_unknown": f"journals/{name}.jsonl", "release_unknown": f"releases/{name}"}
-        (shop.settings.data_dir / place.get(code, f"samples/{name}")).rename(aside / name)
+        (shop.settings.data_dir / place[code]).rename(aside / name)
     with transaction(factory) as session:
         lowered = {"account_id": shop.account_id, "epsilon": left, "reason": "restored", "now": datetime.now(UTC)}
         ledger.lower_limit(session, **lowered)

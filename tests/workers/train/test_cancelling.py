@@ -61,14 +61,14 @@ def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, disca
 
 
 def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_show(workshop):
-    job_id = workshop.train(warm_start=False)
+    job_id = workshop.train()
     assert cancelled_at(workshop, job_id, DRAWING, {"datalens": slow_to_draw}, discard=True) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.CANCELLED)
 
 
 @pytest.mark.parametrize("stage", [DRAWING, EVALUATION])
 def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(workshop, endless, stage, monkeypatch):
-    training = workshop.train(warm_start=False, evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
+    training = workshop.train(evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
     monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 1)
     work(workshop, training, {"datalens": slow_to_draw_later if stage == DRAWING else tiny_runner.train})
     release_id = workshop.job(training).release_id

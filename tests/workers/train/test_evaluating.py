@@ -80,7 +80,7 @@ def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop)
     spent_nano = workshop.balance().spent_nano
 
     results = evaluated(workshop, release)
-    assert set(results["accuracy"]) == set(results["accuracy_warm_start_only"]) == KINDS
+    assert set(results["accuracy"]) == KINDS
     assert (results["evaluation"]["train_images"], results["evaluation"]["test_images"]) == (200, 297)
     assert sum(map(sum, workshop.evaluation(release.id).confusion)) == 297
     assert digest_directory(directory) == release.artifact_sha256
@@ -93,11 +93,17 @@ def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop)
 
 
 @pytest.mark.parametrize("texture", [False, True])
-def test_a_start_that_no_vote_changed_is_measured_once(workshop, texture):
+def test_a_generator_without_a_guide_is_measured_once(workshop, texture):
     release = released(workshop, TRAINERS, recipe="moments", evaluation_samples=200, texture=texture)
     results = evaluated(workshop, release)
     assert set(results["accuracy"]) == KINDS
     assert results["accuracy_warm_start_only"] is None
+
+
+def test_a_guided_generator_is_also_measured_without_its_guide(workshop):
+    release = released(workshop, TRAINERS, recipe="guided_moments", evaluation_samples=200, components=6)
+    results = evaluated(workshop, release)
+    assert set(results["accuracy"]) == set(results["accuracy_warm_start_only"]) == KINDS
 
 
 def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkeypatch):
@@ -141,14 +147,14 @@ def test_what_real_images_teach_is_found_once_for_a_dataset_and_a_seed(workshop,
 
     monkeypatch.setattr(evaluate, "train_and_test", counted)
     first = evaluated(workshop, release)
-    assert learned.count("cnn") == 3  # of the release, of its start, and of real images
+    assert learned.count("cnn") == 2  # of the release and of real images
     learned.clear()
     work(workshop, ask(workshop, release, samples=300))
     assert workshop.evaluation(release.id).results["accuracy_real"] == first["accuracy_real"] is not None
-    assert learned.count("cnn") == 2
+    assert learned.count("cnn") == 1
     learned.clear()
     work(workshop, ask(workshop, release, seed=5))
-    assert learned.count("cnn") == 3
+    assert learned.count("cnn") == 2
 
 
 def test_the_same_seed_finds_the_same(workshop):
@@ -204,7 +210,7 @@ def test_progress_moves_on_while_classifiers_learn_and_never_back(workshop, monk
     assert (shares[0], len({steps for _, steps in seen})) == (0.0, 1)
     assert 0.95 < shares[-1] <= 1
     assert max(after - before for before, after in itertools.pairwise(shares)) < 0.2
-    assert len(set(shares)) > 20
+    assert len(set(shares)) > 10
 
 
 def test_a_stopped_worker_leaves_an_evaluation_to_the_next_one(workshop):

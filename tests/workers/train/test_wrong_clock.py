@@ -9,7 +9,7 @@ from celery.signals import worker_init
 from obscura.wire.words import HoldState, JobState
 from service.db.session import transaction
 from service.errors import ClockRefused
-from service.ledger import record_fact
+from service.ledger import set_frozen
 from workers.supervise.app import make_app
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
 from workers.train import held_budget
@@ -56,10 +56,9 @@ def test_a_worker_does_not_start_by_a_clock_that_is_behind_the_ledger(workshop):
     (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
     try:
         connected[1]()
-        fact = {"table": "datasets", "id": workshop.dataset_id, "sha256": "0" * 64}
         with transaction(workshop.factory) as session:
             ahead = datetime(2049, 1, 1, tzinfo=UTC)
-            record_fact(session, account_id=workshop.account_id, fact=fact, now=ahead)
+            set_frozen(session, account_id=workshop.account_id, frozen=True, reason="a test", now=ahead)
         with pytest.raises(SystemExit, match="clock of this machine is wrong: it is more than a day behind"):
             connected[1]()
     finally:

@@ -3,9 +3,6 @@
 Teachers on disjoint shards learn to tell their records from the student's images, vote on how each image should
 change, and the noisy votes (TopAgg) are all that leaves them. What a student makes of a release is post-processing:
 it may read the raw noisy sums, keep every release, and learn from them for as long as it likes.
-
-The images may also be *features* of images under a public map: then x is a feature vector, the shards hold features
-of the records, and votes, top-k and noise live in that smaller space. The loop is the same line by line.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     return (warm_start_work(plan, facts),)
 
 
-def empty_generator(config: MomentsConfig, facts: PublicFacts, features: int = 0) -> Generator:
-    """Return a generator of zeros for what the moments will be; `features` are those of its bending network."""
+def empty_generator(config: MomentsConfig, facts: PublicFacts) -> Generator:
+    """Return a generator of zeros for what the moments will be."""
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
     clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has twins
-    return new_generator(GeneratorConfig(*sizes, features=features, clusters=clusters), config.texture, STEPS, RATE)
+    return new_generator(GeneratorConfig(*sizes, features=0, clusters=clusters), config.texture, STEPS, RATE)
 
 
 def started(run: Run, generator: Generator, fit: Callable[[Mapping[str, Any], Keep], ClassGaussians]) -> dict[str, Any]:
@@ -71,5 +71,5 @@ def started(run: Run, generator: Generator, fit: Callable[[Mapping[str, Any], Ke
         save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
 
     put_into(generator, run.on_first(lambda: fit(state.get("start", {}), keep)))  # seconds of work
-    save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict(), "votes": None})
+    save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict()})
     return {}

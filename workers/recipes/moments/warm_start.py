@@ -26,7 +26,7 @@ import torch
 from models.portable.generator import Generator
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.moments.detail import WITHIN, coefficients_of, noise_shape
+from privacy.plans.moments.detail import WITHIN, noise_shape
 from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.symmetry import Places
 from privacy.plans.moments.warm_start import (
@@ -43,7 +43,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Run
 from workers.recipes.moments.blocks import block_by_block, principal_components
 from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, noisy_clusters
-from workers.recipes.moments.coefficients import exact_product, numbers_of, waves_of
+from workers.recipes.moments.coefficients import exact_product, numbers_of
 from workers.recipes.moments.released_sums import Kept, Noise, noisy_means, noisy_scatter
 from workers.recipes.moments.shrinkage import (
     at_least,
@@ -84,19 +84,6 @@ class NoiseScales:
     pooled: float | None
     by_class: float | None
     clusters: float | None = None
-
-
-def prior(config: MomentsConfig, facts: PublicFacts) -> ClassGaussians:
-    """Return the public Gaussian from which a training without a warm start begins, equal for all classes.
-
-    Images around the centre whose coefficients fall off with frequency, as those of natural pictures do.
-    """
-    seen = coefficients_of(config, facts)
-    scale = _size(facts) * 3.0 / (1.0 + np.hypot(seen.row, seen.column))  # falls off like 1 / frequency
-    chosen = np.argsort(-scale, kind="stable")[: config.latent_size(facts)]
-    rows, classes = np.diag(scale)[chosen], len(facts.classes)
-    factor = waves_of(config, facts).drawn(rows).T
-    return ClassGaussians(np.full((classes, facts.pixels), config.centre), [factor] * classes)
 
 
 def warm_start(

@@ -168,7 +168,7 @@ class Measured:
     Attributes:
         accuracy: in [0, 1], by classifier.
         balanced: mean over the classes of what is recognised of each, likewise.
-        warm_start_only: the same of the generator before its first vote, where there is one.
+        warm_start_only: the same without the generator's guide, if it has one.
         confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
         real: of the CNN where it learns one half of the public images and is tested on the other: what real images, as
             few as these, teach. None of a released classifier.
@@ -220,7 +220,7 @@ def measure_generator(
 
     Args:
         request: the samples to train on; its seed is that of the classifiers, too.
-        warm_start: measure what the generator was before its first vote as well.
+        warm_start: also measure the generator without its guide.
 
     Raises:
         FileNotFoundError: the release's files are gone (ValueError: damaged).

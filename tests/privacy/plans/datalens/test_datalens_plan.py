@@ -5,19 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privacy.accounting.events import SMOOTHING_VARIANCE, GaussianEvent
+from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter, open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens.options import PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig, config_from_options
-from privacy.plans.datalens.plan import ROUND_IMAGES_MAX, UNITS_PER_TEACHER_MIN, VOTES, plan_datalens
-from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.plans.datalens.plan import (
+    PRESETS,
+    TEACHER_PARAMETERS_MAX,
+    UNITS_PER_TEACHER_MIN,
+    VOTES,
+    DataLensConfig,
+    config_from_options,
+    plan_datalens,
+)
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 
@@ -25,8 +30,12 @@ FACTS = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
 ACCOUNT = open_filter(1.0, 1e-5)
 
 
+def config_of(options: dict[str, Any], facts: PublicFacts = FACTS) -> DataLensConfig:
+    return config_from_options(options, 0.5, facts)
+
+
 def plan(options: dict[str, Any], privacy_filter: Filter = ACCOUNT, facts: PublicFacts = FACTS) -> Plan:
-    return plan_datalens(config_from_options(options), privacy_filter, privacy_filter.capacity_nano, facts)
+    return plan_datalens(config_of(options, facts), privacy_filter, privacy_filter.capacity_nano, facts)
 
 
 def assert_fits(made: Plan, privacy_filter: Filter) -> None:
@@ -39,7 +48,7 @@ def assert_fits(made: Plan, privacy_filter: Filter) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.2, 1.0, 10.0, 300.0])
-@pytest.mark.parametrize("options", [*({"preset": preset} for preset in PRESETS), {"vote_share": 0.9}], ids=str)
+@pytest.mark.parametrize("options", [{"preset": preset} for preset in PRESETS], ids=str)
 def test_a_plan_uses_its_budget_and_never_exceeds_it(options: dict[str, Any], epsilon: float) -> None:
     privacy_filter = open_filter(epsilon, 1e-5)
     made = plan(options, privacy_filter)
@@ -50,7 +59,7 @@ def test_a_plan_uses_its_budget_and_never_exceeds_it(options: dict[str, Any], ep
 
 def test_noise_can_be_chosen_instead_of_images() -> None:
     privacy_filter = open_filter(1.0, 1e-5)
-    options = {"warm_start": False, "stddev": 5000.0, "top_k": 80, "images_per_iteration": 30}
+    options = {"stddev": 5000.0, "top_k": 80, "images_per_iteration": 30}
     made = plan(options, privacy_filter)
     assert_fits(made, privacy_filter)
     votes = made.stage(VOTES)
@@ -65,26 +74,8 @@ def test_the_papers_setting_buys_the_releases_that_exact_accounting_allows() -> 
     """k=200, sigma=5000, epsilon 1, delta 1e-5: 1301 images by the paper's conversion, 2217 here; all of delta for mu
     would make it 2245.
     """
-    options = {"warm_start": False, "stddev": 5000.0, "top_k": 200, "components": 256, "images_per_iteration": 1}
+    options = {"stddev": 5000.0, "top_k": 200, "images_per_iteration": 1}
     assert plan(options).facts["images_to_aggregate"] == 2217
-
-
-def test_the_stages_are_the_releases_in_order() -> None:
-    assert [stage.name for stage in plan({}).stages] == [MEANS, POOLED, BY_CLASS, VOTES]
-    assert [stage.name for stage in plan({"warm_start": False}).stages] == [VOTES]
-    assert plan({}).stage("absent") is None
-
-
-def test_a_plan_names_teachers_only_where_some_are_trained() -> None:
-    said = {"teachers", "images_to_aggregate", "iterations", "vote_share"}
-    assert said <= plan({}).facts.keys()
-    assert plan({"preset": "votes_only"}).facts.keys() & said == said - {"iterations"}
-
-
-def test_shares_divide_the_budget() -> None:
-    made = plan({"vote_share": 0.3, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5})
-    shares = {stage.name: stage.price_nano / made.budget_nano for stage in made.stages}
-    assert shares == pytest.approx({MEANS: 0.14, POOLED: 0.21, BY_CLASS: 0.35, VOTES: 0.3}, rel=1e-4)
 
 
 def test_json_brings_back_the_same_plan_and_the_same_events() -> None:
@@ -97,12 +88,7 @@ def test_json_brings_back_the_same_plan_and_the_same_events() -> None:
         config = read.config_of(DataLensConfig)
         for stage in made.stages:
             stddev = read.noise_stddev[stage.name]
-            rebuilt = (
-                config.topagg(FACTS, stddev).event(stage.event.count)
-                if stage.name == VOTES
-                else warm_start_event(stage.name, stddev)
-            )
-            assert rebuilt == stage.event
+            assert config.topagg(FACTS, stddev).event(stage.event.count) == stage.event
 
 
 @pytest.mark.parametrize("missing", ["recipe", "config", "stages", "price_nano", "budget_nano", "notes", "facts"])
@@ -111,24 +97,6 @@ def test_an_incomplete_document_is_no_plan(missing: str) -> None:
     del document[missing]
     with pytest.raises(KeyError, match=missing):
         plan_from_json(document)
-
-
-@pytest.mark.parametrize(("name", "square"), [(MEANS, 17 / 16), (POOLED, QUANTISATION**2), (BY_CLASS, QUANTISATION**2)])
-@pytest.mark.parametrize("stddev", [2.5, 1234.5, 9.87e9])
-def test_the_warm_starts_events_cover_their_releases(name: str, square: float, stddev: float) -> None:
-    """Sensitivity and noise are rounded to the safe side, compared as exact fractions."""
-    event = warm_start_event(name, stddev)
-    assert Fraction(event.sensitivity) ** 2 >= square * QUANTISATION**2
-    assert event.sensitivity == pytest.approx(math.sqrt(square) * QUANTISATION, rel=1e-12)
-    assert Fraction(event.stddev) ** 2 <= Fraction(stddev) ** 2 - SMOOTHING_VARIANCE
-
-
-def test_small_images_have_small_latents() -> None:
-    facts = dataclasses.replace(FACTS, height=8, width=6, channels=3)
-    config = config_from_options({"frequencies": 7, "components": 1024})
-    assert config.grid(facts) == (7, 6)
-    assert config.latent_size(facts) == 3 * 7 * 6
-    assert config_from_options({"components": 5}).latent_size(facts) == 5
 
 
 @pytest.mark.parametrize(
@@ -147,16 +115,16 @@ def test_small_images_have_small_latents() -> None:
         ({"teachers": 10**12}, "teachers"),
         ({"teacher_steps": 0}, "teacher_steps"),
         ({"pretraining_steps": 0}, "pretraining_steps"),
-        ({"top_k": 81}, "top_k"),
-        ({"top_k": 81, "use_top_k": False}, "top_k"),
-        ({"components": 10}, "top_k"),
+        ({"top_k": 785}, "top_k"),
+        ({"top_k": 785, "use_top_k": False}, "top_k"),
+        ({"components": 10}, "options"),
+        ({"preset": "default"}, "preset"),
         ({"step": math.nan}, "step"),
         ({"step": math.inf}, "step"),
         ({"beta": True}, "beta"),
         ({"beta": 0.0}, "beta"),
         ({"clip": -1.0}, "clip"),
         ({"clip": [1.0]}, "clip"),
-        ({"warm_start": 1}, "warm_start"),
         ({"use_threshold": "yes"}, "use_threshold"),
         ({"images": 600, "stddev": 50.0}, "images"),
         ({"images": None}, "images"),
@@ -165,14 +133,6 @@ def test_small_images_have_small_latents() -> None:
         ({"stddev": math.nan}, "stddev"),
         ({"stddev": 1.5}, "stddev"),
         ({"stddev": 10.0}, "stddev"),
-        ({"vote_share": 1.1}, "vote_share"),
-        ({"vote_share": 1.0}, "vote_share"),
-        ({"vote_share": 0.0, "warm_start": False}, "vote_share"),
-        ({"mean_share": 0.2}, "mean_share"),
-        ({"mean_share": math.nan}, "mean_share"),
-        ({"class_share": 0.9 + 1e-8, "pooled_share": 0.05, "mean_share": 0.05}, "mean_share"),
-        ({"images": 200_000}, "rounds"),
-        ({"images_per_iteration": 4096, "images": 9000, "rounds": 1}, "rounds"),
     ],
     ids=str,
 )
@@ -188,7 +148,7 @@ def test_every_option_refuses_another_type() -> None:
         switch, text = isinstance(field.default, bool), isinstance(field.default, str)
         for value in (math.nan, 7 if text else "7", [7], 1 if switch else True):
             with pytest.raises(InvalidParameter) as refusal:
-                config_from_options({name: value})
+                config_of({name: value})
             assert refusal.value.name == name
 
 
@@ -196,48 +156,32 @@ def test_refusals_teach() -> None:
     with pytest.raises(InvalidParameter, match="60000 declared records support at most 15000 teachers"):
         plan({"teachers": 15_001})
     plan({"teachers": 15_000})
-    with pytest.raises(InvalidParameter, match="k is at most 80"):
-        plan({"top_k": 81})
-    with pytest.raises(InvalidParameter, match="vote_share"):
+    with pytest.raises(InvalidParameter, match="k is at most 784"):
+        plan({"top_k": 785})
+    with pytest.raises(InvalidParameter, match="teacher_network"):
         plan({"votes_share": 0.5})  # the message lists what is known
-    with pytest.raises(InvalidParameter, match="votes_only_detailed"):
+    with pytest.raises(InvalidParameter, match="kernel, published"):
         plan({"preset": "warm"})
-    with pytest.raises(InvalidParameter, match=r"at least (\d+) rounds") as refusal:
-        plan({"images": 200_000})
-    rounds = int(str(refusal.value).split("at least ")[1].split()[0])
-    made = plan({"images": 200_000, "rounds": rounds})
-    assert made.facts["iterations"] // rounds * 20 <= ROUND_IMAGES_MAX
-    with pytest.raises(InvalidParameter, match="rounds"):
-        plan({"images": 200_000, "rounds": rounds - 1})
-
-
-@pytest.mark.parametrize(
-    "options", [{"preset": "warm_start_only"}, {"vote_share": 0.0}, {"preset": "fixed", "vote_share": 0}], ids=str
-)
-def test_a_request_without_votes_is_told_where_that_went(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParameter, match="the recipe `moments` now") as refusal:
-        plan(options)
-    assert refusal.value.name in options
 
 
 def test_more_teachers_than_units_are_refused() -> None:
     few = dataclasses.replace(FACTS, records_declared=UNITS_PER_TEACHER_MIN)
+    assert plan({}, facts=few).facts["teachers"] == 1
     with pytest.raises(InvalidParameter, match="at most 1 teachers"):
-        plan({}, facts=few)
+        plan({"teachers": 2}, facts=few)
 
 
 @pytest.mark.parametrize(
     ("options", "classes", "lower"),
     [
-        ({"teacher_hidden": 1024}, 10, "teachers or teacher_hidden or components"),
-        ({"teacher_hidden": 0, "components": 256}, 1000, "teachers or components"),
-        ({"teacher_hidden": 1024, "warm_start": False, "moment_votes": True}, 10, "teachers or teacher_hidden;"),
+        ({"teacher_network": "dense", "teacher_hidden": 1024}, 10, "teachers or teacher_hidden;"),
+        ({"teacher_network": "linear"}, 1000, "lower teachers;"),
     ],
     ids=str,
 )
 def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], classes: int, lower: str) -> None:
     facts = dataclasses.replace(FACTS, classes=tuple(map(str, range(classes))), records_declared=1_000_000)
-    each = config_from_options(options).parameters_per_teacher(facts)
+    each = config_of(options, facts).parameters_per_teacher(facts)
     fit = TEACHER_PARAMETERS_MAX // each
     plan({**options, "teachers": fit}, facts=facts)
     with pytest.raises(InvalidParameter, match=lower) as refusal:
@@ -248,10 +192,9 @@ def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], c
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"teacher_hidden": 0}, {"teacher_hidden": 32, "components": 784, "frequencies": 28}], ids=str
+    "options", [{}, {"preset": "published"}, {"teacher_network": "dense", "teacher_hidden": 32}], ids=str
 )
 def test_four_thousand_teachers_fit_with_room_to_spare(options: dict[str, Any]) -> None:
-    """The last ones are as large as those of the paper, which look at 28 x 28 pixels."""
     made = plan({"teachers": 4000, **options})
     assert 9 * 4000 * made.config_of(DataLensConfig).parameters_per_teacher(FACTS) < TEACHER_PARAMETERS_MAX
 
@@ -265,7 +208,6 @@ def test_subjects_are_what_the_number_of_teachers_is_judged_by() -> None:
     made = plan({"teachers": 500}, facts=SUBJECTS)
     assert made.facts["protects"] == "all records of one subject"
     assert made.facts["units_declared"] == 2_000
-    assert any("one record of each subject" in note for note in made.notes)
     assert any("share no subject" in note for note in made.notes)
     for_records = plan({"teachers": 500})
     assert for_records.facts["protects"] == "one record"
@@ -282,12 +224,12 @@ def test_facts_that_do_not_say_how_many_units_there_are_are_refused(changes: dic
 @pytest.mark.parametrize("budget_nano", [0, 1, 3, 40, 599])
 def test_a_tiny_budget_is_refused(budget_nano: int) -> None:
     with pytest.raises(InvalidParameter, match="budget_nano"):
-        plan_datalens(config_from_options({}), ACCOUNT, budget_nano, FACTS)
+        plan_datalens(config_of({}), ACCOUNT, budget_nano, FACTS)
 
 
 def test_a_config_takes_whole_numbers_for_numbers() -> None:
-    assert config_from_options({"step": 1}) == config_from_options({"step": 1.0})
-    assert isinstance(config_from_options({"step": 1}).step, float)
+    assert config_of({"step": 1}) == config_of({"step": 1.0})
+    assert isinstance(config_of({"step": 1}).step, float)
 
 
 NONSENSE: st.SearchStrategy[Any] = st.one_of(
@@ -315,9 +257,6 @@ def some_options(draw: st.DrawFn) -> dict[str, Any]:
             options[name] = draw(st.floats(2.5, 1e9))
         if draw(st.integers(0, 9)) == 0:
             options[name] = draw(NONSENSE)
-    if draw(st.booleans()):
-        first, second = sorted((draw(st.floats(0.001, 0.999)), draw(st.floats(0.001, 0.999))))
-        options |= {"mean_share": first, "pooled_share": second - first, "class_share": 1.0 - second}
     return options
 
 
@@ -342,7 +281,7 @@ def test_any_options_give_a_plan_that_fits_or_a_refusal(
     privacy_filter = open_filter(epsilon, 1e-5)
     budget_nano = int(privacy_filter.capacity_nano * fraction)
     try:
-        made = plan_datalens(config_from_options(options), privacy_filter, budget_nano, facts)
+        made = plan_datalens(config_of(options, facts), privacy_filter, budget_nano, facts)
     except InvalidParameter:
         return
     assert_fits(made, privacy_filter)

@@ -1,4 +1,4 @@
-"""The defaults of moments and of DataLens follow from what was declared and the budget; what was given wins."""
+"""The defaults of moments follow from what was declared and the budget; what was given wins."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens.options import DataLensConfig
-from privacy.plans.datalens.plan import VOTES
+from privacy.plans.datalens.plan import DataLensConfig
 from privacy.plans.moments.defaults import config_that_follows
 from privacy.plans.moments.detail import LUMA_CHROMA, coefficients_of, noise_shape
 from privacy.plans.moments.options import MomentsConfig
@@ -43,13 +42,12 @@ def voting(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> DataLens
 @pytest.mark.parametrize("n", [4, 300, 1400, 3800, 16_000, 60_000])
 @pytest.mark.parametrize("side", [2, 8, 28, 64])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("preset", ["moments default", "datalens default", "datalens votes_only"])
-def test_no_default_is_refused(preset: str, channels: int, side: int, n: int, epsilon: float) -> None:
+def test_no_default_is_refused(channels: int, side: int, n: int, epsilon: float) -> None:
     facts = PublicFacts(("a", "b"), side, side, channels, n, "record")
-    recipe, _, preset = preset.partition(" ")
-    found = config(facts, epsilon, recipe=recipe, preset=preset)
-    assert not isinstance(found, DataLensConfig) or found.teachers <= n // 4
+    found = config(facts, epsilon)
     assert found.latent_size(facts) <= facts.pixels + found.texture_size(facts)
+    for preset in ("kernel", "published"):
+        assert voting(facts, epsilon, preset=preset).teachers <= n // 4
 
 
 def test_more_budget_or_records_buy_more_detail() -> None:
@@ -66,8 +64,6 @@ def test_few_records_release_means_and_one_covariance_and_ask_fewer_teachers() -
     assert [stage.name for stage in made(FEW).stages] == [MEANS, POOLED]
     assert [stage.name for stage in made(FEW, 10.0).stages] == [MEANS, POOLED, BY_CLASS]
     assert [stage.name for stage in made(FASHION).stages] == [MEANS, POOLED, BY_CLASS]
-    assert [stage.name for stage in made(FASHION, recipe="datalens").stages] == [MEANS, POOLED, BY_CLASS, VOTES]
-    assert [stage.name for stage in made(FEW, recipe="datalens").stages] == [MEANS, POOLED, VOTES]
     assert (voting(FASHION).teachers, voting(FEW).teachers) == (4000, 350)
 
 
@@ -82,14 +78,12 @@ def test_where_noise_is_small_texture_is_released() -> None:
     assert config(FASHION).texture
     assert not config(FEW).texture
     assert not config(FASHION, 10.0, texture=False).texture
-    assert voting(FASHION, 10.0).texture  # latents, on which teachers vote, stand for pixels and texture together
     assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
 
 
 @pytest.mark.parametrize(
     ("facts", "options", "about"),
     [
-        (FASHION, {"recipe": "datalens", "texture": True, "preset": "votes_only"}, "set warm_start"),
         (dataclasses.replace(FASHION, height=30), {"texture": True}, "multiples of 4"),
         (dataclasses.replace(COLOUR, width=64), {"texture": True}, "at most 1024"),
     ],
@@ -104,10 +98,9 @@ def test_texture_that_cannot_be_released_is_refused(facts: PublicFacts, options:
 def test_what_was_given_wins(facts: PublicFacts) -> None:
     given = {
         "coefficients": 33, "components": 21, "class_components": 4, "noise_shape": 0.5, "centre": 0.3, "shrink": False,
-        "colour": "rgb", "mean_clip": 3.5, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5, "teachers": 77,
-        "vote_share": 0.2, "top_k": 3,
+        "colour": "rgb", "mean_clip": 3.5, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5,
     }  # fmt: skip
-    found = voting(facts, **given).model_dump()
+    found = config(facts, **given).model_dump()
     assert {name: found[name] for name in given} == given
 
 
@@ -117,23 +110,9 @@ def test_a_grid_that_was_given_is_seen_as_a_whole() -> None:
     assert found.components == found.latent_size(FEW) or found.latent_size(FEW) == 25
 
 
-def test_the_fixed_preset_has_the_values_as_they_stand() -> None:
-    assert config(FASHION, preset="fixed") == MomentsConfig()
-    assert voting(FASHION, preset="fixed") == DataLensConfig()
-    assert voting(FEW, preset="fixed") == DataLensConfig(teachers=350)
-
-
 def test_a_plan_keeps_all_that_followed() -> None:
     plan = made(COLOUR, 3.0)
     assert plan_from_json(json.loads(json.dumps(plan.to_json()))) == plan
-
-
-def test_a_plan_from_before_reads_as_it_was_made() -> None:
-    document = made(FASHION, recipe="datalens", preset="fixed").to_json()
-    of_detail = ("coefficients", "colour", "centre", "noise_shape", "shrink", "class_components")
-    for name in (*of_detail, "texture", "texture_waves"):
-        del document["config"][name]
-    assert plan_from_json(document).config == DataLensConfig()
 
 
 def test_without_any_budget_something_is_chosen() -> None:

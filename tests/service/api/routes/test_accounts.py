@@ -203,7 +203,7 @@ def test_a_closed_account_takes_no_data_and_goes_on_training(served, make_npz):
     assert "closed" not in served.send(f"{path}/reopen")
     assert served.ask("PUT", f"datasets/{waiting}/content", **sent)["state"] == "ready"
     kinds = [item["kind"] for item in served.everything(f"{path}/entries")]
-    assert kinds == ["open", "hold", "fact"], "the log says nothing of it"
+    assert kinds == ["open", "hold"], "the log says nothing of it"
 
 
 def test_one_key_lowers_a_limit(served):

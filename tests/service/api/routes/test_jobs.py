@@ -208,7 +208,7 @@ def test_a_broker_that_is_away_loses_no_job(served, job):
 
 def answer_to(served: Any, dataset_id: str, *, key: str = "", scope: str = "train", **changes: Any) -> httpx.Response:
     """Ask for a sweep."""
-    trials = [{"options": SMALL | {"vote_share": share}} for share in (0.1, 0.2, 0.3)]
+    trials = [{"options": SMALL | {"beta": share}} for share in (0.1, 0.2, 0.3)]
     body = {"name": "shares", "dataset_id": dataset_id, "recipe": "datalens", "epsilon": 0.3, "trials": trials}
     headers = {"Idempotency-Key": key or new_id("key")}
     return served.client(scope).post("/v1/sweeps", json=body | changes, headers=headers)

@@ -112,7 +112,7 @@ def test_the_page_shows_what_is_taken_and_sets_quotas(served):
     assert (read["disk_bytes_max"], read["jobs_max"], read["worker_hours_max"]) == (2 * 10**9, None, 7)
     assert admin.post(f"/projects/{heart}/quota", data=fields | {"jobs": "many"}).status_code == 422
     seen = browser(served, owner.tokens["admin"]).get("/projects").text
-    assert "of 2.0 GB" in seen
+    assert "of 2 GB" in seen
     assert "Set the quota" not in seen
     assert "default" not in seen
     assert "of-heart" in seen

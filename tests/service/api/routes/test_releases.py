@@ -56,7 +56,7 @@ def test_files_of_a_release(served, release):
         assert served.client("read").get(path, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
 
 
-def test_sampling_is_free_and_recorded(served, released):
+def test_sampling_is_free(served, released):
     account, release_id = released()
     before = served.balance(account["id"])
     body = {"count": 10, "seed": 1, "format": "imagefolder"}
@@ -67,7 +67,7 @@ def test_sampling_is_free_and_recorded(served, released):
     served.finish_sample(sample, CONTENT, "images.zip")
     assert served.balance(account["id"]) == before
     kinds = [entry["kind"] for entry in served.everything(f"accounts/{account['id']}/entries")]
-    assert kinds == ["open", "hold", "arm", "charge", "capture", "sample"]
+    assert kinds == ["open", "hold", "arm", "charge", "capture"]
 
 
 def test_the_same_key_draws_once(served, release):

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from obscura.client import ApiError, AuthError, Client, NotFoundError
 from obscura.wire.ids import introduce
-from service.audit.events import verify_events
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.dashboard.access import COOKIE
 from service.dashboard.sessions import form_token
-from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.db.webhook_tables import Delivery
 from service.settings import Settings
@@ -153,8 +151,6 @@ def test_what_is_drawn_belongs_to_who_drew_it(two: Two) -> None:
             stranger.job(job.id)
     two.served.finish_sample(drawn.model_dump(), b"other images", "images.npz")
     assert two.their_analyst.sample(drawn.id).state == "succeeded"
-    entries = [entry for entry in two.owner.entries(two.account["id"]) if entry.kind == "sample"]
-    assert [entry.amount_nano for entry in entries] == [0, 0]  # free, and written down where the release was paid for
 
 
 def test_what_is_drawn_counts_in_the_quota_of_who_drew_it_and_its_end_is_told_there(two: Two) -> None:
@@ -278,9 +274,6 @@ def test_the_ledger_and_the_audit_log_verify_with_what_others_drew(two: Two) -> 
     two.served.finish_sample(drawn.model_dump(), b"images", "images.npz")
     two.owner.release(two.release_id).unshare(two.other)
     assert found_in_ledger(two) == set()
-    with transaction(two.served.factory) as session:  # what another project has drawn is committed to as well
-        session.execute(update(Sample).where(Sample.id == drawn.id).values(count=5))
-    assert found_in_ledger(two) == {"sample_mismatch"}
     lines = two.served.client("anna").get("/v1/audit-events").raise_for_status().text.splitlines()
     acts = {event["action"]: event for event in map(json.loads, lines) if event["object_id"] == two.release_id}
     assert {acts[act]["project_id"] for act in ("release shared", "release unshared")} == {two.home}
@@ -289,7 +282,6 @@ def test_the_ledger_and_the_audit_log_verify_with_what_others_drew(two: Two) -> 
 def found_in_ledger(two: Two) -> set[str]:
     with transaction(two.served.factory, read_only=True, snapshot=True) as session:
         trusted = trusted_keys(two.served.data_dir / "keys" / "ledger.pem")
-        assert verify_events(session, trusted).findings == []
         report = verify(session, trusted=trusted, full=True, prices_required=False)  # `served` charges no events
         return {finding.code.value for finding in report.findings}
 

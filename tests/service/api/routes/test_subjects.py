@@ -27,7 +27,7 @@ from workers.train.runner import run
 
 CANARY = "CANARY7f3a"
 DIGITS = [str(digit) for digit in range(10)]
-TINY = {**TINY_DATALENS, "teachers": 50, "images": 20, "rounds": 2}
+TINY = {**TINY_DATALENS, "teachers": 50, "images": 20}
 
 
 def upload(subjects: bool = True) -> tuple[bytes, npt.NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from models.shards import Shards
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.datalens.plan import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from tests.workers.small_trainings import (
     FACTS,
@@ -72,8 +72,6 @@ def test_k_and_beta_follow_from_the_budget_and_all_of_it_buys_noise_for_2250_ima
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"warm_start": True}, "learns from nothing"),
-        ({"votes_on": "latents"}, "votes on pixels"),
         ({"top_k": 65}, "64 pixels"),
         ({"teacher_network": "convolutional", "teacher_hidden": 0}, "hidden unit"),
         ({"teachers": 376}, "at most 375 teachers"),
@@ -88,14 +86,14 @@ def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold(
     options = {"preset": "published", "teacher_network": "convolutional"}
     plan = plan_of("datalens", options, FASHION)
     assert plan.config_of(DataLensConfig).teachers == 4000
-    assert any("take 27 GB" in note for note in plan.notes)  # 4,000 times 424,647 numbers
+    assert any("need 27 GB" in note for note in plan.notes)  # 4,000 times 424,647 numbers
     assert not any("GB" in note for note in plan_of("datalens", {"preset": "published"}, FASHION).notes)
     colour = dataclasses.replace(FASHION, height=64, width=64, channels=3)
     with pytest.raises(InvalidParameter, match="teachers would fit"):
         plan_of("datalens", options, colour)
 
 
-@pytest.mark.parametrize("options", [{"teacher_network": "convolutional"}, {"preset": "default"}], ids=str)
+@pytest.mark.parametrize("options", [{"teacher_network": "convolutional"}, {"teacher_network": "dense"}], ids=str)
 def test_teachers_that_the_machine_cannot_hold_are_refused_before_anything_is_charged(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

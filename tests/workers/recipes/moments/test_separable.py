@@ -23,7 +23,7 @@ from workers.recipes.moments.coefficients import MatrixWaves, image_basis, numbe
 from workers.recipes.moments.loop import empty_generator
 from workers.recipes.moments.released_sums import Kept
 from workers.recipes.moments.separable import SeparableWaves, integer_waves
-from workers.recipes.moments.warm_start import NoiseScales, prior, put_into, warm_start
+from workers.recipes.moments.warm_start import NoiseScales, put_into, warm_start
 
 Numbers = npt.NDArray[np.float64]
 Images = npt.NDArray[np.uint8]
@@ -174,12 +174,6 @@ def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch
     spread = [(factor @ factor.mT).numpy() for factor in (one.factor[:, ::97], two.factor[:, ::97])]
     assert np.abs(spread[0]).max() > 1e-3
     np.testing.assert_allclose(*spread, atol=1e-3 * np.abs(spread[0]).max())
-
-
-def test_the_prior_of_large_images_is_that_of_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = both(monkeypatch, lambda: prior(GREY, facts_of(70, 66, 1)))
-    assert np.array_equal(one.mean, two.mean)
-    np.testing.assert_allclose(np.stack(one.factor), np.stack(two.factor), atol=1e-3)
 
 
 @pytest.mark.parametrize("brightness", [0, 255])

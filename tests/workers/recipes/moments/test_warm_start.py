@@ -27,7 +27,7 @@ from workers.recipes.moments import released_sums as module
 from workers.recipes.moments.coefficients import coefficients, exact_product, image_basis
 from workers.recipes.moments.released_sums import Kept, noisy_means, noisy_scatter, off_diagonal_stddev
 from workers.recipes.moments.shrinkage import shrink
-from workers.recipes.moments.warm_start import ClassGaussians, NoiseScales, prior, warm_start
+from workers.recipes.moments.warm_start import ClassGaussians, NoiseScales, warm_start
 
 Q = QUANTISATION
 CLIP = 1.5
@@ -414,17 +414,6 @@ def test_equal_keys_give_equal_gaussians_and_other_keys_others(
     )
     assert np.array_equal(np.stack(one.factor), np.stack(two.factor))
     assert not np.array_equal(one.mean, three.mean)
-
-
-def test_the_prior_is_public_and_alike_for_all_classes() -> None:
-    gaussians = prior(CONFIG, FACTS)
-    assert_sound(gaussians, CONFIG, FACTS)
-    assert (gaussians.mean == 0.25).all()
-    for factor in gaussians.factor:
-        assert np.array_equal(factor, gaussians.factor[0])
-    spread = np.linalg.norm(gaussians.factor[0], axis=0)
-    assert (np.diff(spread) <= 1e-12).all()  # low frequencies first
-    assert_sound(prior(CONFIG, dataclasses.replace(FACTS, channels=3)), CONFIG, dataclasses.replace(FACTS, channels=3))
 
 
 def test_shrinking_drops_what_noise_explains_and_keeps_the_rest() -> None:

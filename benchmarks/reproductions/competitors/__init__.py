@@ -1,1 +1,0 @@
-"""What DataLens is compared with, one paper a file."""
