@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.formats import CARD_FILE
 from obscura.wire.words import VerificationKind
 from service import installation, ledger
-from service.audit import anchors, arming, checkpoints, receipts
+from service.audit import arming, checkpoints, receipts
 from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
 from service.audit.restrictions import find_unrestricted, keep_ends, keep_restrictions
@@ -90,13 +90,6 @@ def inspect_ledger(
         kept = checkpoints.read_checkpoint_file(storage, trusted)
     except SignatureRefused as error:
         message = f"The checkpoint that is kept beside the database is refused. {error.message}"
-        findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
-    try:
-        anchored = anchors.read_anchor(settings.anchor, trusted)
-        if anchored is not None and (kept is None or anchored.sequence > kept.sequence):
-            kept = anchored
-    except SignatureRefused as error:
-        message = f"The checkpoint of the anchor is refused. {error.message}"
         findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
     mark = installation.mark_of(storage)
     journals = None
@@ -329,6 +322,3 @@ def _keep(settings: Settings, factory: SessionFactory) -> None:
         newest = checkpoints.newest_checkpoint(session)
     if newest is not None:
         checkpoints.keep_checkpoint(storage, newest, trusted)
-        document = checkpoints.document_of(newest, trusted) if settings.anchor else None
-        if document is not None:
-            anchors.push_anchor(settings.anchor, document)

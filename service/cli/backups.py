@@ -1,4 +1,4 @@
-"""`obscura backup`, `obscura restore`, `obscura drill`: on the service's own machine, with its settings."""
+"""`obscura backup` and `obscura restore`: on the service's own machine, with its settings."""
 
 from __future__ import annotations
 
@@ -114,26 +114,6 @@ def _advise(output: Output, settings: Settings, made_at: str, stops: list[str]) 
         )
     if not (settings.keys_path / "fingerprints.key").is_file():
         output.notice(f"No keys of datasets lie in {settings.keys_path}: bring them back before the service starts.")
-
-
-def drill(
-    context: typer.Context,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", exists=True, file_okay=False, help="With room for two copies.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Back up, restore beside the running service, verify, compare; say what a loss would cost and how long it lasts.
-
-    Nothing stays. Exit codes: 0 the backup would do, 1 it would not, 2 it could not run.
-    """
-    from service.backups.drill import drill as try_out
-
-    with open_database(context, as_json) as (settings, factory, output):
-        drilled = try_out(settings, factory, folder, now=datetime.now(UTC))
-        output.record({"sound": drilled.sound, **vars(drilled), "findings": list(drilled.findings)}, "drill")
-    if not drilled.sound:
-        raise typer.Exit(1)
 
 
 def _elsewhere(settings: Settings) -> str:

@@ -20,7 +20,6 @@ from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.audit.arming import clear_stops
 from service.backups.carrying import carry_forward
-from service.backups.drill import drill
 from service.backups.making import back_up
 from service.backups.restoring import restore
 from service.datasets import vault
@@ -182,21 +181,6 @@ def test_what_a_training_published_after_the_backup_it_was_under_way_in_is_moved
     (kept,) = (shop.settings.data_dir / "aside").glob(f"*.releases.{release.id}")
     assert digest_directory(kept) == release.artifact_sha256
     factory.kw["bind"].dispose()
-
-
-def test_a_drill_says_of_keys_whether_they_open_what_was_restored(shop, tmp_path):
-    def keys_missing() -> int:
-        return drill(shop.settings, shop.factory, tmp_path, now=datetime.now(UTC)).keys_missing
-
-    key = vault.key_path(shop.settings, shop.dataset_id)
-    own, other = key.read_bytes(), vault.key_path(shop.settings, shop.public_id).read_bytes()
-    assert keys_missing() == 0
-    key.write_bytes(other)
-    assert keys_missing() == 1
-    key.write_bytes(own[:-1])
-    assert keys_missing() == 1
-    key.unlink()
-    assert keys_missing() == 1
 
 
 def test_a_service_without_its_database_keeps_everything(shop):
