@@ -103,7 +103,7 @@ def run_scans(place: Path) -> str:
     """Run `obscura quickstart` on DICOM files, and again with the two flags that its error names."""
     write_scans(place / "scans")
     shown = ""
-    for bounds in ((), ("--at-most", "3000", "--subjects-at-most", "1000")):
+    for bounds in (("--at-most", "3000"), ("--at-most", "3000", "--subjects-at-most", "1000")):
         words = ("quickstart", "scans", *bounds, "--yes")
         shown += f"$ obscura {' '.join(words)}\n" + run(place, "-P", "-m", "obscura.cli", *words, stops=not bounds)
     return shown
