@@ -16,7 +16,7 @@ from service.inspection import inspect_at_start
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
 
-CHARGES = 13  # of a whole training: three of the warm start and ten votes
+CHARGES = 13  # of a whole training
 LATER = datetime(2049, 1, 1, tzinfo=UTC)  # every lease has run out
 
 
@@ -68,10 +68,8 @@ def kill_and_go_on(scene: Any, place: str) -> None:
     # Every attempt that is about to read the data arms; one that finds what was trained does not.
     arms = (state is HoldState.ARMED) + ("trained" not in files)
     assert [entries.count(kind) for kind in (EntryKind.HOLD, EntryKind.ARM, EntryKind.CAPTURE)] == [1, arms, 1]
-    # What was charged before the crash counts: the second attempt had the rest of the hold and no more. Without a
-    # checkpoint it paid for the warm start again, and less was left for votes.
-    again = place == "checkpoint.before"
-    assert entries.count(EntryKind.CHARGE) == (7 if again else CHARGES)
+    # What was charged before the crash counts: the second attempt had the rest of the hold and no more.
+    assert entries.count(EntryKind.CHARGE) == CHARGES
     assert hold.charged_nano <= scene.shop.hold(job_id).charged_nano <= hold.amount_nano
     assert scene.lines(job_id) == entries.count(EntryKind.CHARGE) - (charges - lines)
     scene.reconcile()

@@ -62,6 +62,7 @@ def test_what_cannot_be_previewed_is_refused_in_words(shop, changes, says):
         "narrow": {"stand_in_dataset_id": shop.declare(account_id=None, classes=["one"])},
         "large": {
             "dataset_id": shop.declare(account_id=shop.account_id, records_declared=2000, **LARGE),
+            "recipe": "moments",
             "options": {"components": 20},  # more would make too large a generator
         },
     }

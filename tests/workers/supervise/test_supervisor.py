@@ -39,7 +39,7 @@ def steps_of(workshop: Any, job_id: str) -> int:
 def test_a_runner_killed_during_training_resumes_from_its_checkpoint_and_pays_for_what_it_repeats(
     workshop, tiny_runner, impatient, monkeypatch
 ):
-    monkeypatch.setenv("TINY_KILL", "18")  # three warm-start releases and 15 votes are paid, 15 steps are checkpointed
+    monkeypatch.setenv("TINY_KILL", "18")  # 18 releases are paid, 15 of them are checkpointed
     job_id = workshop.train()
     supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
 
