@@ -133,7 +133,6 @@ EXAMPLES: dict[str, Any] = {
     "StageFacts.name": "votes",
     "file_name": "generator.safetensors",
     "noise_multiplier": 100.0,
-    "noise_stddev": 300.0,
     "noisy_counts": [5121, 879],
     "notes": ["Choosing by public data costs nothing."],
     "options": {"preset": "default"},

@@ -103,7 +103,8 @@ MISTAKES = {
     "one named twice": (f"download smp_{ID} smp_{ID} --out both", "twice"),
     "how many images": (f"download rel_{ID}", "--count"),
     "a folder that is taken": (f"download rel_{ID} -n 5 --unpack --out full", "choose another place"),
-    "nobody to answer": ("quickstart pets", "--yes"),
+    "nobody to answer": ("quickstart pets --at-most 9", "--yes"),
+    "no limit and nobody to ask": ("quickstart pets --yes", "--at-most 2000"),
     "another folder than the service's": ("--data-dir nowhere ledger verify", "--data-dir"),
     "an address that is no address": ("login obscura.example.org", "obscura login https://obscura.example.org"),
 }
