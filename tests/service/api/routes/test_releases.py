@@ -287,8 +287,9 @@ def running(served: Any, charge_nano: Callable[[dict[str, Any]], int]) -> str:
 
 
 def start_nano(plan: dict[str, Any]) -> int:
-    """The price of means and pooled covariance, without which there is no generator."""
-    return sum(stage["price_nano"] for stage in plan["stages"][:2])
+    """The price of one vote, without which there is no generator."""
+    (votes,) = plan["stages"]
+    return int(votes["price_nano"] // votes["event"]["count"])
 
 
 @pytest.mark.parametrize(
