@@ -76,7 +76,9 @@ def test_votes_of_two_ranks_are_those_of_one_to_the_last_bit(both: Both) -> None
             torch.testing.assert_close(here["teachers"][name], value, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scenario", ["generator", "generator from pixels", "generator of kernel teachers"])
+@pytest.mark.parametrize(
+    "scenario", ["generator of dense teachers", "generator from pixels", "generator of kernel teachers"]
+)
 def test_two_ranks_train_the_generator_of_one(scenario: str, both: Both) -> None:
     alone, first, second = both(scenario)
     for name, value in alone["state"].items():

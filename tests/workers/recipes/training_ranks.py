@@ -252,7 +252,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "two attempts": train_in_two_attempts,
     "votes": run_votes,
     "votes of a poor purse": partial(run_votes, left=12),
-    "generator": partial(train_generator, components=6, top_k=3),
+    "generator of dense teachers": partial(train_generator, teacher_network="dense", top_k=3),
     "generator from pixels": partial(train_generator, preset="published"),
     "generator of kernel teachers": partial(train_generator, preset="kernel"),
     "noise": release_noise,
