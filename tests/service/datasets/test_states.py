@@ -47,9 +47,9 @@ def allowed(before: DatasetState, after: DatasetState) -> bool:
     following = {
         "declared": "receiving deleting",
         "receiving": "ready declared receiving",
-        "failed": "deleting",
+        "failed": "ready deleting",
         "ready": "withdrawing deleting failed",
-        "withdrawing": "ready withdrawing deleting",
+        "withdrawing": "ready withdrawing deleting failed",
         "deleting": "deleted",
         "deleted": "",
     }
