@@ -105,7 +105,8 @@ def run_scans(place: Path) -> str:
     shown = ""
     for bounds in (("--at-most", "3000"), ("--at-most", "3000", "--subjects-at-most", "1000")):
         words = ("quickstart", "scans", *bounds, "--yes")
-        shown += f"$ obscura {' '.join(words)}\n" + run(place, "-P", "-m", "obscura.cli", *words, stops=not bounds)
+        said = run(place, "-P", "-m", "obscura.cli", *words, stops=len(bounds) == 2)
+        shown += f"$ obscura {' '.join(words)}\n{said}"
     return shown
 
 
