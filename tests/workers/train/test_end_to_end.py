@@ -1,4 +1,4 @@
-"""The real DataLens recipe on real digits, from the accepted job to downloaded samples, through the dispatcher."""
+"""The default recipe on real digits, from the accepted job to downloaded samples, through the dispatcher."""
 
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ from workers.supervise.dispatch import Dispatcher
 @on_either_database
 def test_a_job_becomes_a_release_and_the_release_becomes_images(workshop, impatient, warm):
     evaluate = workshop.settings.database_url.startswith("sqlite")
-    job_id = workshop.train(epsilon=7.0, evaluate=evaluate, evaluation_samples=1500)
+    job_id = workshop.train(recipe="moments", epsilon=7.0, evaluate=evaluate, evaluation_samples=1500)
     command = (warm, "-m", "workers.train.runner")
     dispatcher = Dispatcher(workshop.settings, workshop.factory, command=command, patience=impatient)
     dispatcher.start()
