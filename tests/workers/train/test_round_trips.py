@@ -82,7 +82,7 @@ def test_a_sample_goes_in_as_it_was_downloaded(tmp_path, generator, kind, names)
 @pytest.mark.parametrize("kind", [SampleFormat.IMAGEFOLDER, SampleFormat.PARQUET])
 def test_a_sample_goes_in_unpacked(tmp_path, generator, kind):
     path, request = sample(tmp_path, generator, kind, names=ODD)
-    package = prepare(unpack(path, tmp_path / "here"), Choices(size=SIDE, grey=generator.config.channels == 1))
+    package = prepare(unpack(path, tmp_path / "here", COUNT), Choices(size=SIDE, grey=generator.config.channels == 1))
     assert package.classes == ODD
     assert sorted(sent(package)) == sorted(drawn(generator, request))
 
@@ -99,7 +99,7 @@ def test_a_part_of_the_classes_is_what_the_names_say(tmp_path, generator):
 
 def test_what_to_hf_makes_goes_in_as_it_is_saved(tmp_path, generator):
     path, request = sample(tmp_path, generator, SampleFormat.NPZ, names=ODD)
-    images: Images = read_images(path, "npz")
+    images: Images = read_images(path, "npz", COUNT)
     dataset = images.to_hf()
     dataset.save_to_disk(tmp_path / "saved")
     dataset.to_parquet(tmp_path / "table.parquet")
