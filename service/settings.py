@@ -37,9 +37,6 @@ class Settings(BaseSettings):
     redis_url: str = "redis://127.0.0.1:6379/0"
     ledger_key_file: Path | None = None
     keys_dir: Path | None = None
-    anchor: str = Field(
-        default="", description="a folder, or an address that takes PUT and GET, for a copy of the newest checkpoint"
-    )
     host: str = "127.0.0.1"
     port: int = Field(default=8420, ge=0, le=65535)
     public_url: str = Field(default="", description="at which browsers reach the service, where that is another")

@@ -43,6 +43,7 @@ ENTRIES = {
     EntryKind.FREEZE: "Frozen or opened",
     EntryKind.FACT: "Written down",
     EntryKind.COUNT: "Records counted, with noise",
+    EntryKind.ACCEPT: "Missing spending recorded",
 }
 HOLDS = {
     HoldState.HELD: "Held, data not opened yet",
@@ -63,6 +64,7 @@ DECISIONS = {
     DecisionAction.REMOVE: "Remove",
     DecisionAction.REVOKE: "Revoke a key of",
     DecisionAction.SHARE: "Share",
+    DecisionAction.ACCEPT: "Record the missing spending of",
 }
 DECISION_STATES = {
     DecisionState.PENDING.value: "Waits for another admin",

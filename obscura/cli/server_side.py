@@ -25,7 +25,6 @@ COMMANDS = {  # which part of the installation brings each
     "audit": SERVER,
     "backup": SERVER,
     "restore": SERVER,
-    "drill": SERVER,
 }
 
 

@@ -9,23 +9,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState
-from service.audit import carried
 from service.audit.findings import Finding, FindingCode
 from service.audit.receipts import accounts_with_receipts
-from service.audit.shortfalls import epsilon_of, what_makes_up
+from service.audit.rows import read_object
 from service.db.base import is_id, release_id_of
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
+from service.db.ledger_tables import ACCEPTS_A_LOSS, AccountRow, EntryRow, HoldRow
 from service.db.session import among
-from service.storage.interface import Storage
-from service.storage.journals import Journalled, all_journalled, counted, journalled, journalled_jobs
+from service.storage.interface import UNFINISHED, Storage
+from service.storage.journals import (
+    Journalled,
+    Uploaded,
+    all_journalled,
+    counted,
+    journalled,
+    journalled_jobs,
+    read_uploaded,
+)
 
 _NAMED_MAX = 500  # jobs in one statement
 
@@ -40,7 +47,8 @@ class DataFolder:
         samples: likewise.
         receipts: kept of accounts.
         read: what was read of the journals: all of them, or those that were asked for.
-        carried: notes of what was carried forward.
+        uploaded: accepted uploads by dataset, by their journal.
+        contents: datasets that have content in the storage.
         counts: what noisy counts cost, by account.
     """
 
@@ -49,7 +57,8 @@ class DataFolder:
     samples: frozenset[str] = frozenset()
     receipts: frozenset[str] = frozenset()
     read: Mapping[str, Journalled] = field(default_factory=dict)
-    carried: tuple[carried.Note, ...] = ()
+    uploaded: Mapping[str, Uploaded] = field(default_factory=dict)
+    contents: frozenset[str] = frozenset()
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -74,7 +83,8 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
         receipts=frozenset(accounts_with_receipts(storage)),
         read=read,
-        carried=tuple(carried.read_notes(storage)),
+        uploaded=read_uploaded(storage),
+        contents=frozenset(name.split(".", 1)[0] for name in storage.list("datasets") if not name.endswith(UNFINISHED)),
         counts=counted(storage),
     )
 
@@ -96,49 +106,118 @@ def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
     return DataFolder(folder.journals - known, releases, samples, receipts)
 
 
-def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
-    """Yield journals, releases and samples of jobs that the database does not know, and journals that show more than
-    it has charged.
+@dataclass(frozen=True)
+class Accepted:
+    """The proofs that the ACCEPT entries of all logs account for.
+
+    Attributes:
+        journals: nano-units by job and account.
+        jobs: whose journals are accounted for.
+        releases: folders of jobs that the database lacks, as are `samples`.
+        checkpoints: hashes.
+        witnesses: by account, the sequence and hash of entries that were signed.
     """
-    unknown = unknown_to(session, folder)
-    missing = not_counted(session, storage, folder, unknown)
-    since = published_since(session, folder, missing)
-    together: Counter[str | None] = Counter()
-    for shares in missing.values():
+
+    journals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    jobs: set[str] = field(default_factory=set)
+    releases: set[str] = field(default_factory=set)
+    samples: set[str] = field(default_factory=set)
+    checkpoints: set[str] = field(default_factory=set)
+    witnesses: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
+
+
+def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
+    """Return the proofs that the logs account for; with an account, those of its log alone."""
+    found = Accepted()
+    entries = select(EntryRow.account_id, cast(EntryRow.details, Text)).where(ACCEPTS_A_LOSS)
+    for account, details in session.execute(
+        entries if account_id is None else entries.where(EntryRow.account_id == account_id)
+    ):
+        said = read_object(details)
+        for job_id, nano in said.get("journals", {}).items():
+            found.journals[job_id, account] += nano
+            found.jobs.add(job_id)
+        found.releases.update(said.get("releases", ()))
+        found.samples.update(said.get("samples", ()))
+        found.checkpoints.update([said["checkpoint"]] if said.get("checkpoint") else [])
+        found.witnesses.setdefault(account, set()).update((each[0], each[1]) for each in said.get("witnesses", ()))
+    return found
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """What a data folder proves, a database lacks and no ACCEPT entry accounts for.
+
+    Attributes:
+        journals: what journals show and the ledger lacks, by job.
+        unknown: the jobs among them that the database does not know.
+        counts: nano-units of noisy counts by account.
+        releases: folders of jobs that the database does not know, as are `samples`.
+        datasets: uploads by dataset; None where no journal says whose it is.
+    """
+
+    journals: Mapping[str, list[Missing]]
+    unknown: frozenset[str]
+    counts: Mapping[str, int]
+    releases: frozenset[str]
+    samples: frozenset[str]
+    datasets: Mapping[str, Uploaded | None]
+
+    def __bool__(self) -> bool:
+        return bool(self.journals or self.counts or self.releases or self.samples or self.datasets)
+
+
+def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
+    """Compare a data folder, which was read before the session's snapshot, with the database."""
+    unknown, settled = unknown_to(session, folder), read_accepted(session)
+    return Gaps(
+        journals=not_counted(session, storage, folder, unknown, settled),
+        unknown=unknown.journals,
+        counts=counts_missing(session, folder, settled),
+        releases=unknown.releases - settled.releases,
+        samples=unknown.samples - settled.samples,
+        datasets=_datasets_missing(session, folder),
+    )
+
+
+def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
+    """Yield journals, releases, samples and datasets that the database lacks, and journals that show more than it has
+    charged.
+    """
+    gaps = find_gaps(session, storage, folder)
+    for account_id, nano in gaps.counts.items():
+        known = session.get(AccountRow, account_id) is not None
+        message = f"Noisy counts of account {account_id} were paid for with {nano} nano-units that the ledger lacks."
+        code = FindingCode.JOURNAL_AHEAD if known else FindingCode.JOURNAL_UNKNOWN
+        yield Finding(code, message, account_id if known else None)
+    for job_id, shares in gaps.journals.items():
         for share in shares:
-            together[share.account_id] += share.missing_nano
-    counts = counts_missing(session, folder)
-    together.update(counts)
-    accounts = _accounts(session, together)
-    for account_id, nano in counts.items():
-        row = accounts.get(account_id)
-        message = f"Noisy counts of account {account_id} were paid for with {nano} nano-units that the ledger does not "
-        message += "show, so it is older than their journal."
-        if row is None:
-            yield Finding(FindingCode.JOURNAL_UNKNOWN, message)
-        else:
-            message += what_makes_up(row, together[account_id])
-            yield Finding(FindingCode.JOURNAL_AHEAD, message, account_id)
-    for job_id, shares in missing.items():
-        for share in shares:
-            finding = _forgotten(job_id, share, together, accounts, known=job_id not in unknown.journals)
-            if job_id in since:
-                finding = replace(finding, message=f"{finding.message} It has published release {since[job_id]}.")
-            yield finding
-    for note in folder.carried:
-        for account_id, nano in carried.forgotten(session, note):
-            message = (
-                f"{nano} nano-units of account {account_id} were carried forward ({note.stamp}) in another database. "
-                "This one does not know of it: it is of a backup from before."
-            )
-            yield Finding(FindingCode.JOURNAL_UNKNOWN, message)
+            of = "" if share.account_id is None else f" of account {share.account_id}"
+            message = f"The journal of job {job_id} shows releases for {share.shown_nano} nano-units{of}; "
+            if job_id in gaps.unknown:
+                yield Finding(FindingCode.JOURNAL_UNKNOWN, f"{message}the database does not know the job: {_WHY}")
+            else:
+                message += f"the ledger lacks {share.missing_nano} of them, so it is older than the journal."
+                yield Finding(FindingCode.JOURNAL_AHEAD, message, share.account_id)
     for code, names, noun in (
-        (FindingCode.RELEASE_UNKNOWN, unknown.releases, "release"),
-        (FindingCode.SAMPLE_UNKNOWN, unknown.samples, "sample"),
+        (FindingCode.RELEASE_UNKNOWN, gaps.releases, "release"),
+        (FindingCode.SAMPLE_UNKNOWN, gaps.samples, "sample"),
     ):
         for name in sorted(names):
-            message = f"The folder of {noun} {name} is of a job that the database does not know: {_WHY}"
-            yield Finding(code, message)
+            yield Finding(code, f"The folder of {noun} {name} is of a job that the database does not know: {_WHY}")
+    for name in sorted(gaps.datasets):
+        message = f"Images were uploaded into dataset {name}, and the database does not know them: {_WHY}"
+        yield Finding(FindingCode.DATASET_UNKNOWN, message)
+
+
+def _datasets_missing(session: Session, folder: DataFolder) -> dict[str, Uploaded | None]:
+    """Return the datasets of which the journal shows an upload, or the storage content, that the database lacks."""
+    uploaded = sorted(folder.uploaded)
+    accepted = among(session, select(Dataset.id).where(Dataset.ready_at.is_not(None)), Dataset.id, uploaded)
+    contents = sorted(name for name in folder.contents if is_id(name, "ds") and name not in folder.uploaded)
+    known = among(session, select(Dataset.id), Dataset.id, contents)
+    found: dict[str, Uploaded | None] = {name: folder.uploaded[name] for name in uploaded if name not in accepted}
+    return found | dict.fromkeys(name for name in contents if name not in known)
 
 
 @dataclass(frozen=True)
@@ -154,77 +233,47 @@ class Missing:
 
 
 def not_counted(
-    session: Session, storage: Storage, folder: DataFolder, unknown: DataFolder
+    session: Session, storage: Storage, folder: DataFolder, unknown: DataFolder, settled: Accepted
 ) -> dict[str, list[Missing]]:
-    """Return, by job, what of its journal the ledger does not count, for each account that pays.
+    """Return, by job, what of its journal the ledger neither counts nor accounts for, for each account that pays.
 
     Args:
         unknown: `unknown_to` the database.
+        settled: `read_accepted` of the database.
     """
     charged = _charged(session, folder.read.keys() - unknown.journals)
     missing: dict[str, list[Missing]] = {}
     for job_id in sorted(folder.journals):
         read = folder.read.get(job_id)
         if job_id in unknown.journals:
-            journal = read or journalled(storage, job_id)
-            missing[job_id] = [Missing(account_id, shown, shown) for account_id, shown in journal.payers]
+            journal, known = read or journalled(storage, job_id), {}
         elif read is not None:
-            known = charged.get(job_id, {})
-            own = next(iter(known)) if len(known) == 1 else read.account_id  # older lines name no account
-            payers = [(own, read.price_nano), *read.further.items()]
-            short = [Missing(each, shown, shown - known.get(each or "", 0)) for each, shown in payers]
-            short = [share for share in short if share.missing_nano > 0]
-            missing |= {job_id: short} if short else {}
+            journal, known = read, charged.get(job_id, {})
+        else:
+            continue
+        short = []
+        own = journal.account_id or (next(iter(known)) if len(known) == 1 else None)
+        for each, shown in [(own, journal.price_nano), *journal.further.items()]:
+            lacking = shown - known.get(each or "", 0) - settled.journals[job_id, each or ""]
+            if lacking > 0 or (job_id in unknown.journals and job_id not in settled.jobs):
+                short.append(Missing(each, shown, lacking))
+        missing |= {job_id: short} if short else {}
     return missing
 
 
-def counts_missing(session: Session, folder: DataFolder) -> dict[str, int]:
+def counts_missing(session: Session, folder: DataFolder, settled: Accepted) -> dict[str, int]:
     """Return, by account, how many nano-units of noisy counts the ledger does not show."""
     if not folder.counts:
         return {}
     entries = select(EntryRow.account_id, func.sum(EntryRow.amount_nano)).where(EntryRow.kind == EntryKind.COUNT)
     shown = {row[0]: int(row[1]) for row in session.execute(entries.group_by(EntryRow.account_id))}
-    missing = {account_id: nano - shown.get(account_id, 0) for account_id, nano in folder.counts.items()}
+    missing = {
+        each: nano - shown.get(each, 0) - settled.journals["counts", each] for each, nano in folder.counts.items()
+    }
     return {account_id: nano for account_id, nano in sorted(missing.items()) if nano > 0}
 
 
-def published_since(session: Session, folder: DataFolder, job_ids: Collection[str]) -> dict[str, str]:
-    """Return, by job, the releases that lie there and that the database does not know as published.
-
-    They were paid for, and go to the trash when their jobs, which it may know, are discarded and nobody moves them.
-    """
-    names = {job_id: release_id_of(job_id) for job_id in job_ids if release_id_of(job_id) in folder.releases}
-    known = among(session, select(Release.id), Release.id, sorted(names.values()))
-    return {job_id: name for job_id, name in names.items() if name not in known}
-
-
 _WHY = "it is older than the data folder, or that of another installation."
-
-
-def _forgotten(
-    job_id: str,
-    share: Missing,
-    together: Mapping[str | None, int],
-    accounts: Mapping[str, Row[Any]],
-    *,
-    known: bool,
-) -> Finding:
-    row = accounts.get(share.account_id or "")
-    of = "" if share.account_id is None else f" of account {share.account_id}"
-    worth = "" if row is None else epsilon_of(row, share.shown_nano)
-    message = f"The journal of job {job_id} shows releases for {share.shown_nano} nano-units{worth}{of}; "
-    if known:
-        charged_nano = share.shown_nano - share.missing_nano
-        message += f"the ledger has charged {charged_nano}, so it is older than the journal."
-    else:
-        message += f"the database does not know the job: {_WHY}"
-    if row is not None and share.missing_nano:
-        total_nano = together[share.account_id]
-        message += f" All journals of that account show {total_nano} that are not counted."
-        message += what_makes_up(row, total_nano)
-    if known:
-        return Finding(FindingCode.JOURNAL_AHEAD, message, share.account_id)
-    return Finding(FindingCode.JOURNAL_UNKNOWN, message)
 
 
 def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, dict[str, int]]:
@@ -238,14 +287,3 @@ def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, dict[str, in
         if row.job_id in wanted:
             charged.setdefault(row.job_id, {})[row.account_id] = row.charged_nano
     return charged
-
-
-_ACCOUNTS: Any = select(
-    AccountRow.id, AccountRow.capacity_nano, AccountRow.epsilon, AccountRow.delta, AccountRow.rate, AccountRow.base
-)
-
-
-def _accounts(session: Session, ids: Iterable[str | None]) -> dict[str, Row[Any]]:
-    wanted = [account_id for account_id in ids if account_id is not None]
-    rows = session.execute(_ACCOUNTS.where(AccountRow.id.in_(wanted)))
-    return {row.id: row for row in rows.all()}

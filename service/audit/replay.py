@@ -263,6 +263,12 @@ class LogReplay:
                 require(line.amount_nano == 0, amount, "charges for writing a fact down")
             case EntryKind.COUNT:
                 self._count(line)
+            case EntryKind.ACCEPT:
+                require(line.amount_nano >= 0, amount, "accepts a negative amount")
+                self.spent_nano += line.amount_nano
+                self.frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
+                told = truth(line.details["frozen"])
+                require(told == self.frozen, refused, "turns the freeze switch with accepted spending")
             case EntryKind.SAMPLE:
                 require(line.amount_nano == 0, amount, "charges for a free sample")
                 require(line.job_id is not None, refused, "samples without a job")

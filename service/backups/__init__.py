@@ -1,1 +1,1 @@
-"""Backups: made while the service runs, restored into a place that is empty, and tried out in a drill."""
+"""Backups: made while the service runs, and restored into an empty place."""

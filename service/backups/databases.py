@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -27,8 +26,6 @@ _WITH_FILES = {
     "releases": ("id", "1 = 1"),
     "samples": ("id", "sha256 IS NOT NULL AND removed_at IS NULL"),
 }
-
-_MAY_CREATE = "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
 
 
 class ProgramMissing(ObscuraError):
@@ -107,31 +104,6 @@ def require_empty(url: str) -> None:
             f"The database {parsed.database} holds tables already. Rename it (ALTER DATABASE ... RENAME TO ...), for "
             "it may know what was spent since the backup, and make an empty one."
         )
-
-
-@contextmanager
-def scratch(url: str, folder: Path) -> Iterator[str]:
-    """Make an empty database of the same kind, which is removed at the end; yields its address.
-
-    Raises:
-        BackupRefused: the role may not make one.
-    """
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        yield f"sqlite:///{folder / 'drill.db'}"
-        return
-    name = f"obscura_drill_{os.getpid()}_{os.urandom(4).hex()}"
-    with _postgresql(parsed, "AUTOCOMMIT").connect() as connection:
-        if not connection.execute(text(_MAY_CREATE)).scalar():
-            raise BackupRefused(
-                "A drill makes a database and removes it, which the role of OBSCURA_DATABASE_URL may not: "
-                "ALTER ROLE ... CREATEDB, or try the backup out by `obscura restore` on another machine."
-            )
-        connection.execute(text(f'CREATE DATABASE "{name}"'))
-        try:
-            yield parsed.set(database=name).render_as_string(hide_password=False)
-        finally:
-            connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
 
 
 def _copy_sqlite(database: str, target: Path) -> None:

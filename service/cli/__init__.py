@@ -21,7 +21,6 @@ def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
     app.command("openapi")(server.openapi)
     app.command("backup")(backups.backup)
     app.command("restore")(backups.restore)
-    app.command("drill")(backups.drill)
     app.add_typer(ledger.ledger, name="ledger")
     app.add_typer(audit.audit, name="audit")
     admins.command("restore")(machine.restore)

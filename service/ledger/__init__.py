@@ -36,9 +36,9 @@ from service.ledger.holds import (
     settle,
 )
 from service.ledger.limits import (
-    CARRIED,
     LIMIT_EFFECTS,
     lower_limit,
+    record_missing,
     request_raise,
     set_frozen,
 )
@@ -55,7 +55,6 @@ from service.ledger.rows import (
 from service.ledger.statements import keep_subjects_key_check, newest_at
 
 __all__ = [
-    "CARRIED",
     "EVERYWHERE",
     "LIMIT_EFFECTS",
     "Account",
@@ -93,6 +92,7 @@ __all__ = [
     "open_account",
     "order_of",
     "record_fact",
+    "record_missing",
     "record_sample",
     "released",
     "request_raise",

@@ -18,6 +18,7 @@ from service.storage.interface import Storage
 
 _SHELF, _SUFFIX = "journals", ".jsonl"
 _WITHDRAWN = "withdrawn."  # begins the names of lists of who has withdrawn
+_UPLOADED = "uploaded."  # begins the names of lists of accepted uploads
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,42 @@ def accounts_withdrawn_from(storage: Storage) -> list[str]:
     """Return the ids of the accounts from which somebody was noted as having withdrawn."""
     names = (name for name in storage.list(_SHELF) if name.startswith(_WITHDRAWN) and name.endswith(_SUFFIX))
     return [name.removeprefix(_WITHDRAWN).removesuffix(_SUFFIX) for name in names]
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """One accepted upload of a private dataset: the account that pays for it, and whether its subjects are recognised,
+    under a key with which check value.
+    """
+
+    account_id: str
+    recognised: bool
+    check: str | None
+
+
+def write_uploaded(storage: Storage, dataset_id: str, upload: Uploaded) -> None:
+    """Append that an upload was accepted. Call it after the commit; idempotent.
+
+    Raises:
+        OSError: the disk is full or failing.
+    """
+    line = json.dumps({"dataset": dataset_id, "recognised": upload.recognised, "check": upload.check}).encode()
+    storage.append(f"{_SHELF}/{_UPLOADED}{upload.account_id}{_SUFFIX}", b"\n" + line + b"\n")
+
+
+def read_uploaded(storage: Storage) -> dict[str, Uploaded]:
+    """Return the accepted uploads by dataset.
+
+    Raises:
+        NotFound: one of their lists cannot be read.
+    """
+    found: dict[str, Uploaded] = {}
+    for name, text in _texts(storage, _UPLOADED):
+        for line in text.split(b"\n"):
+            with suppress(ValueError, TypeError, KeyError):  # torn by a crash: the next start writes it again
+                said = json.loads(line)
+                found[str(said["dataset"])] = Uploaded(name.removeprefix(_UPLOADED), said["recognised"], said["check"])
+    return found
 
 
 def journalled_jobs(storage: Storage) -> list[str]:

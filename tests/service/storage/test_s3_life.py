@@ -1,6 +1,5 @@
 """A service lives with a bucket, and only with its own database."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +13,6 @@ from service.db.session import make_engine, make_session_factory, transaction
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.journals import Journal, journalled, read_withdrawn
-from service.storage.restrictions import Restriction, read_ends, read_restrictions, write_ends, write_restriction
 from tests.service.datasets.subject_desk import Desk
 from tests.service.orders import release_with_files
 from tests.service.storage.contract import KEY, RELEASE, publish
@@ -57,9 +55,6 @@ def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book,
     release = release_with_files(book, "patients", generator="{}")
     assert installation.pair(settings, book.factory, now=book.now)
     Journal(storage_of(settings), "job_" + "a" * 20, 1).write(stage="votes", count=1, price_nano=0)
-    restriction = Restriction(1, "0" * 64, 2.0, frozen=True, closed=True)
-    write_restriction(storage_of(settings), "acc_" + "a" * 20, restriction)
-    write_ends(storage_of(settings), {"key_" + "a" * 20: book.now})
     back_up(settings, book.factory, tmp_path / "first", with_keys=True, now=book.now)
     there = Settings(data_dir=tmp_path / "there", storage=bucket_url, database_url=f"sqlite:///{tmp_path / 'there.db'}")
     restored = restore(there, tmp_path / "first", keep_files=False, now=book.now)
@@ -67,9 +62,6 @@ def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book,
     assert restored.report.artifacts == 1
     storage = storage_of(there)
     Journal(storage, "job_" + "a" * 20, 2).write(stage="votes", count=1, price_nano=0)
-    write_ends(storage, {"key_" + "b" * 20: book.now})
-    assert read_restrictions(storage) == {"acc_" + "a" * 20: restriction}
-    write_restriction(storage, "acc_" + "a" * 20, replace(restriction, frozen=False))
     engine = make_engine(there.database_url)
     back_up(there, make_session_factory(engine), tmp_path / "second", with_keys=True, now=book.now)
     engine.dispose()
@@ -77,8 +69,6 @@ def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book,
     assert restore(back, tmp_path / "second", keep_files=False, now=book.now).report.artifacts == 1
     assert (tmp_path / "back" / "releases" / release.name / "generator.json").read_text() == "{}"
     assert journalled(storage_of(back), "job_" + "a" * 20).counts == {"votes": 2}
-    assert read_restrictions(storage_of(back)) == {"acc_" + "a" * 20: replace(restriction, frozen=False)}
-    assert set(read_ends(storage_of(back))) == {"key_" + "a" * 20, "key_" + "b" * 20}
 
 
 def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqlite_url):
