@@ -110,7 +110,7 @@ class Scene:
 
     def train(self, **options: Any) -> str:
         """Accept a training of 13 charges."""
-        return self.shop.train(images=13, images_per_iteration=1, **options)
+        return self.shop.train(images=13, images_per_iteration=13, **options)
 
     def reconcile(self, *, after: timedelta = LATER, **settings: Any) -> tuple[Reconciled, list[str]]:
         """Do a round of recovery and sweep; returns what was done and who was rung for."""

@@ -12,7 +12,7 @@ from workers.supervise.supervisor import runner_environment
 def test_a_service_told_to_stop_queues_its_training_again(sqlite_url, tmp_path, monkeypatch, warm):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     shop = build(tmp_path / "var", sqlite_url)
-    job_id = shop.train(images=4000, images_per_iteration=1)
+    job_id = shop.train(images=8000, images_per_iteration=2)
     settings = shop.settings.model_copy(update={"lease_seconds": 60, "port": 0, "attempts_max": 1})
     command = [warm, "-m", "obscura.cli", "up"]
     with (tmp_path / "log").open("wb") as log:

@@ -9,7 +9,7 @@ LONG = {
     "teachers": 10,
     "top_k": 4,
     "images": 10_000,
-    "images_per_iteration": 1,
+    "images_per_iteration": 2,
     "teacher_network": "dense",
     "teacher_steps": 100,
 }

@@ -52,7 +52,9 @@ class DataLensConfig(SharesConfig):
     stddev: float | None = Field(
         None, ge=1, le=1e9, description="sigma of one aggregation; when given, the number of images follows."
     )
-    images_per_iteration: int = Field(15, ge=1, le=4096, description="m, images on which the teachers vote together.")
+    images_per_iteration: int = Field(
+        15, ge=2, le=4096, description="m, images on which the teachers vote together, and which normalise each other."
+    )
     teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in an iteration.")
     pretraining_steps: int = Field(
         10, ge=1, le=1000, description="Steps of each teacher before the first iteration; nothing is released by them."

@@ -72,7 +72,7 @@ def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(wo
         with transaction(workshop.factory, read_only=True) as session:  # the worker has verified the ledger first
             assert arming.verified_at(session, VerificationKind.FULL) is not None
 
-        long = workshop.train(images=4000, images_per_iteration=1, epsilon=0.5)
+        long = workshop.train(images=8000, images_per_iteration=2, epsilon=0.5)
         waiting = workshop.train(epsilon=0.5)
         deliver()
         workshop.wait(lambda: workshop.job(long).progress.get("stage") == "votes")

@@ -74,8 +74,8 @@ def test_the_papers_setting_buys_the_releases_that_exact_accounting_allows() -> 
     """k=200, sigma=5000, epsilon 1, delta 1e-5: 1301 images by the paper's conversion, 2217 here; all of delta for mu
     would make it 2245.
     """
-    options = {"stddev": 5000.0, "top_k": 200, "images_per_iteration": 1}
-    assert plan(options).facts["images_to_aggregate"] == 2217
+    options = {"stddev": 5000.0, "top_k": 200, "images_per_iteration": 2}
+    assert plan(options).facts["images_to_aggregate"] == 2216  # two at a time
 
 
 def test_json_brings_back_the_same_plan_and_the_same_events() -> None:
@@ -113,6 +113,7 @@ def test_an_incomplete_document_is_no_plan(missing: str) -> None:
         ({"teachers": None}, "teachers"),
         ({"teachers": 15_001}, "teachers"),
         ({"teachers": 10**12}, "teachers"),
+        ({"images_per_iteration": 1}, "images_per_iteration"),
         ({"teacher_steps": 0}, "teacher_steps"),
         ({"pretraining_steps": 0}, "pretraining_steps"),
         ({"top_k": 785}, "top_k"),
