@@ -296,8 +296,9 @@ def test_incomplete_bodies_of_many_addresses_make_room_for_each_other(served, mo
 def test_one_address_does_not_take_all_requests(served, monkeypatch):
     monkeypatch.setattr(gate_of(served), "per_address_max", 0)
     assert served.client("read").get("/v1/jobs").status_code == 503
-    monkeypatch.setattr(gate_of(served), "per_address_max", 2)
+    monkeypatch.undo()
     with _every_thread_busy(served), ExitStack() as crowd:
+        monkeypatch.setattr(gate_of(served), "per_address_max", 2)  # the writers are of one address, too
         head = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.tokens['read']}\r\n"
         for _ in range(4):
             crowd.enter_context(connected(served.url, f"{head}X-Forwarded-For: 203.0.113.66\r\n\r\n".encode()))
