@@ -234,7 +234,7 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
 
 
 def _require_key_in_force(session: Session, key_id: str, asks: Admin, now: datetime) -> None:
-    """Raise Conflict unless the key that asked would still be accepted: nobody may act later than they may ask."""
+    """Raise Conflict unless the key that made the request is still valid."""
     key = session.get_one(ApiKey, key_id, populate_existing=True)
     if key.revoked_at is not None:
         raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=key_id)

@@ -30,7 +30,7 @@ SETTLED = timedelta(days=1)  # for which a clock has gone on as it should, where
 
 
 def _uptime_seconds() -> float:
-    """Return seconds on a clock that nobody can set; where the system has one, it goes on while a machine sleeps."""
+    """Return seconds of a monotonic clock, which includes suspended time where the system supports that."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

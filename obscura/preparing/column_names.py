@@ -30,22 +30,22 @@ _GROUP = re.compile(
 
 
 def known_files(columns: Sequence[str]) -> list[str]:
-    """Which of these columns are called as those that name pictures are."""
+    """Return the columns whose names are usual for file names of images."""
     return _known(columns, _FILE)
 
 
 def known_labels(columns: Sequence[str]) -> list[str]:
-    """Which of these columns are called as those of classes are."""
+    """Return the columns whose names are usual for classes."""
     return _known(columns, _LABEL)
 
 
 def known_subjects(columns: Sequence[str]) -> list[str]:
-    """Which of these columns are called as those of subjects are."""
+    """Return the columns whose names are usual for subjects."""
     return [column for column in columns if _SUBJECT.fullmatch(_plain(column))]
 
 
 def known_groups(columns: Sequence[str]) -> list[str]:
-    """Which of these columns are called as those that several pictures of one person share."""
+    """Return the columns whose names are usual for ids that several images of one person share, such as lesion_id."""
     return [column for column in columns if _GROUP.fullmatch(_plain(column))]
 
 

@@ -70,7 +70,7 @@ class Finder:
             return None
 
     def likely(self, cell: str) -> tuple[str, str] | None:
-        """Return (the path of a picture, why it is not found) of the one that a cell without a picture may mean."""
+        """Return the path of the image that an unmatched cell probably means, and the reason for the mismatch."""
         folder, _, name = cell.replace("\\", "/").rpartition("/")
         stem, suffix = splitext(name) if re.fullmatch(r".*\.[A-Za-z]\w{1,4}", name) else (name, "")
         alike = self._by_stem.get(_plain(stem).casefold(), [])
@@ -161,15 +161,16 @@ def _inside(paths: list[str], at: str) -> list[str]:
 
 
 def _tops(paths: list[str]) -> dict[str, str]:
-    """Return the paths of the folders right below the innermost one that holds all pictures, by their names."""
+    """Return the paths, by name, of the folders directly below the innermost folder that contains all images."""
     around = commonpath([path.rpartition("/")[0] for path in paths]) if paths else ""
     inside = [path.removeprefix(f"{around}/" if around else "") for path in paths]
     return {name: below(around, name) for path in inside if (name := path.partition("/")[0]) != path}
 
 
 def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str]) -> tuple[str, Table, str]:
-    """Return (the folder of the pictures, the rows, what of several parts was taken): those of the part that was asked
-    for, in which the table lies, or that it is called like, as train.csv beside the folders train/ and test/.
+    """Return the folder of the images, the table's rows, and the name of the part to use of train/ and test/.
+
+    The part is the one that was asked for, the one that contains the table, or the one that the table is named after.
 
     Raises:
         PackingError: There is no such part.
@@ -206,7 +207,7 @@ def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str
 
 
 def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
-    """Return (the folder train, what is said of it) where a table names pictures in train and test; else ("", "").
+    """Return the folder `train` and a note about it if a table names images in train and test; else ("", "").
 
     Raises:
         ChoiceNeeded: The table names pictures in several parts, and none of them is called like train.

@@ -256,7 +256,7 @@ def _are_identifiers(form: str, alike: Sequence[str], few: bool) -> bool:
 
 
 def _have_gaps(values: Sequence[str], few: bool) -> bool:
-    """Return whether numbers neither count up nor measure something."""
+    """Return whether numbers are neither consecutive nor measurements."""
     if any("." in value for value in values):
         return False
     numbers = sorted(set(map(int, values)))
@@ -316,7 +316,7 @@ def masks_among(names: Iterable[str]) -> list[str]:
 
 
 def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the first words of its picture's name if the first or last word names a mask: ("",) if any picture's."""
+    """Return the words that the image of a mask is named by; None if the words name no mask, ("",) for any image."""
     numbered = len(words) > 1 and (words[-1].isdecimal() or words[-1] in ("tr", "ts", "val"))
     for place in (-1, 0, *([-2] if numbered else [])):
         word = words[place] if words else ""

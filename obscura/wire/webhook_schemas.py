@@ -33,8 +33,8 @@ class WebhookRecord(ApiRecord):
     project_id: str | None = Field(description="Whose events it is told; null for the installation's.")
     url: str = Field(description="Where requests are sent.")
     state: str = Field(
-        description="`active`; `failing`: the last request was not answered with 2xx; or `revoked` with the key that "
-        "made it, or with whoever that is of."
+        description="`active`; `failing`: the last request was not answered with 2xx; or `revoked`: the key that "
+        "created it, or the owner of that key, was revoked."
     )
     failing_since: Minute | None = Field(description="Since when no request is answered with 2xx; null if it is.")
     created_at: Minute = Field(description="When it was made.")

@@ -308,7 +308,7 @@ def _said(request: Request, item: dict[str, Any]) -> str:
 
 
 def _on_client_disconnect(request: Request, error: Exception) -> Response:
-    """Log that the client is gone. The answer reaches nobody."""
+    """Log that the client disconnected, and return an answer that is never delivered."""
     get_logger(__name__).debug("client_disconnected", path=request.scope["path"], error=type(error).__name__)
     return Response(status_code=400)
 

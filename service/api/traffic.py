@@ -1,4 +1,4 @@
-"""What is noted of every answer: counted for the metrics, and a line of the access log, where that is enabled.
+"""Middleware that counts every answer for the metrics and, if enabled, writes a line to the access log.
 
 A route is named by its template (`/v1/jobs/{job_id}`), a caller by the id of its key. Paths, which hold identifiers,
 and queries, which hold names, are never noted.

@@ -124,13 +124,13 @@ def _unreadable_after(sequence: int) -> tuple[FindingCode, str, int]:
 
 
 def _is_unreadable(error: DBAPIError) -> bool:
-    """Return whether the database answers and cannot read what is stored; bytes that are no text are read otherwise."""
+    """Return whether the database answers but cannot read stored rows; undecodable text is handled elsewhere."""
     return not error.connection_invalidated and "decode" not in str(error.orig).lower()
 
 
 @contextmanager
 def savepoint(session: Session) -> Iterator[None]:
-    """Let an error of PostgreSQL end the statement alone, and not the transaction; SQLite's do so anyway."""
+    """Run statements in a savepoint, so that an error in PostgreSQL does not abort the transaction."""
     with nullcontext() if _on_sqlite(session) else session.begin_nested():
         yield
 

@@ -1,4 +1,4 @@
-"""Accepting what is asked for once: an idempotency row, and a job of any kind with its doorbell."""
+"""Idempotent submission: insert the idempotency row, the job and its notification in one transaction."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ import redis
 import yaml
 from packaging.utils import canonicalize_name
 
+from scripts.with_services import free_port, redis_answers
 from service.settings import Settings
 from tests.together import wait_until
 
@@ -86,27 +86,17 @@ def test_redis_takes_its_password_and_shows_it_in_no_argument(services):
     """Run the command of the compose file with an installed redis-server."""
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server on this machine")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [word.replace("$$", "$").replace("--appendonly", f"--port {port} --appendonly")
                for word in services["redis"]["command"]]  # fmt: skip
     with subprocess.Popen(command, env=os.environ | {"REDIS_PASSWORD": "a-password"}, stdout=subprocess.DEVNULL) as run:
         try:
-            with redis.Redis(port=port, password="a-password") as client:
-                wait_until(lambda: answers(client), "Redis does not start")
+            wait_until(lambda: redis_answers(f"redis://:a-password@127.0.0.1:{port}"), "Redis does not start")
             with redis.Redis(port=port) as client, pytest.raises(redis.AuthenticationError):
                 client.ping()
             assert b"a-password" not in Path(f"/proc/{run.pid}/cmdline").read_bytes()
         finally:
             run.terminate()
-
-
-def answers(client: "redis.Redis") -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
 
 
 def dated_pins() -> dict[str, date]:
@@ -177,8 +167,6 @@ def test_api_and_worker_share_database_redis_and_data(services):
 
 
 def settings_variables() -> set[str]:
-    from service.settings import Settings
-
     return {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
 
 

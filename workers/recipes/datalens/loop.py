@@ -107,7 +107,7 @@ class PixelStudent:
         self._optimiser.step()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint needs to go on."""
+        """Return the state for a checkpoint."""
         return {
             "network": self.network.state_dict(),
             "optimiser": self._optimiser.state_dict(),
@@ -115,7 +115,7 @@ class PixelStudent:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned."""
+        """Restore the state of a checkpoint."""
         self.network.load_state_dict(state["network"])
         self._optimiser.load_state_dict(state["optimiser"])
         self._stream.set_state(state["stream"])
@@ -142,7 +142,7 @@ def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
 
 
 def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
-    """Give every teacher its records, (n, d) of all of them. PRIVATE."""
+    """Assign the records (n, d) to the teachers' shards. PRIVATE."""
     assigned = teacher_of_each(run.facts, run.data, run.secret, teachers)
     members = shard_members(assigned, teachers)
     private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch takes no read-only map
@@ -150,7 +150,7 @@ def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
 
 
 def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: PixelStudent) -> list[Release]:
-    """Let teachers vote on what the student proposes, as long as the budget pays; return all releases."""
+    """Run the teacher stage until the budget ends, and return all releases."""
     private_shards = shards_of(run, config.teachers, private_records)
     stage = stage_config(run.plan, run.facts)
     state = _NETWORKS[config.teacher_network].begin(run, stage, private_shards)
@@ -215,7 +215,7 @@ def _convolutional(run: Run, stage: TeacherStageConfig, private_shards: Shards) 
 
 
 class Network(NamedTuple):
-    """A network of teachers: what makes those of this rank, and what is known of their steps of learning."""
+    """How to create the teachers of one rank, and the cost and limit of their training steps."""
 
     begin: Callable[[Run, TeacherStageConfig, Shards], TeacherStageState]
     step_seconds: float  # of one teacher, for one image of 28 x 28
