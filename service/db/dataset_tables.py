@@ -24,7 +24,6 @@ class Dataset(Base):
     names the key that its arrays are sealed under, without telling anything about it; PRIVATE like the content's hash.
     `upload_attempt` counts the uploads that were begun; it fences what belongs to an upload, as a job's attempt does.
     While one is received, somebody else may take over once `upload_lease_until` has passed.
-    `unchecked` marks a public dataset from before public images were compared with private ones: nobody may use it.
     At `erased_at` a dataset on which nothing was ever trained was deleted: what was declared is gone, and nobody is
     shown it (`service.datasets.erasing`). `content_name` and `content_key_id` name what lies there and its key since
     somebody withdrew, and are empty before (`service.datasets.withdrawal`). `project_id` is that of its account, or of
@@ -69,7 +68,6 @@ class Dataset(Base):
     ready_at: Mapped[datetime | None]
     upload_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     upload_lease_until: Mapped[datetime | None]
-    unchecked: Mapped[bool] = mapped_column(default=False, server_default=false())
     erased_at: Mapped[datetime | None]
     project_id: Mapped[Id] = mapped_column(default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT)
 

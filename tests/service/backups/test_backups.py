@@ -22,7 +22,7 @@ from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
 from service.backups.restoring import restore
 from service.datasets import receiving, states
 from service.datasets.reading import Sent
-from service.datasets.vault import make_fingerprint_key
+from service.datasets.vault import DatasetContext, make_fingerprint_key
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
@@ -228,7 +228,7 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
             dataset_id = states.declare(session, settings, account_id=account_id, now=lone.tick(), **facts).id
         subjects = {"subjects": ids} if unit == "subject" else {}
         sent = Sent(iter([npz(images, np.zeros(len(images), np.int64), **subjects)]), "npz")
-        return receiving.receive(settings, lone.factory, dataset_id, sent, clock=lone.tick)
+        return receiving.receive(DatasetContext.of(settings, lone.factory, lone.tick), dataset_id, sent)
 
     back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
     assert upload(first, pictures[0]).account_id == first
