@@ -1,7 +1,6 @@
-"""The OpenAPI document with a description of every name, an example of every operation, and the options of each recipe.
+"""Complete the OpenAPI document: descriptions, examples, and one request schema for each recipe.
 
-Options are typed for each recipe, which the field `recipe` chooses. That describes what a plan refuses, and refuses
-nothing itself: what a request may hold is said by the recipe's own model.
+Options are typed per recipe (discriminator `recipe`). This only documents: the recipe's own model validates.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _FILES = {"name": "file_name"}  # parameters that mean something else than field
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """Complete an OpenAPI document in place, and return it."""
+    """Complete an OpenAPI document in place and return it."""
     document["tags"] = [{"name": name, "description": words} for name, words in TAGS.items()]
     schemas = document["components"]["schemas"]
     for schema in schemas.values():
@@ -63,13 +62,11 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "", name: str = "") -> Any:
-    """Return an example of a schema: its own, or else one that is put together from its parts.
+    """Return an example of a schema: a known one, or one composed from its parts.
 
     Args:
-        schema: what an example is wanted of.
-        schemas: those that it may refer to, by name.
-        of: the schema whose field it is.
-        name: the field's name.
+        of: Schema that has the field.
+        name: Name of the field.
     """
     if name:
         example = known_example(of, name)
@@ -97,7 +94,6 @@ def _choices(schema: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
 
 
 def _type_options(document: dict[str, Any]) -> None:
-    """Replace each body that names a recipe by one body for each recipe, with that recipe's options."""
     schemas = document["components"]["schemas"]
     named = {name for name, schema in schemas.items() if "recipe" in schema.get("properties", {})}
     bodies = [

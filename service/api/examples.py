@@ -1,7 +1,4 @@
-"""Examples of the names in requests and answers, and what parameters are; `describe` writes them into the document.
-
-What a field means is said at the field.
-"""
+"""Examples and parameter descriptions for the OpenAPI document. Fields describe themselves."""
 
 from __future__ import annotations
 
@@ -239,6 +236,6 @@ for _kind in KINDS.values():
 
 
 def known_example(schema: str, name: str) -> Any:
-    """Return the example of a field of a schema, or of a parameter; None where it has no example of its own."""
+    """Return the example of a field or parameter, or None."""
     otherwise = EXAMPLES.get(name, _MOMENT if name.endswith("_at") else None)
     return EXAMPLES.get(f"{schema}.{name}", otherwise)

@@ -1,4 +1,4 @@
-"""Admins, what two of them decide about a third, projects, and API keys."""
+"""Admins and the decisions about them, projects, and API keys."""
 
 from __future__ import annotations
 
