@@ -25,7 +25,7 @@ from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
-from service.key_uses import KeyUses
+from service.identity.auth import KeyUses
 from service.metrics import Metrics
 from service.settings import Settings
 from service.storage.interface import key_of
