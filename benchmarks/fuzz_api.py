@@ -26,8 +26,6 @@ from sqlalchemy import select
 
 from benchmarks.api_stock import lay_in
 from benchmarks.ledger_databases import database
-from service import admins, auth
-from service.access import Scope
 from service.api.events import StreamLimits
 from service.cli.serving import listen, server_config
 from service.db.access_tables import ApiKey, Decision
@@ -36,6 +34,8 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
+from service.identity import admins, auth
+from service.identity.access import Scope
 from service.logs import configure_logging
 from service.main import create_app, utc_now
 from service.settings import Settings

@@ -24,13 +24,22 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from obscura.wire.words import Outcome
-from service.access import Principal
 from service.api.problems import problem_response
 from service.api.rates import client_address
 from service.api.traffic import NOT_ANSWERED, method_of, route_of
 from service.background import Background
 from service.db.session import SessionFactory, transaction
-from service.recording import AuditLogUnavailable, Event, Recorder, append, event_of, id_in, not_written, write_lines
+from service.identity.access import Principal
+from service.identity.recording import (
+    AuditLogUnavailable,
+    Event,
+    Recorder,
+    append,
+    event_of,
+    id_in,
+    not_written,
+    write_lines,
+)
 from service.settings import Settings
 
 # What shows nothing of anybody: asked every few seconds by proxies, or with every page.

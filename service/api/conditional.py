@@ -14,12 +14,12 @@ from pydantic import BaseModel
 from starlette import responses
 
 from obscura.wire.words import DecisionAction
-from service.access import Principal
 from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
 from service.db.access_tables import Decision
 from service.db.session import transaction
-from service.decisions import Effect, decide
+from service.identity.access import Principal
+from service.identity.decisions import Effect, decide
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"

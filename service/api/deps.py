@@ -15,26 +15,25 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy import Engine
 
 from obscura.wire.schemas import Identifier
-from service.access import Principal, Scope, on_behalf
 from service.api.events import StreamLimits
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
 from service.api.rates import Rates, client_address
 from service.api.slots import Slots
 from service.api.uploading import UploadLimits
 from service.api.wrong_keys import WrongKeys
-from service.auth import authenticate, claimed_id
 from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
-from service.key_uses import KeyUses
+from service.identity.access import Principal, Scope, on_behalf
+from service.identity.auth import KeyUses, authenticate, claimed_id
 from service.metrics import Metrics
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage
 
 if TYPE_CHECKING:
-    from service.people.provider import Provider
+    from service.identity.provider import Provider
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {

@@ -32,9 +32,9 @@ def restore(
 
     Works on the database itself and needs no approval: whoever holds the data folder could do it anyway.
     """
-    from service.admins import admit_on_machine
     from service.db.session import transaction
-    from service.recording import recorded
+    from service.identity.admins import admit_on_machine
+    from service.identity.recording import recorded
 
     with open_database(context, as_json) as (settings, factory, output):
         factory = recorded(factory, settings.audit_log, lambda: datetime.now(UTC))

@@ -12,13 +12,13 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
-from service import projects
-from service.access import Principal, Scope
 from service.api.deps import Service, running_service
 from service.dashboard.pages import SignInNeeded
 from service.dashboard.sessions import SignInLinks, find_session, form_token, may_read
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
+from service.identity import projects
+from service.identity.access import Principal, Scope
 
 COOKIE = "obscura_session"  # over plain HTTP, which `cookie_name` replaces over HTTPS
 Facts = ParamSpec("Facts")

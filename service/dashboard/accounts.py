@@ -16,8 +16,7 @@ from obscura.wire.schemas import AccountRequest
 from obscura.wire.words import DatasetState, DecisionAction, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
-from service import ledger, projects
-from service.access import visible
+from service import ledger
 from service.dashboard.access import Admin, Dashboard, Form, Running, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.forms import do_once, once_of, read_body
@@ -28,10 +27,12 @@ from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import Project
 from service.db.session import transaction
-from service.decisions import list_decisions
 from service.errors import NotFound, ObscuraError
+from service.identity import projects
+from service.identity.access import visible
+from service.identity.decisions import list_decisions
+from service.identity.projects import PROJECTS_MAX
 from service.ledger.stops import arming_stops
-from service.projects import PROJECTS_MAX
 from service.views import accounts, datasets, jobs, releases, sweeps
 from service.wording import NONE_SHOWN
 

@@ -7,8 +7,7 @@ import math
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from service import admins, decisions, jobs, ledger, restrictions
-from service.access import Principal, Scope, visible
+from service import jobs, ledger, restrictions
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
@@ -16,8 +15,9 @@ from service.db.project_tables import Project
 from service.db.session import transaction
 from service.dependencies import calling
 from service.errors import InvalidInput
-from service.people import roles
-from service.projects import PROJECTS_MAX
+from service.identity import admins, decisions, people
+from service.identity.access import Principal, Scope, visible
+from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -76,16 +76,16 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         rows = admins.admins(session)
-        people, names = [views.admin(row) for row in rows], admins.names(session, rows)
+        records, names = [views.admin(row) for row in rows], admins.names(session, rows)
         requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
-        members = roles.members(session, MEMBERS_SHOWN_MAX)
+        members = people.members(session, MEMBERS_SHOWN_MAX)
     return page(
         request,
         "admins.html",
-        admins=people,
+        admins=records,
         members=members,
         names=names,
         requests=requests,

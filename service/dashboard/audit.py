@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from service.access import Scope, visible
 from service.dashboard.access import Reader, Running
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
 from service.db.session import transaction
+from service.identity.access import Scope, visible
 from service.views import events
 
 router = APIRouter(route_class=PageRoute)

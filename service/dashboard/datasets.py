@@ -15,7 +15,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest, Identifier
 from obscura.wire.words import DatasetState
-from service.access import Principal, Scope, find, visible
 from service.api.middleware import body_limit
 from service.api.routes.datasets import put_content
 from service.api.uploading import Body, content_length
@@ -41,6 +40,7 @@ from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
+from service.identity.access import Principal, Scope, find, visible
 from service.ingest.formats import FORMATS
 from service.logs import get_logger
 from service.views import jobs

@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
-from service.access import visible
 from service.db.ledger_tables import AccountRow
 from service.errors import InvalidInput
+from service.identity.access import visible
 from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 

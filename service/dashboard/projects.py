@@ -6,13 +6,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service import quotas
-from service.access import Scope, visible
 from service.dashboard.access import Admin, Form, Reader, Running
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
 from service.errors import InvalidInput
+from service.identity.access import Scope, visible
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute)

@@ -13,7 +13,6 @@ from obscura.wire import formats
 from obscura.wire.class_shares import AS_STATED, read_class_shares
 from obscura.wire.schemas import Identifier
 from service import jobs, reports, weights
-from service.access import Principal
 from service.api.ordering import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
@@ -22,6 +21,7 @@ from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
+from service.identity.access import Principal
 from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
 from service.views import releases as views

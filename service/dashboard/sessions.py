@@ -16,12 +16,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
-from service.access import Principal, Scope
-from service.auth import is_usable, principal_of
-from service.confirmations import require_confirmed
 from service.db.access_tables import Admin, ApiKey, Person, SignIn
 from service.db.base import UtcDateTime
-from service.recording import Act, record
+from service.identity.access import Principal, Scope
+from service.identity.auth import is_usable, principal_of, require_confirmed
+from service.identity.recording import Act, record
 
 SESSION_SECONDS = 8 * 3600
 SESSIONS_PER_KEY_MAX = 20  # the oldest make room

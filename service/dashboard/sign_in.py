@@ -16,16 +16,16 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from swagger_ui_bundle import swagger_ui_path
 
-from service.access import Principal, Scope
 from service.api.deps import identify
 from service.api.problems import TooManyWrongKeys
 from service.api.rates import client_address
-from service.auth import authenticate
 from service.dashboard.access import Dashboard, Form, Running, cookie_name, is_secure, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.session import transaction
 from service.errors import NotFound, Unauthorized
+from service.identity.access import Principal, Scope
+from service.identity.auth import authenticate
 
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"

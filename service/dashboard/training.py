@@ -19,7 +19,6 @@ from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.access import Principal, find, visible
 from service.api.ordering import order, order_sweep
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
@@ -42,6 +41,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
+from service.identity.access import Principal, find, visible
 from service.jobs.kind import Kind, Order, Reading
 from service.settings import Settings
 from service.views import accounts, datasets, plans, releases

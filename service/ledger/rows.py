@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
 from privacy.accounting.filter import Filter, open_filter
-from service.access import require_visible
 from service.db.access_tables import Installation
 from service.db.ledger_tables import AccountRow
 from service.errors import ClockRefused, Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
+from service.identity.access import require_visible
 from service.ledger import statements
 from service.ledger.chain import Entry
 from service.ledger.records import Account, Hold, check_account, check_balances, check_entry, check_hold, corrupt

@@ -24,10 +24,10 @@ from obscura.wire.schemas import (
 )
 from obscura.wire.words import EntryKind
 from service import ledger
-from service.access import require_visible, visible
 from service.db.access_tables import Decision
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import LedgerCorruption, NotFound
+from service.identity.access import require_visible, visible
 from service.logs import get_logger
 from service.views.admins import lifetime
 from service.views.rows import ROWS_MAX

@@ -19,10 +19,11 @@ from obscura.wire.admin_schemas import (
 )
 from obscura.wire.schemas import record_of
 from obscura.wire.webhook_schemas import WebhookRecord
-from service import admins, decisions, quotas
+from service import quotas
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.project_tables import Project
 from service.db.webhook_tables import Webhook
+from service.identity import admins, decisions
 from service.webhooks.hooks import states_of
 
 

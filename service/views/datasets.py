@@ -6,8 +6,8 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import Visibility
-from service.access import visible
 from service.db.dataset_tables import Dataset
+from service.identity.access import visible
 from service.views.rows import ROWS_MAX
 
 

@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import AuditEventRecord
 from obscura.wire.schemas import record_of
-from service.access import visible
 from service.db.audit_tables import AuditEvent
 from service.errors import NotFound
+from service.identity.access import visible
 
 
 def oldest(session: Session, *, after: str | None, limit: int) -> list[AuditEventRecord]:

@@ -15,11 +15,11 @@ from obscura.wire.job_schemas import FINAL_STATES, EventRecord, JobRecord, Progr
 from obscura.wire.schemas import minutes_between, record_of
 from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
-from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sample
 from service.db.ledger_tables import AccountRow
 from service.errors import NotFound
+from service.identity.access import visible
 from service.jobs import charged_before_useful
 from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS

@@ -16,12 +16,12 @@ from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.share_schemas import ShareRecord, ShareRequestRecord
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
-from service.access import is_own, projects_of, visible
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.project_tables import EVERY_PROJECT
 from service.errors import NotFound
+from service.identity.access import is_own, projects_of, visible
 from service.jobs.kinds import evaluate
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.kinds.sample import show as show_sample

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, select, tuple_
 from sqlalchemy.orm import Session
 
-from service.access import visible
 from service.errors import NotFound
+from service.identity.access import visible
 
 ROWS_MAX = 200
 

@@ -14,10 +14,10 @@ from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.sweep_schemas import SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.words import TRAIN, HoldState
-from service.access import find, visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
 from service.errors import LedgerCorruption
+from service.identity.access import find, visible
 from service.jobs.kind import failure_of
 from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
 from service.jobs.lookup import get_sweep

@@ -29,7 +29,7 @@ from service.dashboard.sessions import form_token
 from service.db.access_tables import Person
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
-from service.people.roles import Claims, roles
+from service.identity.people import Claims, roles
 from service.settings import Settings
 from tests.conftest import clear_postgres
 from tests.service.reading_routes import TestClient, address, stocked

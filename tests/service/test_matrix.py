@@ -19,11 +19,11 @@ from urllib.parse import unquote
 import anyio
 import pytest
 
-from service import access
 from service.dashboard.access import COOKIE
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
+from service.identity import access
 from service.storage.interface import key_of
 from tests.service.departments import (
     READ_FIRST,

@@ -20,8 +20,7 @@ from obscura.wire.schemas import (
     WithdrawalRequest,
     record_of,
 )
-from service import decisions, ledger, projects, restrictions
-from service.access import Principal
+from service import ledger, restrictions
 from service.api.conditional import answer, answer_decision
 from service.api.deps import (
     DATA,
@@ -40,6 +39,8 @@ from service.datasets import withdrawal
 from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.dependencies import calling
+from service.identity import decisions, projects
+from service.identity.access import Principal
 from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
-from service.access import find
 from service.api.conditional import answer
 from service.api.deps import DATA, PROBLEMS, READ, ApiRoute, OfAccount, Paging, Running, Uploader
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
@@ -19,6 +18,7 @@ from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
+from service.identity.access import find
 from service.ingest.formats import titles
 from service.views import datasets as views
 

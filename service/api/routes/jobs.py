@@ -14,8 +14,7 @@ from obscura.wire.schemas import Identifier, Page
 from obscura.wire.sweep_schemas import SweepRecord, SweepRequest
 from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES
-from service import auth, jobs
-from service.access import Principal
+from service import jobs
 from service.api.conditional import answer
 from service.api.deps import (
     PROBLEMS,
@@ -37,6 +36,8 @@ from service.api.ordering import order_sweep
 from service.api.pages import answer_newest, narrowed
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
+from service.identity import auth
+from service.identity.access import Principal
 from service.views import jobs as views
 from service.views import plans, sweeps
 

@@ -10,7 +10,6 @@ from sqlalchemy.orm.interfaces import ORMOption
 from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import Identifier
 from service import jobs
-from service.access import find
 from service.api.conditional import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, VIEW, ApiRoute, IdempotencyKey, Running, Service, Trainer
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
@@ -19,6 +18,7 @@ from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.errors import NotFound
+from service.identity.access import find
 from service.jobs.kind import Kind, Order, Reading
 from service.views import jobs as views
 

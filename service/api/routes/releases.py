@@ -16,7 +16,6 @@ from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
-from service.access import find, visible
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, VIEW, ApiRoute, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest
@@ -25,6 +24,7 @@ from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.errors import NotFound
+from service.identity.access import find, visible
 from service.jobs.kinds import evaluate
 from service.storage.files import digest_file
 from service.storage.interface import key_of

@@ -19,7 +19,7 @@ from service.api.routes import routers
 from service.db.audit_tables import AuditEvent
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
-from service.recording import Act
+from service.identity.recording import Act
 from service.settings import Settings
 from tests.service.departments import NOBODYS, ask, departments, place
 from tests.service.reading_routes import TestClient

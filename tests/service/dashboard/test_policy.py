@@ -10,14 +10,14 @@ from sqlalchemy import select
 
 from obscura.wire.words import DatasetState, HoldState, JobState
 from service import jobs, ledger
-from service.admins import introduce
-from service.auth import create_key
 from service.dashboard import PARTS
 from service.datasets.vault import key_path, write_key
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
+from service.identity.admins import introduce
+from service.identity.auth import create_key
 from service.sealing import new_key
 from service.storage.interface import key_of
 from service.times import to_the_hour
