@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from obscura.wire.schemas import FieldError, Problem
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
-from service.api.described import describe
+from service.api.openapi import describe
 from service.api.strict import field_names
 from service.db.job_tables import FailureCode
 from service.db.session import is_duplicate
