@@ -5,9 +5,6 @@ A training is bound when its hold is taken, and compared before its data are ope
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
@@ -15,7 +12,6 @@ from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
 from service.errors import LedgerCorruption
-from service.ledger.chain import Entry, body_hash
 from service.ledger.commitments import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
 from service.ledger.rows import entry_of_hold
 
@@ -40,15 +36,14 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
 def require_as_held(session: Session, job: Job, secret: str) -> None:
     """Raise unless a training is what its hold was taken for. Call it before anything is armed.
 
-    Holds from before orders were bound say which dataset, recipe, epsilon and plan they are for: those are compared.
-
     Raises:
         LedgerCorruption: something was changed since, or there is no such hold.
     """
     if job.hold_id is None:
         raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
     entry = entry_of_hold(session, job.hold_id, EntryKind.HOLD)
-    changed = _changed(entry, job, order_of(session, job, secret))
+    held, expected = entry.details["order"], order_of(session, job, secret)
+    changed = sorted(part for part in held.keys() | expected.keys() if held.get(part) != expected.get(part))
     if (entry.job_id, entry.account_id) != (job.id, job.account_id):
         changed.append("payer")
     if changed:
@@ -57,16 +52,3 @@ def require_as_held(session: Session, job: Job, secret: str) -> None:
             job_id=job.id,
             changed=changed,
         )
-
-
-def _changed(entry: Entry, job: Job, found: Mapping[str, str]) -> list[str]:
-    """Name what differs from the order that the entry of a hold commits to."""
-    held = entry.details.get("order")
-    if held is None:
-        return [name for name, value in _before_orders(job).items() if entry.details.get(name, value) != value]
-    return sorted(part for part in held.keys() | found.keys() if held.get(part) != found.get(part))
-
-
-def _before_orders(job: Job) -> dict[str, Any]:
-    facts = {"dataset_id": job.dataset_id, "recipe": job.recipe, "epsilon": job.epsilon}
-    return {**facts, "plan_sha256": body_hash(job.plan)}

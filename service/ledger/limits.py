@@ -18,12 +18,11 @@ from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from service import decisions
 from service.db.access_tables import Admin, ApiKey, Decision
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Account, Entry
 from service.db.session import changed
 from service.errors import Conflict, InvalidInput, short_reason
 from service.ledger.accounts import filter_of
 from service.ledger.chain import utc_text
-from service.ledger.records import Account
 from service.ledger.rows import append, lock_account
 from service.times import to_the_hour
 
@@ -177,8 +176,8 @@ def _require_nothing_carried(session: Session, account: Account) -> None:
     Raises:
         Conflict: the log shows such spending.
     """
-    changes = EntryRow.account_id == account.id, EntryRow.kind.in_((EntryKind.LIMIT, EntryKind.FREEZE))
-    for details in session.scalars(select(EntryRow.details).where(*changes)):
+    changes = Entry.account_id == account.id, Entry.kind.in_((EntryKind.LIMIT, EntryKind.FREEZE))
+    for details in session.scalars(select(Entry.details).where(*changes)):
         if CARRIED in str(details.get("reason", "")) and not details.keys() & {"by", "request_id"}:
             raise Conflict(
                 f"The limit of *{account.name}* cannot be raised. A restore has lowered it because the backup lacked "

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, bindparam, exists, or_, select
+from sqlalchemy import ColumnElement, SQLColumnExpression, exists, or_, select
 from sqlalchemy.orm import Session
 
 from service.db.ledger_tables import EVERYWHERE, ArmingStop
-from service.db.prepared import Prepared
 from service.errors import ObscuraError
-
-_STOP = Prepared(  # every arming runs it
-    select(ArmingStop.code).where(or_(ArmingStop.scope == bindparam("account_id"), ArmingStop.scope == EVERYWHERE))
-)
 
 
 class ArmingStopped(ObscuraError):
@@ -33,13 +28,14 @@ def require_armable(session: Session, account_id: str) -> None:
     Raises:
         ArmingStopped: one does.
     """
-    stop = _STOP.row(session, {"account_id": account_id})
-    if stop is not None:
+    scopes = ArmingStop.scope.in_((account_id, EVERYWHERE))
+    code = session.scalar(select(ArmingStop.code).where(scopes).limit(1))
+    if code is not None:
         raise ArmingStopped(
-            f"Trainings are stopped: the check of the ledger has found `{stop[0]}`, so no private data is opened until "
+            f"Trainings are stopped: the check of the ledger has found `{code}`, so no private data is opened until "
             "an operator has looked. Nothing was spent or reserved. Ask the operator to run `obscura ledger verify`, "
             "to correct what it reports, and to run `obscura ledger verify --clear`.",
-            reason=stop[0],
+            reason=code,
         )
 
 
