@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import select
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,9 @@ POSTGRES_CONNECT_SECONDS = 5  # a server that accepts connections and does not a
 _POSTGRES_SESSION = {"server_encoding": "UTF8", "client_encoding": "UTF8", "TimeZone": "UTC", "DateStyle": "ISO, MDY"}
 READ_ONLY = "obscura_read_only"
 READER = "obscura_reader"
+# The lock for which the threads of a process wait before they begin to write on SQLite. Whoever waits in SQLite itself
+# sleeps and retries, up to 100 ms at a time, while others pass.
+TURN = "obscura_turn"
 COMMITTED = "obscura_committed"  # what the sessions of a factory call with what has `changed`, once it is committed
 _CHANGED = "obscura_changed"
 LAST = "obscura_last"  # what the sessions of a factory do last in a transaction that may write, see `Last`
@@ -100,8 +104,10 @@ def make_session_factory(engine: Engine) -> SessionFactory:
 
     The engine of read-only sessions is created once, because that costs as much as a query.
     """
-    reader = engine.execution_options(**_read_only_options(engine))
-    return sessionmaker(engine, expire_on_commit=False, info={READER: reader})
+    info: dict[str, Any] = {READER: engine.execution_options(**_read_only_options(engine))}
+    if engine.dialect.name == "sqlite":
+        info[TURN] = threading.RLock()
+    return sessionmaker(engine, expire_on_commit=False, info=info)
 
 
 def with_info(factory: SessionFactory, **info: Any) -> SessionFactory:
@@ -127,8 +133,9 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
     bind = factory.kw["info"][READER] if read_only else factory.kw["bind"]
     if snapshot and bind.dialect.name == "postgresql":
         bind = bind.execution_options(isolation_level="REPEATABLE READ")
+    turn = nullcontext() if read_only else factory.kw["info"].get(TURN, nullcontext())
     try:
-        with factory(bind=bind) as session:
+        with turn, factory(bind=bind) as session:
             last: Last | None = None if read_only else session.info.get(LAST)
             with session.begin():
                 yield session

@@ -19,7 +19,6 @@ from service.ledger.accounts import (
     require_unfrozen,
     set_closed,
 )
-from service.ledger.facts import order_of, require_as_held
 from service.ledger.holds import (
     RateChanged,
     arm,
@@ -28,7 +27,9 @@ from service.ledger.holds import (
     fence,
     hold,
     lock_to_hold,
+    order_of,
     released,
+    require_as_held,
     return_hold,
     settle,
 )

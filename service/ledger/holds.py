@@ -15,10 +15,21 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter
-from service.db.base import new_id
+from service.db.base import Base, new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import Account, Hold
-from service.errors import AccountFrozen, Conflict, HoldExhausted, InvalidInput, StaleAttempt, short_reason
+from service.errors import (
+    AccountFrozen,
+    Conflict,
+    HoldExhausted,
+    InvalidInput,
+    LedgerCorruption,
+    StaleAttempt,
+    short_reason,
+)
 from service.ledger.accounts import insufficient, require_unfrozen
+from service.ledger.commitments import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
 from service.ledger.rows import append, entry_of_hold, entry_time, get_hold, lock_account, lock_hold
 from service.ledger.stops import require_armable
 
@@ -316,6 +327,44 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
     if hold.state in (HoldState.HELD, HoldState.RETURNED):
         return return_hold(session, hold_id=hold_id, reason=reason, now=now)
     return capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason=reason, now=now)
+
+
+def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
+    """Return the digests that the HOLD entry of a training commits to, by part.
+
+    Args:
+        job: has every column of the order; it need not be in the database yet.
+        secret: of the job, as it is stored.
+    """
+    tables: dict[str, type[Base]] = {"datasets": Dataset, "sweeps": Sweep}
+    order = {name: getattr(job, name) for name in ORDER_COLUMNS}
+    parts = {}
+    for part, (table, row_id) in parts_of_order(order).items():
+        row = session.get(tables[table], row_id)
+        if row is not None:
+            parts[part] = (table, columns_of(row))
+    return order_digests(order, secret, parts)
+
+
+def require_as_held(session: Session, job: Job, secret: str) -> None:
+    """Raise unless a training still is the one that its hold was taken for. Call it before arming.
+
+    Raises:
+        LedgerCorruption: something was changed since, or there is no such hold.
+    """
+    if job.hold_id is None:
+        raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
+    entry = entry_of_hold(session, job.hold_id, EntryKind.HOLD)
+    held, expected = entry.details["order"], order_of(session, job, secret)
+    changed = sorted(part for part in held.keys() | expected.keys() if held.get(part) != expected.get(part))
+    if (entry.job_id, entry.account_id) != (job.id, job.account_id):
+        changed.append("payer")
+    if changed:
+        raise LedgerCorruption(
+            f"Ledger: a training is not what its hold was taken for: {', '.join(changed)}. Nothing was opened.",
+            job_id=job.id,
+            changed=changed,
+        )
 
 
 def released(session: Session, hold_id: str) -> dict[str, int]:

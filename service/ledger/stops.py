@@ -1,8 +1,7 @@
-"""Arming stops: while one stands for an account, or for all, no private data of it is opened.
+"""Arming stops: while an account, or every account, has one, none of its private data is opened.
 
-A verification that finds something writes one (`service.audit.arming`). It stands beside the log, because nothing
-should be appended to a log that is in doubt. Jobs whose account is stopped wait; nothing of theirs is spent or given
-back.
+A verification with a finding writes one (`service.audit.arming`), beside the log, because nothing should be appended to
+a log that is in doubt. Jobs of a stopped account wait; nothing of theirs is spent or returned.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from service.errors import ObscuraError
 
 
 class ArmingStopped(ObscuraError):
-    """A check of the ledger found a fault: private data stays closed until an operator has mended it."""
+    """A check of the ledger found a fault: private data stays closed until an operator has corrected it."""
 
     code = "arming_stopped"
 
 
 def require_armable(session: Session, account_id: str) -> None:
-    """Let an account pass for which no stop stands.
+    """Raise if an account is stopped.
 
     Raises:
-        ArmingStopped: one does.
+        ArmingStopped: it is; names the finding.
     """
     scopes = ArmingStop.scope.in_((account_id, EVERYWHERE))
     code = session.scalar(select(ArmingStop.code).where(scopes).limit(1))
@@ -40,10 +39,10 @@ def require_armable(session: Session, account_id: str) -> None:
 
 
 def stopped(account_id: SQLColumnExpression[str | None]) -> ColumnElement[bool]:
-    """Return the SQL condition that a stop stands for the account in a column."""
+    """Return the SQL condition that the account in a column is stopped."""
     return exists().where(or_(ArmingStop.scope == account_id, ArmingStop.scope == EVERYWHERE))
 
 
 def arming_stops(session: Session) -> Sequence[ArmingStop]:
-    """Return the stops that stand, oldest first."""
+    """Return all stops, oldest first."""
     return session.scalars(select(ArmingStop).order_by(ArmingStop.found_at, ArmingStop.scope)).all()
