@@ -18,7 +18,6 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from service import quotas
-from service.auth import require_usable
 from service.datasets import fingerprints, reading, states, withdrawal
 from service.datasets.reading import Content, Sent, Upload
 from service.datasets.vault import DatasetContext, Vault
@@ -26,8 +25,9 @@ from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.disk import require_room
 from service.errors import Conflict, ObscuraError
+from service.identity.auth import require_usable
+from service.identity.recording import Act, record
 from service.logs import get_logger
-from service.recording import Act, record
 from service.settings import Settings
 
 _PAUSE_SECONDS = 1.0  # between two tries while the database is away
