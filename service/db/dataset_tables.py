@@ -25,7 +25,7 @@ class Dataset(Base):
     `upload_attempt` counts the uploads that were begun; it fences what belongs to an upload, as a job's attempt does.
     While one is received, somebody else may take over once `upload_lease_until` has passed.
     At `erased_at` a dataset on which nothing was ever trained was deleted: what was declared is gone, and nobody is
-    shown it (`service.datasets.erasing`). `content_name` and `content_key_id` name what lies there and its key since
+    shown it (`service.datasets.deletion`). `content_name` and `content_key_id` name what lies there and its key since
     somebody withdrew, and are empty before (`service.datasets.withdrawal`). `project_id` is that of its account, or of
     whoever declared it public.
     """
