@@ -214,7 +214,7 @@ def test_what_cannot_be_written_anew_at_once_is_not_trained_on_before_it_is(
     desk.upload(account_id, ["bert"])
     desk.withdraw(account_id, "anna")
     with monkeypatch.context() as patch:
-        patch.setattr(withdrawal, "_write", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
+        patch.setattr(Vault, "rewrite", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
         later = desk.upload(account_id, ["anna", "carl"], **FACTS)
     assert desk.row(later).state is DatasetState.WITHDRAWING, "accepted all the same"
     with pytest.raises(Conflict, match="being written anew"):
