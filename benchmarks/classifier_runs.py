@@ -13,10 +13,9 @@ import torch
 from benchmarks.small_data import Folder, channels_first, facts_of
 from models.private_classifier import PrivateClassifier
 from privacy.accounting.filter import open_filter
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.registry import build_plan
-from workers.recipes.dp_classifier.loop import train
+from workers.recipes.dp_classifier import train
 from workers.recipes.interface import Run, TrainingData
 
 DELTA = 1e-5

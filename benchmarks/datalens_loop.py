@@ -18,7 +18,7 @@ from benchmarks.datalens_utility import measure
 from benchmarks.generator_runs import DELTA, here, trained
 from benchmarks.results import Results, Row, parser_of, settings_of, show
 from benchmarks.small_data import SETS, Folder
-from privacy.plans.datalens.plan import VOTES, DataLensConfig
+from privacy.plans.datalens import VOTES, DataLensConfig
 
 SAMPLES, SEEDS, EPSILONS = 10_000, 3, (1.0, 10.0)
 MOMENTS = "moments"  # the default recipe, beside DataLens' presets

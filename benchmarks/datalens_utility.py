@@ -18,7 +18,7 @@ from benchmarks.results import Results, Row, parser_of, show
 from benchmarks.small_data import SETS, Folder, channels_first
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.released import ReleasedGenerator
-from privacy.plans.datalens.plan import VOTES
+from privacy.plans.datalens import VOTES
 from workers.evaluation.utility import train_and_test
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # recipe and options

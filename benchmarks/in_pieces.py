@@ -30,8 +30,7 @@ from models.classifiers import CLASSIFIER_KINDS
 from models.portable.edm import EdmDenoiser
 from models.released import load_released
 from privacy.accounting.filter import open_filter
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.private_steps import STEPS, poisson_event
 from privacy.plans.registry import build_plan
 from workers.evaluation.grid import write_grid

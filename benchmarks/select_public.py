@@ -29,7 +29,7 @@ from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.select_public.loop import train
+from workers.recipes.select_public import train
 
 CLIP_ART = 2_498  # pictures of openclipart-png that the prototype had
 COLUMNS = 12

@@ -17,7 +17,7 @@ from PIL import Image
 from benchmarks.generator_runs import DELTA, OURS, PRIOR, accuracy_of, draw, samples_of, tiled, train
 from benchmarks.results import Results, Row, machine, parser_of, show
 from benchmarks.small_data import SETS, Folder, channels_first
-from privacy.plans.moments.options import MomentsConfig
+from privacy.plans.moments import MomentsConfig
 
 REAL = "real"
 ROWS: Mapping[str, tuple[float, ...]] = {

@@ -1,6 +1,6 @@
 """What a declared symmetry is worth on photographs, and what a false declaration costs on digits.
 
-Run `python -m benchmarks.symmetry --json FILE`. Every row trains `moments`, or `guided_moments`, with fresh secrets,
+Run `python -m benchmarks.symmetry --json FILE`. Every row trains `moments` with fresh secrets,
 draws synthetic images, trains the small CNN on them to the last step and tests it once on real images that took no
 part: all of CIFAR-10 by the protocol of `benchmarks.datalens_utility` with 30,000 samples, the small sets by that of
 `benchmarks.small_folders`. A row is written after each of its secrets; all of it takes three hours of a core.
@@ -47,7 +47,7 @@ def with_one_secret_more(row: Row, folder: Folder, samples: int | None) -> Row:
     """Train once, measure, and return the row with what was found."""
     seed, name, (device, machine) = len(row["runs"]), row["dataset"], here()
     asked = {"symmetry": row["symmetry"], **row["options"]}
-    generator, plan, seconds = trained(folder, row["recipe"], asked, row["epsilon"])
+    generator, plan, seconds = trained(folder, "moments", asked, row["epsilon"])
     drawn = samples or (SAMPLES if name == WHOLE else samples_of(folder))
     found = accuracy(name, folder, generator, seed, drawn, device)
     runs = [*row["runs"], {"seed": seed, "train_seconds": round(seconds, 1), "accuracy": found, "machine": machine}]
@@ -68,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--datasets", nargs="+", choices=list(FOLDERS), default=list(FOLDERS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 3.0, 10.0])
     parser.add_argument("--symmetries", nargs="+", default=["none", "mirror", "square"])
-    parser.add_argument("--recipe", choices=["moments", "guided_moments"], default="moments")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the recipe, as JSON")
     parser.add_argument("--secrets", type=int, default=3, help="fresh secrets for each row")
     parser.add_argument("--samples", type=int, help="synthetic images; default: each protocol's")
@@ -82,13 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if name not in folders:
                 folders[name] = FOLDERS[name]()
             asked = {"dataset": name, "records": len(folders[name].labels), "epsilon": epsilon, "delta": DELTA}
-            asked |= {"recipe": given.recipe, "symmetry": symmetry, "options": settings_of(given.option)}
+            asked |= {"symmetry": symmetry, "options": settings_of(given.option)}
             row = results.find(**asked)
             if row is None or len(row["runs"]) <= count:
                 made = with_one_secret_more(row or {**asked, "runs": []}, folders[name], given.samples)
                 results.put(made, replaced=row)
                 print(f"  {name} epsilon {epsilon:g} {symmetry}: {made['runs'][-1]}", flush=True)
-    show(results.rows, ("recipe", "dataset", "records", "epsilon", "symmetry", "accuracy:.4f", "sd:.4f"))
+    show(results.rows, ("dataset", "records", "epsilon", "symmetry", "accuracy:.4f", "sd:.4f"))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ tenth are private. `moments` trains on them, a linear classifier (ridge regressi
 recognises, beside the mean over the others. Which class is rare goes round. Variants differ in what is made of the
 released counts, at the same noise:
 
-* today: what `workers.recipes.moments.shrinkage` does,
+* today: what `workers.recipes.shrinkage` does,
 * common: one weight for all classes, and no class believed to have less than a tenth of the mean, as before,
 * exact: as today, with the exact counts, which no release can give. What this gains is the most that a paid release of
   better counts could.
@@ -28,9 +28,9 @@ from torch import Tensor
 from benchmarks.generator_runs import DELTA, OURS, draw, train
 from benchmarks.results import Results, Row, machine, parser_of, show, since
 from benchmarks.small_data import Folder, channels_first, fashion
-from privacy.plans.moments.plan import VISIBLE
+from privacy.plans.moments import VISIBLE
 from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of
-from workers.recipes.moments import warm_start
+from workers.recipes import warm_start
 
 Array = npt.NDArray[np.float64]
 EACH, SAMPLES, RIDGE = 300, 2000, 1e-2

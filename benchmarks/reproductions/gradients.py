@@ -21,7 +21,7 @@ from models.public_patterns import public_patterns
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import Traces, trace_gradients
-from workers.recipes.dp_classifier.loop import losses
+from workers.recipes.dp_classifier import losses
 
 _RECORDS = 200
 _OPTIONS = {"expected_batch": 128, "clip": 1.0, "learning_rate": 2.0, "momentum": 0.0}

@@ -14,7 +14,7 @@ from benchmarks.results import Row, since, spread
 from benchmarks.small_data import channels_first
 from models.private_classifier import PrivateClassifier
 from workers.evaluation.membership import attack_by_loss
-from workers.recipes.dp_classifier.loop import losses
+from workers.recipes.dp_classifier import losses
 
 _WIDE = 1e3
 _PUBLISHED = {"Full (N.P.)": 57.7, "RGP (N.P.)": 52.6, "RGP": 50.1}  # BERT on SST-2

@@ -15,7 +15,7 @@ from benchmarks import datalens_loop, generator_runs, job_seconds, symmetry
 from benchmarks.datalens_loop import as_page, table
 from benchmarks.small_data import SETS, Folder
 from privacy.accounting.filter import open_filter
-from privacy.plans.datalens.plan import PRESETS, DataLensConfig
+from privacy.plans.datalens import PRESETS, DataLensConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import TRAINING

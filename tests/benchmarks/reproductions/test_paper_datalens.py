@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import generator_runs
 from benchmarks.reproductions import datalens
-from privacy.plans.datalens.plan import PRESETS
+from privacy.plans.datalens import PRESETS
 from tests.benchmarks.reproductions.test_orders import pictures
 from tests.benchmarks.test_datalens_loop import bright_rows
 

@@ -16,7 +16,7 @@ from benchmarks.reproductions.membership import membership_rows
 from models.private_classifier import PrivateClassifier
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
-from privacy.plans.dp_classifier.plan import PRESETS, DpClassifierConfig
+from privacy.plans.dp_classifier import PRESETS, DpClassifierConfig
 from privacy.plans.options import read_options
 from tests.benchmarks.reproductions.test_orders import pictures
 
