@@ -13,9 +13,9 @@ from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import derive_key
-from privacy.plans.datalens.plan import VOTES, DataLensConfig
+from privacy.plans.datalens import VOTES, DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes.datalens.teacher_stage import Release
+from workers.recipes.teacher_stage import Release
 
 
 def pixel_vote_scores(tap: Tap, plan: Plan, population: Population, secret: bytes, noise: float = 1.0) -> Array:

@@ -25,7 +25,7 @@ from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from workers.recipes.interface import TrainingData, TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
-from workers.recipes.units import Units
+from workers.recipes.records import Units
 
 LEARNING_RATE = 1e-3  # short steps: RGP's carriers hardly turn
 

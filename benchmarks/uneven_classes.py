@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.results import Results, Row, machine, parser_of, show, since
 from benchmarks.runs import DELTA, draw, tests_of, trained
 from benchmarks.small_data import Folder, fashion
-from privacy.plans.moments.plan import VISIBLE
+from privacy.plans.moments import VISIBLE
 from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of
 from workers.recipes.moments import warm_start
 

@@ -151,7 +151,7 @@ def read_extractor(folder: Path, name: str) -> Extractor:
 
     Args:
         folder: of all extractors.
-        name: of the form that `privacy.plans.dp_classifier.plan` checks, so no path.
+        name: of the form that `privacy.plans.dp_classifier` checks, so no path.
 
     Raises:
         ExtractorUnusable: a file is missing, too long, damaged, or does not fit the other.

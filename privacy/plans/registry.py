@@ -17,7 +17,6 @@ from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
 NAMES = (  # in order of recommendation, as docs/choosing.md explains it
     "moments",
-    "guided_moments",
     "dp_classifier",
     "dp_diffusion",
     "select_public",
@@ -29,7 +28,7 @@ NAMES = (  # in order of recommendation, as docs/choosing.md explains it
 
 def recipe_of(name: str) -> Recipe:
     """Return what `privacy.plans.NAME.plan` says of a recipe."""
-    recipe: Recipe = import_module(f"privacy.plans.{name}.plan").RECIPE
+    recipe: Recipe = import_module(f"privacy.plans.{name}").RECIPE
     return recipe
 
 

@@ -35,9 +35,9 @@ from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.private_steps import STEPS, FreezeSchedule, StepsConfig, paid_together, poisson_event
-from workers.recipes.blocks import pass_size
 from workers.recipes.interface import Piece
 from workers.recipes.ranks import rank, ranks
+from workers.recipes.records import pass_size
 
 if TYPE_CHECKING:
     import numpy.typing as npt

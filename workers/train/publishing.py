@@ -35,7 +35,7 @@ from service.ledger.chain import body_hash
 from service.times import to_the_hour
 from workers.evaluation.grid import write_grid
 from workers.evaluation.report import PaidStage, ReleaseFacts, write_report
-from workers.recipes.class_histogram.loop import read_histogram
+from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, device_of, draw_with_progress, drawing_work
 from workers.train.held_budget import charged_by_stage

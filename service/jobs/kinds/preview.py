@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
 from obscura.wire.wording import show_percent
 from obscura.wire.words import Visibility
-from privacy.plans.moments.appearance import SEEN
+from privacy.plans.moments import SEEN
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
