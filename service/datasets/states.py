@@ -25,6 +25,7 @@ from service.db.base import new_id
 from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.ledger_tables import AccountRow
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
+from service.ledger.stops import require_unlocked
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
@@ -273,6 +274,7 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         SubjectsKnown: Subjects of it are in another account.
     """
     session.expire_all()
+    require_unlocked(session)
     upload = content.upload
     dataset = find(session, Dataset, upload.dataset_id)
     if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == upload.attempt:

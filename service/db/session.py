@@ -32,8 +32,6 @@ _POSTGRES_SESSION = {"server_encoding": "UTF8", "client_encoding": "UTF8", "Time
 READ_ONLY = "obscura_read_only"
 WRITERS = "obscura_writers"
 READER = "obscura_reader"
-COMMITTED = "obscura_committed"  # what the sessions of a factory call with what has `changed`, once it is committed
-_CHANGED = "obscura_changed"
 LAST = "obscura_last"  # what the sessions of a factory do last in a transaction that may write, see `Last`
 _BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected
 _IDS_PER_QUERY = 500
@@ -147,13 +145,6 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         if _is_busy(error.orig):
             raise DatabaseBusy(None, None, error.orig or error) from error
         raise
-    if _CHANGED in session.info and COMMITTED in session.info:
-        session.info[COMMITTED](session.info[_CHANGED])
-
-
-def changed(session: Session, object_id: str) -> None:
-    """Have it known, once this is committed, that what an account, key or admin may do is another thing than before."""
-    session.info.setdefault(_CHANGED, set()).add(object_id)
 
 
 def among(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], ids: Sequence[str]) -> set[str]:

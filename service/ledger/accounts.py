@@ -20,7 +20,7 @@ from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import DEFAULT_PROJECT
-from service.db.session import changed, is_duplicate
+from service.db.session import is_duplicate
 from service.errors import (
     AccountClosed,
     AccountFrozen,
@@ -51,6 +51,7 @@ def open_account(
     now: datetime,
     project_id: str = DEFAULT_PROJECT,
     accept_large_delta: bool = False,
+    account_id: str | None = None,
 ) -> Account:
     """Open an account: one population, one lifetime budget.
 
@@ -63,6 +64,7 @@ def open_account(
         adjacency: "add_remove".
         project_id: whose it is, for ever. The log does not say it.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
+        account_id: of an account that a restored database lacks; None for a new id.
 
     Raises:
         LargeDelta: delta is above that bound and not confirmed.
@@ -100,7 +102,7 @@ def open_account(
         "rate": privacy_filter.rate,
     }
     account = Account(
-        id=new_id("acc"),
+        id=account_id or new_id("acc"),
         **terms,
         base=privacy_filter.base,
         capacity_nano=privacy_filter.capacity_nano,
@@ -264,7 +266,6 @@ def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
     if account.closed != closed:
         account.closed = closed
         close_account(session, account_id, closed)
-        changed(session, account_id)
     return account
 
 

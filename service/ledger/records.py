@@ -99,7 +99,7 @@ def check_balances(account: Account, head: Entry) -> None:
         raise corrupt("a balance is negative", account)
     if not account.frozen and account.spent_nano + account.held_nano > account.capacity_nano:
         raise corrupt("more is spent and held than the capacity", account)
-    if head.kind in (EntryKind.LIMIT, EntryKind.FREEZE) and head.details["frozen"] != account.frozen:
+    if head.kind in (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT) and head.details["frozen"] != account.frozen:
         raise corrupt("the freeze switch differs from the log", account)
 
 

@@ -204,8 +204,9 @@ def append(
     if reserved is not None and moves is not None:
         moved = reserved, {**moves, "last_sequence": entry.sequence, "updated_at": entry.created_at}
     new_hold = reserved if moved is None else None
+    more_nano = 0 if kind is EntryKind.ACCEPT else spent + held  # accepted spending has happened already
     statements.write_entry(
-        session, account, account_moves, entry, more_nano=spent + held, new_hold=new_hold, moved_hold=moved
+        session, account, account_moves, entry, more_nano=more_nano, new_hold=new_hold, moved_hold=moved
     )
     check_balances(account, entry)
     account.newest_at = entry.created_at

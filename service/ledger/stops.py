@@ -13,11 +13,15 @@ from sqlalchemy import ColumnElement, SQLColumnExpression, bindparam, exists, or
 from sqlalchemy.orm import Session
 
 from service.db.ledger_tables import EVERYWHERE, ArmingStop
+from service.db.ledger_tables import LOCKING as LOCKING
 from service.db.prepared import Prepared
 from service.errors import ObscuraError
 
+_LOCKS = or_(*(ArmingStop.code == code for code in sorted(LOCKING)))
 _STOP = Prepared(  # every arming runs it
-    select(ArmingStop.code).where(or_(ArmingStop.scope == bindparam("account_id"), ArmingStop.scope == EVERYWHERE))
+    select(ArmingStop.code).where(
+        or_(ArmingStop.scope == bindparam("account_id"), ArmingStop.scope == EVERYWHERE, _LOCKS)
+    )
 )
 
 
@@ -27,6 +31,37 @@ class ArmingStopped(ObscuraError):
     code = "arming_stopped"
 
 
+class InstallationLocked(ArmingStopped):
+    """The database is older than what its storage proves: nothing but reading by admins is possible."""
+
+    code = "installation_locked"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The installation is locked: its database lacks spending or uploads that its storage proves (`{reason}`). "
+            "Admins can read. Ask the operator to run `obscura ledger verify`, which lists what is missing, and "
+            "`obscura ledger accept ACCOUNT`, which records it as spent.",
+            reason=reason,
+        )
+
+
+def lock_of(session: Session) -> str | None:
+    """Return the code of a finding that locks the installation; None where it is open."""
+    return session.scalar(select(ArmingStop.code).where(_LOCKS).limit(1))
+
+
+def require_unlocked(session: Session) -> None:
+    """Raise InstallationLocked if the database is older than what its storage proves."""
+    reason = lock_of(session)
+    if reason is not None:
+        raise InstallationLocked(reason)
+
+
+def locked() -> ColumnElement[bool]:
+    """Return the SQL condition that the installation is locked."""
+    return exists().where(_LOCKS)
+
+
 def require_armable(session: Session, account_id: str) -> None:
     """Let an account pass for which no stop stands.
 
@@ -34,6 +69,8 @@ def require_armable(session: Session, account_id: str) -> None:
         ArmingStopped: one does.
     """
     stop = _STOP.row(session, {"account_id": account_id})
+    if stop is not None and stop[0] in LOCKING:
+        raise InstallationLocked(stop[0])
     if stop is not None:
         raise ArmingStopped(
             f"Trainings are stopped: the check of the ledger has found `{stop[0]}`, so no private data is opened until "
@@ -45,7 +82,7 @@ def require_armable(session: Session, account_id: str) -> None:
 
 def stopped(account_id: SQLColumnExpression[str | None]) -> ColumnElement[bool]:
     """Return the SQL condition that a stop stands for the account in a column."""
-    return exists().where(or_(ArmingStop.scope == account_id, ArmingStop.scope == EVERYWHERE))
+    return exists().where(or_(ArmingStop.scope == account_id, ArmingStop.scope == EVERYWHERE, _LOCKS))
 
 
 def arming_stops(session: Session) -> Sequence[ArmingStop]:
