@@ -203,13 +203,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mode", choices=[*MODES, STORAGE, "all", RESTORE], default="all", help=_LEFT_OUT)
     parser.add_argument("--kills", type=int, default=100, help="in each mode")
     parser.add_argument("--scenarios", type=int, default=SCENARIOS, help=f"in mode {RESTORE}")
+    parser.add_argument("--at-once", type=int, default=1, help="scenarios that run at the same time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="an empty folder for data and logs; default: a temporary one")
     options = parser.parse_args(arguments)
     modes: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-") as temporary:
         if options.mode == RESTORE:
-            figures = restores(options.scenarios, options.seed, options.keep or Path(temporary), _print)
+            figures = restores(
+                options.scenarios, options.seed, options.keep or Path(temporary), _print, at_once=options.at_once
+            )
             print(", ".join(f"{name} {value}" for name, value in figures.items() if name != "rows"))
             return _end(figures, options.seed, options.json)
         for mode in MODES if options.mode == "all" else (options.mode,):

@@ -27,6 +27,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -41,9 +42,10 @@ from obscura.client import Client
 from obscura.errors import ApiError, ObscuraClientError
 from obscura.wire.words import EntryKind
 from scripts.with_services import free_port
-from service import admins, decisions, ledger
+from service import ledger
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.identity import admins, decisions
 from service.ledger.stops import LOCKING, arming_stops
 from service.settings import Settings
 from service.storage.files import digest_directory
@@ -453,7 +455,9 @@ def works(client: Client) -> bool:
         return False
 
 
-def restores(wanted: int, seed: int, folder: Path, report: Callable[[Outcome], None]) -> dict[str, Any]:
+def restores(
+    wanted: int, seed: int, folder: Path, report: Callable[[Outcome], None], *, at_once: int = 1
+) -> dict[str, Any]:
     """Run scenarios, the kinds in turn; return the figures.
 
     Args:
@@ -461,18 +465,22 @@ def restores(wanted: int, seed: int, folder: Path, report: Callable[[Outcome], N
         seed: of the moments.
         folder: for the installations; those of sound scenarios are removed.
         report: called with each outcome.
+        at_once: how many run at the same time, each on an installation of its own.
     """
     template, other = World(folder / "prepared"), World(folder / "other")
     busy_seconds = BUSY_TRAININGS * max(prepare(world) for world in (template, other))
-    outcomes: list[Outcome] = []
-    for number in range(wanted):
-        place = folder / f"scenario-{number}"
-        dice = random.Random(f"restore {seed} {number}")
+
+    def run(number: int) -> Outcome:
+        place, dice = folder / f"scenario-{number}", random.Random(f"restore {seed} {number}")
         kind = KINDS[number % len(KINDS)]
-        outcomes.append(run_scenario(number, kind, template, other, place, dice, busy_seconds=busy_seconds))
-        report(outcomes[-1])
-        if outcomes[-1].sound:
+        outcome = run_scenario(number, kind, template, other, place, dice, busy_seconds=busy_seconds)
+        report(outcome)
+        if outcome.sound:
             shutil.rmtree(place)
+        return outcome
+
+    with ThreadPoolExecutor(at_once) as pool:
+        outcomes = list(pool.map(run, range(wanted)))
     summed = [field.name for field in fields(Outcome) if field.name.startswith(("refunds_", "images_"))]
     return {
         "scenarios": len(outcomes),

@@ -17,12 +17,11 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.budgets import EPSILON_MOST
 from obscura.wire.words import UNFINISHED, Adjacency, DatasetState, DecisionAction, DecisionState, Unit, Visibility
-from service import decisions, jobs, ledger
+from service import jobs, ledger
 from service.audit.arming import clear_stops, end_restored
 from service.audit.findings import Report
 from service.audit.losses import Loss
 from service.audit.signing import SigningKeyUnusable
-from service.auth import authenticate, is_usable, revoke
 from service.datasets import fingerprints, recognition, vault, withdrawal
 from service.datasets.reading import secret_of_fingerprints
 from service.db.access_tables import Admin, ApiKey, Decision, SignIn
@@ -30,6 +29,8 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, NotFound, ObscuraError, short_reason
+from service.identity import decisions
+from service.identity.auth import authenticate, is_usable, revoke
 from service.inspection import find_losses, follow_up, inspect_ledger, sign_heads
 from service.ledger.stops import LOCKING, lock_of
 from service.logs import get_logger
