@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI
 
 from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
-from service import dashboard, installation, queue, restrictions
+from service import dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter
 from service.api.counts import counts_of
@@ -94,7 +94,6 @@ def create_app(
     factory = make_session_factory(engine)
     events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock)
     factory = recorded(factory, settings.audit_log, clock)  # what it does by itself, such as making the first admin
-    factory = restrictions.noting(factory, settings)
     people = _people(settings, factory, clock)
     if people:
         factory = with_info(factory, **{PEOPLE_DECIDE: True})
@@ -197,8 +196,6 @@ def _prepare(service: Service) -> str | None:
     upgrade_schema(settings.database_url)
     require_clock(factory, now=service.clock())
     ours = installation.pair(settings, factory, now=service.clock())
-    if ours:
-        restrictions.recall(settings, factory, now=service.clock())
     warning = inspect_at_start(settings, factory, now=service.clock())
     if ours:
         with transaction(factory) as session:
@@ -219,6 +216,7 @@ def _clear_up(service: Service) -> None:
     """Clear what a crash left behind, and destroy what must not be readable any more."""
     settings, factory = service.settings, service.factory
     receiving.clean_up(settings, factory, now=service.clock())
+    receiving.keep_journal(settings, factory)
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):

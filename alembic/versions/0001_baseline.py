@@ -323,7 +323,7 @@ def upgrade() -> None:
         "entries",
         reference("account_id", "accounts"),
         sa.Column("sequence", BIG, nullable=False, autoincrement=False),
-        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze"),
+        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze", "accept"),
         *optional(ID, "hold_id", "job_id"),
         *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
         *needed(JSON, "details"),
@@ -334,6 +334,7 @@ def upgrade() -> None:
         sequence_positive="sequence >= 1",
     )
     op.create_index("ix_entries_job_id", "entries", ["job_id"])
+    index_where("ix_entries_accepted", "entries", ["account_id"], "kind = 'accept'")
     index_where("uq_entries_one_hold", "entries", ["hold_id"], "kind = 'hold'", unique=True)
     index_where("uq_entries_one_terminal", "entries", ["hold_id"], "kind IN ('capture', 'release')", unique=True)
     create(
@@ -366,7 +367,7 @@ def upgrade() -> None:
     create(
         "decisions",
         *needed(ID, "id"),
-        choice("action", "raise", "admit", "remove", "revoke", "share"),
+        choice("action", "raise", "admit", "remove", "revoke", "share", "accept"),
         reference("account_id", "accounts", nullable=True),
         *optional(REAL, "epsilon_before", "epsilon"),
         *optional(NAME, "name"),
@@ -387,7 +388,7 @@ def upgrade() -> None:
             "(action = 'raise') = (account_id IS NOT NULL) AND (account_id IS NULL) = (epsilon IS NULL) AND "
             "(epsilon IS NULL) = (epsilon_before IS NULL) AND (epsilon IS NULL) = (name IS NOT NULL)"
         ),
-        concerns_one="action IN ('raise', 'admit', 'share') OR admin_id IS NOT NULL",
+        concerns_one="action IN ('raise', 'admit', 'share', 'accept') OR admin_id IS NOT NULL",
         concerns_release=(
             "(action = 'share') = (release_id IS NOT NULL) AND (release_id IS NULL) = (shared_with IS NULL)"
         ),

@@ -7,7 +7,7 @@ import math
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from service import jobs, ledger, restrictions
+from service import jobs, ledger
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
@@ -49,7 +49,7 @@ def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectRespon
 
 def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> RedirectResponse:
     with calling("storage"):  # before the transaction, in which others would wait for who waits for a place
-        dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=closed)
+        dashboard.do(ledger.set_closed, account_id, closed=closed)
     return _back_to_account(account_id)
 
 

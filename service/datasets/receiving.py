@@ -22,6 +22,7 @@ from service import quotas
 from service.datasets import fingerprints, reading, states, vault, withdrawal
 from service.datasets.reading import Content, Sent, Upload
 from service.db.dataset_tables import Dataset
+from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
 from service.disk import require_room
 from service.errors import Conflict, ObscuraError
@@ -30,6 +31,8 @@ from service.identity.auth import require_usable
 from service.identity.recording import Act, record
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.journals import Uploaded, read_uploaded, write_uploaded
 
 _PAUSE_SECONDS = 1.0  # between two tries of a database that is away
 
@@ -83,7 +86,31 @@ def receive(
     except BaseException:
         _refuse(settings, factory, upload)
         raise
+    _journal(settings, factory, dataset)
     return withdrawal.left_out(settings, factory, dataset)
+
+
+def keep_journal(settings: Settings, factory: SessionFactory) -> None:
+    """Bring the journal of accepted uploads up to the database, where a crash came between a commit and its line."""
+    written = read_uploaded(storage_of(settings))
+    accepted = select(Dataset).where(Dataset.account_id.is_not(None), Dataset.ready_at.is_not(None))
+    with transaction(factory, read_only=True) as session:
+        missing = [dataset for dataset in session.scalars(accepted) if dataset.id not in written]
+    for dataset in missing:
+        _journal(settings, factory, dataset)
+
+
+def _journal(settings: Settings, factory: SessionFactory, dataset: Dataset) -> None:
+    """Append an accepted upload to the journal beside the database, which a restored database is compared with."""
+    if dataset.account_id is None:
+        return
+    with transaction(factory, read_only=True) as session:
+        check = session.get_one(AccountRow, dataset.account_id).subjects_key_check
+    upload = Uploaded(dataset.account_id, dataset.subjects_recognised, check if dataset.subjects_recognised else None)
+    try:
+        write_uploaded(storage_of(settings), dataset.id, upload)
+    except OSError as error:  # it is committed; the next start writes the line
+        get_logger(__name__).error("upload_not_journalled", dataset_id=dataset.id, error=type(error).__name__)
 
 
 def accept(

@@ -87,7 +87,8 @@ class Decision(Base):
     A raise is approved against `epsilon_before`, the limit when it was asked for. An admission names the id and the
     SHA-256 of a token that the new admin made, and that nobody else has seen. `keys_revoked` is how many keys went with
     what was approved. `project_id` is the one that it is about, whose owners decide as well; None for the installation.
-    A release is shared with the project `shared_with`, or with EVERY_PROJECT.
+    A release is shared with the project `shared_with`, or with EVERY_PROJECT. Accepted spending names its account in
+    `name`, because the database may lack that account.
     """
 
     __tablename__ = "decisions"
@@ -102,7 +103,7 @@ class Decision(Base):
             "(action = 'admit') = (key_hash IS NOT NULL) AND (action IN ('admit', 'revoke')) = (key_id IS NOT NULL)",
             "names_key",
         ),
-        check("action IN ('raise', 'admit', 'share') OR admin_id IS NOT NULL", "concerns_one"),
+        check("action IN ('raise', 'admit', 'share', 'accept') OR admin_id IS NOT NULL", "concerns_one"),
         check(
             "(action = 'share') = (release_id IS NOT NULL) AND (release_id IS NULL) = (shared_with IS NULL)",
             "concerns_release",

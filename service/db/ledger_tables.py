@@ -14,6 +14,19 @@ from service.db.project_tables import DEFAULT_PROJECT
 
 _ENDING = "kind IN ('capture', 'release')"
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
+# Findings which say that the database is older than what its storage proves: they lock the whole installation.
+LOCKING = frozenset(
+    {
+        "journal_unknown",
+        "journal_ahead",
+        "release_unknown",
+        "dataset_unknown",
+        "older_than_receipt",
+        "older_than_checkpoint",
+        "checkpoint_missing",
+        "restored",
+    }
+)
 
 
 class Account(Base):
@@ -102,6 +115,12 @@ class Entry(Base):
             sqlite_where=text(_ENDING),
             postgresql_where=text(_ENDING),
         ),
+        Index(
+            "ix_entries_accepted",
+            "account_id",
+            sqlite_where=text("kind = 'accept'"),
+            postgresql_where=text("kind = 'accept'"),
+        ),
     )
 
     account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
@@ -121,6 +140,7 @@ class Entry(Base):
 
 # The condition on entries that end a hold. SQLite uses a partial index only if its condition is repeated literally.
 ENDS_A_HOLD = text(f"entries.{_ENDING}")
+ACCEPTS_A_LOSS = text("entries.kind = 'accept'")
 
 
 class Hold(Base):
@@ -181,7 +201,7 @@ HoldRow = Hold
 class Checkpoint(Base):
     """The signed heads of all accounts at one moment. Checkpoints are chained and append-only, like entries.
 
-    `heads` maps an account's id to [sequence, hash of that entry].
+    `heads` maps an account's id to [sequence, hash of that entry, spent by then].
     """
 
     __tablename__ = "checkpoints"

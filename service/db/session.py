@@ -34,8 +34,6 @@ READER = "obscura_reader"
 # The lock for which the threads of a process wait before they begin to write on SQLite. Whoever waits in SQLite itself
 # sleeps and retries, up to 100 ms at a time, while others pass.
 TURN = "obscura_turn"
-COMMITTED = "obscura_committed"  # what the sessions of a factory call with what has `changed`, once it is committed
-_CHANGED = "obscura_changed"
 LAST = "obscura_last"  # what the sessions of a factory do last in a transaction that may write, see `Last`
 _BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected
 _IDS_PER_QUERY = 500
@@ -147,13 +145,6 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         if _is_busy(error.orig):
             raise DatabaseBusy(None, None, error.orig or error) from error
         raise
-    if _CHANGED in session.info and COMMITTED in session.info:
-        session.info[COMMITTED](session.info[_CHANGED])
-
-
-def changed(session: Session, object_id: str) -> None:
-    """Have it known, once this is committed, that what an account, key or admin may do is another thing than before."""
-    session.info.setdefault(_CHANGED, set()).add(object_id)
 
 
 def among(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], ids: Sequence[str]) -> set[str]:

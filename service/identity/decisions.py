@@ -1,7 +1,8 @@
 """Requests that two people decide: one admin asks for something, and it is done when another one approves it.
 
 The module of each noun says what may be asked for and carries it out: `service.ledger.limits` raises limits,
-`admins` admits and removes admins and revokes their keys, `service.jobs.sharing` shares releases. What holds
+`admins` admits and removes admins and revokes their keys, `service.jobs.sharing` shares releases,
+`service.backups.accepting` records what a restored database lacks. What holds
 for every request stands here: all keys of one person count as that person, a request lapses after seven days, and where
 a sign-in provider knows who is who, its people decide and nobody else. About a project its owners decide, two of them
 or one and an admin of the installation. Takes a session, never commits.
@@ -51,6 +52,7 @@ _KINDS = {
     DecisionAction.REMOVE: ("adr", [Decision.admin_id]),
     DecisionAction.REVOKE: ("adr", [Decision.key_id]),
     DecisionAction.SHARE: ("shq", [Decision.release_id, Decision.shared_with]),
+    DecisionAction.ACCEPT: ("acd", [Decision.name]),
 }
 
 

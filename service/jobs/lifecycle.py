@@ -23,7 +23,7 @@ from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
 from service.jobs.lookup import get_job, lock_job, stale_attempt
 from service.jobs.silence import without_silence
-from service.ledger.stops import stopped
+from service.ledger.stops import locked, stopped
 
 CANDIDATES, LISTED_MAX = 16, 64  # that one claim looks at, and that are listed
 TEXT_CHARACTERS_MAX = 64
@@ -224,10 +224,10 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
 
 
 def _claimable(now: datetime) -> ColumnElement[bool]:
-    """Jobs that nobody runs; trainings whose account is stopped wait until an operator has mended the ledger."""
+    """Jobs that nobody runs; trainings whose account is stopped, and all jobs of a locked installation, wait."""
     expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
     armable = or_(Job.hold_id.is_(None), ~stopped(Job.account_id))
-    return and_(or_(Job.state == JobState.QUEUED, expired), armable)
+    return and_(or_(Job.state == JobState.QUEUED, expired), armable, ~locked())
 
 
 def _take(

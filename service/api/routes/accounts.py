@@ -20,7 +20,7 @@ from obscura.wire.schemas import (
     WithdrawalRequest,
     record_of,
 )
-from service import ledger, restrictions
+from service import ledger
 from service.api.conditional import answer, answer_decision
 from service.api.deps import (
     DATA,
@@ -185,7 +185,7 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
 def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
     # A place is taken first: whoever waits for one must not keep other writers waiting.
     with calling("storage"), transaction(service.factory) as session:
-        record = views.account(restrictions.set_closed(session, service.storage, account_id, closed=closed))
+        record = views.account(ledger.set_closed(session, account_id, closed=closed))
     return answer(request, record)
 
 

@@ -403,7 +403,7 @@ def test_a_list_of_another_database_is_passed_over(desk: Desk) -> None:
     desk.upload(account_id, ["anna", "bert"])
     desk.withdraw(account_id, "anna")
     lists = desk.settings.data_dir / "journals"
-    (name,) = (path.name for path in lists.iterdir())
+    (name,) = (path.name for path in lists.glob("withdrawn.*"))
     shutil.copyfile(lists / name, lists / name.replace(account_id, "acc_" + "a" * 20))
     (lists / name).write_bytes((lists / name).read_bytes() + b'\n{"withdrawn": [1, 2\n')  # torn by a crash
     withdrawal.recall(desk.settings, desk.factory, now=datetime.now(UTC))

@@ -276,7 +276,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
 def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
     """The price is there, from the first step; what an old backup has forgotten is how many were made."""
     job_id = workshop.train(**WHOLE)
-    journal = Journal(storage_of(workshop.settings), job_id, 1)
+    journal = Journal(storage_of(workshop.settings), job_id, 1, "acc_a")
     journal.write(stage="gradient_steps", count=5, price_nano=0)
     assert workshop.work(job_id) == ExitStatus.ENDED
     job = workshop.job(job_id)
@@ -290,7 +290,7 @@ def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
 
 
 def write_journal(data_dir: Path, job_id: str, attempt: int, *, count: int, price_nano: int) -> None:
-    journal = Journal(FolderStorage(data_dir), job_id, attempt)
+    journal = Journal(FolderStorage(data_dir), job_id, attempt, "acc_a")
     journal.write(stage="votes", count=count, price_nano=price_nano)
 
 
