@@ -16,11 +16,11 @@ from obscura.wire.budgets import EPSILON_LEAST, EPSILON_MOST
 from obscura.wire.words import DecisionAction, EntryKind
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from service import decisions
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.ledger_tables import Account, Entry
 from service.db.session import changed
 from service.errors import Conflict, InvalidInput, short_reason
+from service.identity import decisions
 from service.ledger.accounts import filter_of
 from service.ledger.chain import utc_text
 from service.ledger.rows import append, lock_account

@@ -18,10 +18,10 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter, open_filter
-from service.access import require_visible
 from service.db.access_tables import Installation
 from service.db.ledger_tables import ENDS_A_HOLD, Account, Entry, Hold
 from service.errors import ClockRefused, LedgerCorruption, NotFound
+from service.identity.access import require_visible
 from service.ledger.chain import entry_hash
 from service.times import to_the_hour, wrong_clock
 

@@ -12,10 +12,11 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState, JobState
-from service import decisions, jobs, ledger
+from service import jobs, ledger
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Hold
 from service.errors import HoldExhausted, InvalidInput
+from service.identity import decisions
 from service.jobs import endings, lifecycle, submission
 from service.jobs.kind import Kind
 from service.ledger import holds, limits, rows

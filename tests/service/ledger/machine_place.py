@@ -14,10 +14,11 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service import decisions, jobs, ledger
+from service import jobs, ledger
 from service.audit.signing import SigningKey, make_signing_key
 from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
+from service.identity import decisions
 from service.jobs import kinds
 from service.settings import Settings
 from tests.service.holds import hold_at_present_rate

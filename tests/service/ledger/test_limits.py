@@ -14,12 +14,13 @@ from sqlalchemy.exc import IntegrityError
 
 from obscura.wire.words import DecisionState, EntryKind
 from privacy.accounting.filter import open_filter
-from service import auth, decisions, ledger
+from service import ledger
 from service.audit.verify import verify
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, transaction
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
+from service.identity import auth, decisions
 from service.ledger.chain import utc_text
 from service.times import to_the_hour
 from tests.service.ledger.account_book import AccountBook
