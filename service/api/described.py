@@ -19,6 +19,7 @@ TAGS = {
     "health": "Whether the service runs; no key needed.",
     "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
     "admins": "The people who decide, two of them together.",
+    "decisions": "What one admin asks for and a second one approves: limits, admins, keys and shares.",
     "datasets": "Labelled images: declared first, uploaded once.",
     "recipes": "What can be trained, and with which options.",
     "plans": "What a training would do and cost, and a try of it on public images. Both are free.",
