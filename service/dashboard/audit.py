@@ -22,7 +22,7 @@ EVENTS_SHOWN = 100
 def show_audit_log(
     request: Request, dashboard: Running, viewer: Reader, before: Annotated[str | None, Query(max_length=64)] = None
 ) -> HTMLResponse:
-    """Show who asked for what, newest first."""
+    """Show the newest events."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an auditor's key to see this page.")
     viewer.principal.require(Scope.AUDIT)

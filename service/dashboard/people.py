@@ -92,11 +92,6 @@ def finish(request: Request, dashboard: Running) -> Response:
 
 
 def _note(request: Request, dashboard: Dashboard, claims: people.Claims, refresh_token: str) -> Principal:
-    """Note who has signed in, and return the first of their roles.
-
-    Raises:
-        Forbidden: their groups give them none.
-    """
     settings = dashboard.service.settings
     with transaction(dashboard.factory) as session:
         person = people.sign_in(session, settings, claims, refresh_token, now=dashboard.clock())
@@ -203,7 +198,6 @@ def revoke_key(dashboard: Running, viewer: Member, form: Form, key_id: str) -> R
 
 
 def _own(principal: Principal) -> ColumnElement[bool]:
-    """The condition that a caller has made a key, in the project that they work in now."""
     return (
         (ApiKey.person_id == principal.person_id)
         & ApiKey.created_by.is_not(None)
@@ -212,12 +206,6 @@ def _own(principal: Principal) -> ColumnElement[bool]:
 
 
 def _require_own(session: Session, principal: Principal, key_id: str) -> None:
-    """Let a key pass that the caller has made.
-
-    Raises:
-        Forbidden: the caller is no person whom a provider knows.
-        NotFound: they have made no such key.
-    """
     _person_of(principal)
     if session.scalar(visible(session, ApiKey).where(ApiKey.id == key_id, _own(principal))) is None:
         raise NotFound("There is no such key.", key_id=key_id)
@@ -229,22 +217,12 @@ def _principal(viewer: Viewer) -> Principal:
 
 
 def _person_of(principal: Principal) -> str:
-    """Return the id of the person who is signed in.
-
-    Raises:
-        Forbidden: a key is, which an admin has made.
-    """
     if principal.person_id is None:
         raise Forbidden("This is for people whom the sign-in provider knows. An admin makes other keys.")
     return principal.person_id
 
 
 def _after(now: datetime, text: str, choices: tuple[int, ...], *, hours: int = 1) -> datetime:
-    """Return the end of a span that a form offers.
-
-    Raises:
-        InvalidInput: it offers no such span.
-    """
     if text not in [str(choice) for choice in choices]:
         raise InvalidInput("Choose one of the spans that the form offers.")
     return now + timedelta(hours=int(text) * hours)

@@ -1,4 +1,4 @@
-"""Admins, decisions, projects, keys, and webhooks."""
+"""Records of admins, decisions, projects, keys, and webhooks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from service.webhooks.hooks import states_of
 
 
 def admin(row: Admin) -> AdminRecord:
-    """A person who decides."""
+    """Return the record of an admin."""
     return record_of(AdminRecord, row)
 
 
 def decisions_of(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
-    """Requests that two people decide, with names for ids."""
+    """Return the records of requests that two people decide."""
     names = decisions.names_in(session, rows)
     return [
         record_of(
@@ -52,24 +52,24 @@ def decisions_of(session: Session, rows: Sequence[Decision], now: datetime) -> l
 
 
 def decision(session: Session, row: Decision, now: datetime) -> DecisionRecord:
-    """One request."""
+    """Return the record of one request."""
     (record,) = decisions_of(session, [row], now)
     return record
 
 
 def project(row: Project) -> ProjectRecord:
-    """A department."""
+    """Return the record of a project."""
     return record_of(ProjectRecord, row)
 
 
 def project_uses(session: Session, rows: Sequence[Project]) -> list[ProjectUseRecord]:
-    """Departments with their quotas, and how many unfinished jobs each has."""
+    """Return projects with their quotas and unfinished jobs."""
     unfinished = quotas.unfinished_jobs(session, [row.id for row in rows])
     return [record_of(ProjectUseRecord, row, jobs_unfinished=unfinished[row.id]) for row in rows]
 
 
 def people(session: Session, rows: Sequence[ApiKey]) -> list[PersonRecord]:
-    """Keys that stand for roles, each as the person whose role it is."""
+    """Return the people behind the keys that stand for roles."""
     found = session.scalars(select(Person).where(Person.id.in_({row.person_id for row in rows})))
     known = {person.id: person for person in found}
     roles = [(known[str(row.person_id)], row) for row in rows]
@@ -87,7 +87,7 @@ def people(session: Session, rows: Sequence[ApiKey]) -> list[PersonRecord]:
 
 
 def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
-    """Keys without their hashes, each with the person who made it."""
+    """Return keys, without hashes, with the names of their makers."""
     makers = admins.makers(session, rows)
     people = select(Person.id, Person.name).where(Person.id.in_({row.person_id for row in rows if row.person_id}))
     names = {person.id: person.name for person in session.execute(people)} if any(row.person_id for row in rows) else {}
@@ -103,6 +103,6 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
 
 
 def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[WebhookRecord]:
-    """Webhooks without their secrets, each with what became of it."""
+    """Return webhooks, without secrets, with their states."""
     states = states_of(session, rows, now)
     return [record_of(WebhookRecord, row, state=states[row.id]) for row in rows]

@@ -1,4 +1,4 @@
-"""Datasets, as they were declared."""
+"""Records of datasets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.views.rows import ROWS_MAX
 
 
 def dataset(row: Dataset) -> DatasetRecord:
-    """A dataset. Size and digest of private content are functions of private data and stay inside."""
+    """Return the record of a dataset. Size and digest of private content depend on private data and are left out."""
     public = row.visibility is Visibility.PUBLIC
     return record_of(
         DatasetRecord,

@@ -33,6 +33,7 @@ from tests.service.departments import (
     department,
     message,
     named,
+    place,
     routes,
     share,
     signed_in_people,
@@ -40,7 +41,7 @@ from tests.service.departments import (
 )
 from tests.service.reading_routes import TestClient
 
-__all__ = ["department"]
+__all__ = ["department", "place"]
 
 CALLERS = (*ROLES, "admin")
 People = Mapping[tuple[str, str], TestClient]

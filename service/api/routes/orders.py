@@ -1,4 +1,4 @@
-"""Asking for jobs, and reading what they make: routes that are made for each kind from what its file says."""
+"""Routes to start jobs and to read their results, generated from each kind's `order` and `reading`."""
 
 from functools import cache
 from typing import Annotated, Any
@@ -32,7 +32,6 @@ def router() -> APIRouter:
 
 @cache
 def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
-    """Making the routes takes longer than all else that a process does for its application."""
     made = APIRouter(responses=PROBLEMS, route_class=ApiRoute)
     for kind in kinds:
         if kind.order is not None:
@@ -43,7 +42,7 @@ def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
 
 
 def read_picture(service: Service, request: Request, kind: Kind, made_id: str) -> Response:
-    """Send the picture that belongs to what a job has made."""
+    """Send the image that belongs to a job's result."""
     assert kind.makes is not None
     assert kind.reading is not None
     column, noun = kind.reading.picture, kind.noun
