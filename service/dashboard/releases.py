@@ -169,7 +169,7 @@ def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> 
         asked_with=admin.id,
         now=dashboard.clock(),
     )
-    return RedirectResponse("/admins", status_code=303)
+    return RedirectResponse("/decisions", status_code=303)
 
 
 @router.post("/releases/{release_id}/shares/{share_id}/end")
