@@ -24,6 +24,7 @@ from obscura.client.transport import trusted
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
 from service.api.events import StreamLimits
+from service.api.middleware import GateLimits
 from service.api.uploading import UploadLimits
 from service.audit.signing import open_signing_key
 from service.cli.serving import listen, server_config
@@ -210,6 +211,12 @@ def upload_limits() -> UploadLimits:
 
 
 @pytest.fixture
+def gate_limits() -> GateLimits:
+    """Bounds of the requests; tests override it."""
+    return GateLimits()
+
+
+@pytest.fixture
 def settings(tmp_path: Path, sqlite_template: Path) -> Settings:
     """Settings of the test's service, with a migrated database."""
     data_dir = tmp_path / "service"
@@ -237,9 +244,12 @@ def serving(settings: Settings, *scopes: str, **limits: Any) -> Iterator[Served]
 
 
 @pytest.fixture
-def served(settings: Settings, stream_limits: StreamLimits, upload_limits: UploadLimits) -> Iterator[Served]:
+def served(
+    settings: Settings, stream_limits: StreamLimits, upload_limits: UploadLimits, gate_limits: GateLimits
+) -> Iterator[Served]:
     """The running service."""
-    with serving(settings, *SCOPES, stream_limits=stream_limits, upload_limits=upload_limits) as served:
+    limits = {"stream_limits": stream_limits, "upload_limits": upload_limits, "gate_limits": gate_limits}
+    with serving(settings, *SCOPES, **limits) as served:
         yield served
 
 
