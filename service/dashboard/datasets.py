@@ -29,8 +29,7 @@ from service.dashboard.access import (
     require_acting,
     require_same_origin,
 )
-from service.dashboard.filters import DATASET_STATES, Filters
-from service.dashboard.forms import FieldsRefused, read_body
+from service.dashboard.forms import DATASET_STATES, FieldsRefused, Filters, read_body
 from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.datasets import deletion, receiving, states

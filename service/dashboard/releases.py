@@ -16,7 +16,7 @@ from service import jobs, reports, weights
 from service.api.ordering import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
-from service.dashboard.filters import Filters
+from service.dashboard.forms import Filters
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
