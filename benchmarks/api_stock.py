@@ -27,6 +27,7 @@ from service.identity import admins
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
 
+SMALL = {"accounts": 6, "jobs": 100, "entries": 1000}  # for tests
 CLASSES = [f"class {number}" for number in range(10)]
 TRIALS = 8
 RUNNING = 10

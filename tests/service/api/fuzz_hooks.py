@@ -1,6 +1,6 @@
-"""Loaded by Schemathesis: puts ids that exist where it has made ids up, so that requests meet what is stored.
+"""Hooks for Schemathesis: replace three of four generated ids by stored ones, so that requests reach stored rows.
 
-FUZZ_IDS is a JSON object: for each name of a parameter or field the ids to choose from. Every fourth made-up id stays.
+FUZZ_IDS is a JSON object of ids by parameter or field name. The key of the requests, FUZZ_OWN_KEY, is never revoked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ _MADE_UP = re.compile(r"[a-z0-9_]{1,64}")
 
 
 def _existing(name: str, value: Any) -> Any:
-    """Return an id in place of one that is well formed; which one depends on the value alone."""
     if name in IDS and isinstance(value, str) and _MADE_UP.fullmatch(value):
         dice = zlib.crc32(value.encode())
         if dice % 4 or value == _OWN_KEY:
@@ -28,8 +27,8 @@ def _existing(name: str, value: Any) -> Any:
 
 
 @schemathesis.hook
-def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwargs: dict[str, Any]) -> None:  # noqa: ARG001 - its signature
-    """Change a case before it is sent. The key that it is sent with is not among the keys that may be revoked."""
+def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwargs: dict[str, Any]) -> None:
+    """Replace ids in a case before it is sent."""
     for part in (case.path_parameters, case.body):
         if isinstance(part, dict):
             for name, value in part.items():

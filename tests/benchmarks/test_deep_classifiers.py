@@ -1,15 +1,9 @@
-"""The benchmark of three deep classifiers: its networks, its protocol, and a row on little."""
+"""The deep classifiers that judge synthetic images: their sizes, and that they learn."""
 
-import json
-import sys
-
-import numpy as np
 import pytest
 import torch
 
-from benchmarks import dpimagebench
 from benchmarks.deep_classifiers import SHAPES, Shape, judged, residual_network
-from benchmarks.small_data import Folder
 
 CPU = torch.device("cpu")
 
@@ -57,24 +51,3 @@ def test_a_network_learns_synthetic_images_and_is_tested_on_others() -> None:
     images, labels = stripes(200, 1)
     wrong = judged(Shape(1, 16), stripes(1500, 0), (images, 1 - labels), **sizes)  # type: ignore[arg-type]
     assert wrong == pytest.approx(1 - learnt)  # equal seeds train equal networks
-
-
-def test_the_command_keeps_a_row_for_each_epsilon_and_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
-    rng = np.random.default_rng(0)
-    labels = np.arange(400) % 3
-    images = (rng.integers(0, 60, (400, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
-    folder = Folder(images, labels, images[:60], labels[:60], ("a", "b", "c"))
-    monkeypatch.setitem(dpimagebench.SETS, "fashion", lambda: folder)
-    monkeypatch.setattr(dpimagebench, "_VALIDATION", 100)
-    monkeypatch.setattr(dpimagebench, "SAMPLES", 300)
-    monkeypatch.setattr(dpimagebench, "SHAPES", {"quick": {"tiny": Shape(1, 16), "grouped": Shape(1, 16, 2)}})
-    path = tmp_path / "rows.json"
-    for epsilons in (["10"], ["10", "100"]):
-        monkeypatch.setattr(sys, "argv", ["dpimagebench", "--epsilons", *epsilons, "--json", str(path)])
-        dpimagebench.main()
-    rows = json.loads(path.read_text())["rows"]
-    assert [(row["epsilon"], row["delta"], row["records"]) for row in rows] == [(10, 1.67e-6, 300), (100, 1.67e-6, 300)]
-    for row in rows:
-        assert set(row["accuracy"]) == {"tiny", "grouped"}
-        assert row["mean"] == pytest.approx(sum(row["accuracy"].values()) / 2)
-    assert capsys.readouterr().out.count("tiny") == 2  # the first row was not made again

@@ -1,32 +1,18 @@
-"""The benchmark of small folders: its sets are made in one way, and a row says what was measured."""
+"""The public sets of benchmarks are always made in the same way."""
 
 from __future__ import annotations
 
 import io
 import json
-import sys
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import generator_runs, small_folders
-from benchmarks.generator_runs import OURS, PRIOR, request_of
-from benchmarks.small_data import EMOJI, Folder, digits, emoji
-from benchmarks.small_folders import REAL, main
-
-ROWS = 240
-
-
-def small() -> Folder:
-    """Bright rows for three classes."""
-    labels = np.arange(ROWS) % 3
-    images = np.random.default_rng(0).integers(0, 60, (ROWS, 8, 8)).astype(np.uint8)
-    images[np.arange(ROWS), 2 * labels + 1] = 250
-    return Folder(images, labels.astype(np.int64), images[:60], labels[:60].astype(np.int64), ("a", "b", "c"))
+from benchmarks.small_data import EMOJI, digits, emoji, load_clipart
+from tests.benchmarks.conftest import light_and_dark
 
 
 def package(folder: Path, name: str, files: dict[str, bytes]) -> None:
@@ -52,6 +38,15 @@ def test_digits_are_divided_in_one_way() -> None:
     assert (len(cut.labels), len(cut.test_labels)) == (100, 300)
 
 
+def test_settings_are_chosen_on_training_images_that_are_not_trained_on() -> None:
+    whole = light_and_dark()
+    folder = whole.tuning(60, 40)
+    assert np.array_equal(folder.images, whole.images[:60])
+    assert np.array_equal(folder.test_images, whole.images[60:])
+    with pytest.raises(ValueError, match="more than 100"):
+        whole.tuning(61, 40)
+
+
 def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [
         {"unified": f"{code:X}", "image": f"{code}.png", "category": EMOJI[code % 9], **images}
@@ -73,28 +68,22 @@ def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monke
     assert folder.images[..., 1].min() >= 126  # half transparent, on white
 
 
-@pytest.mark.parametrize("variant", [PRIOR, OURS])
-def test_the_prior_alone_releases_means_and_no_covariance(variant: str) -> None:
-    recipe, options = request_of(variant)
-    assert (recipe, options.get("pooled_share") == 0.0) == ("moments", variant == PRIOR)
-
-
-def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_folders, "SETS", {"small": small})
-    monkeypatch.setattr(small_folders, "ROWS", {"small": (20.0,)})
-    monkeypatch.setattr(generator_runs, "SAMPLES", 120)
-    file = tmp_path / "rows.json"
-    command = ["small_folders", "--json", str(file), "--seeds", "0", "--variants"]
-
-    def rows(*variants: str) -> list[dict[str, Any]]:
-        monkeypatch.setattr(sys, "argv", [*command, *variants])
-        main()
-        found: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
-        return found
-
-    first = rows(OURS)
-    both = rows(OURS, PRIOR, REAL)
-    assert both[:1] == first
-    assert [row["variant"] for row in both] == [OURS, PRIOR, REAL]
-    assert all(0 <= row["accuracy"] <= 1 and row["n"] == ROWS for row in both)
-    assert both[1]["config"]["pooled_share"] == 0
+def test_clip_art_stands_whole_and_in_the_middle_light_on_black(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OBSCURA_OPENCLIPART", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="openclipart-png"):
+        load_clipart(2, 8)
+    transparent = Image.new("RGBA", (40, 20), (0, 0, 0, 0))
+    transparent.paste((0, 0, 0, 255), (20, 0, 40, 20))  # the right half is ink
+    (tmp_path / "sub").mkdir()
+    transparent.save(tmp_path / "sub" / "one.png")
+    Image.new("L", (16, 16), 255).save(tmp_path / "white.png")
+    (tmp_path / "poster.png").write_bytes(b"0" * 200_000)  # too large to be read
+    found = load_clipart(5, 8)
+    assert found.shape == (2, 8, 8)
+    assert np.array_equal(found, load_clipart(5, 8))
+    ink = next(image for image in found if image.any())
+    assert (ink[2:6, 4:] == 255).all()
+    assert ink.sum() == 255 * 16
+    assert load_clipart(1, 8).shape == (1, 8, 8)
