@@ -21,24 +21,13 @@ from service.api.routes import health
 from service.cli.serving import CONNECTIONS_MAX, raise_open_files
 from service.main import create_app
 from service.settings import Settings
-from tests.service.api.conftest import _broker_that_is_away, running, serving
+from tests.service.api.conftest import _broker_that_is_away, connected, received, running, serving
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 60
 HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 HALF_A_FORM += b"Content-Length: 9\r\n\r\nk"
 HALF_A_HEAD = b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\n"
-
-
-def address(url: str) -> tuple[str, int]:
-    host, port = url.removeprefix("http://").split(":")
-    return host, int(port)
-
-
-def connected(url: str, sent: bytes = b"") -> socket.socket:
-    made = socket.create_connection(address(url), timeout=PATIENCE_SECONDS)
-    made.sendall(sent)
-    return made
 
 
 def alive(url: str) -> bool:
@@ -48,15 +37,6 @@ def alive(url: str) -> bool:
 
 def ready(url: str) -> httpx.Response:
     return httpx.get(f"{url}/v1/health/ready", timeout=30)
-
-
-def received(connection: socket.socket, until: bytes | None = None) -> bytes:
-    """Read until something comes, or the other side closes; returns what came."""
-    found = b""
-    with suppress(ConnectionResetError):
-        while (until is None or until not in found) and (more := connection.recv(65536)):
-            found += more
-    return found
 
 
 def dripped_until_closed(connection: socket.socket, drop: bytes) -> bool:
@@ -124,9 +104,7 @@ def test_the_connection_that_waits_longest_makes_room(application):
             assert other.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_a_connection_that_is_being_answered_makes_no_room(served):
-    account = served.account()
-    job = served.train(served.ready_dataset(account["id"])["id"]).json()
+def test_a_connection_that_is_being_answered_makes_no_room(served, job):
     head = f"GET /v1/jobs/{job['id']}/events HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Authorization: Bearer {served.tokens['read']}\r\n\r\n"
     with ExitStack() as crowd:
@@ -323,7 +301,8 @@ def test_connections_whose_clients_do_not_read_make_room(application):
         for _ in range(20):
             unread = crowd.enter_context(socket.socket())
             unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            unread.connect(address(url))
+            host, _, port = url.removeprefix("http://").partition(":")
+            unread.connect((host, int(port)))
             unread.sendall(asks)
         wait_until(lambda: _answers(url))
         whole = httpx.get(f"{url}/reference/swagger-ui-bundle.js", timeout=PATIENCE_SECONDS)
