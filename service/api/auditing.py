@@ -42,7 +42,7 @@ from service.identity.recording import (
 )
 from service.settings import Settings
 
-# What shows nothing of anybody: asked every few seconds by proxies, or with every page.
+# Routes without private data, requested every few seconds by proxies or with every page.
 UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference")
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -109,13 +109,13 @@ class EventWriter(Background):
         self._factory = factory
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
         self._floods: dict[tuple[str, ...], Flood] = {}  # oldest first
-        self._written = False  # the last time that it was tried
+        self._written = False  # whether the last attempt succeeded
         self._lock = threading.Lock()
 
     def put(self, event: Event) -> Future[None]:
         """Enqueue an event. The future resolves once it is durable, or fails with AuditLogUnavailable."""
         written: Future[None] = Future()
-        written.set_running_or_notify_cancel()  # a client that goes away takes nothing back
+        written.set_running_or_notify_cancel()  # cannot be cancelled by a client that disconnects
         with self._lock:
             full = len(self._waiting) >= self._limits.waiting_max
             if not full:
@@ -207,7 +207,7 @@ class EventWriter(Background):
         try:
             with transaction(self._factory) as session:
                 rows = append(session, [event for event, _ in some])
-        except Exception as error:  # whatever it is, nobody may wait for ever
+        except Exception as error:  # whatever it is, no request may wait forever
             self._written = False
             not_written(len(some), error)
             if self.required:
@@ -284,12 +284,12 @@ class Audit(Middleware):
 
         try:
             await self.app(scope, receive, send_noting)
-        except Exception:  # answered further out, without a word of anything
+        except Exception:  # answered by outer middleware, without details
             await self._write(note, Outcome.FAILED, status)
             raise
         finally:
-            self._put(note, Outcome.FAILED, status)  # of a client that went away before an answer
-            del state["note"]  # which holds the scope that holds it
+            self._put(note, Outcome.FAILED, status)  # of a client that disconnected before an answer
+            del state["note"]  # breaks a reference cycle
 
     async def _write(self, note: Note, outcome: Outcome, status: int) -> bool:
         written = self._put(note, outcome, status)
@@ -314,8 +314,8 @@ class Audit(Middleware):
 
 def known(scope: Scope) -> Principal | None:
     """Return the caller whose valid key came with a request, or None."""
-    found: Principal | None = scope.get("state", {}).get("known")
-    return found
+    principal: Principal | None = scope.get("state", {}).get("known")
+    return principal
 
 
 def is_logged(scope: Scope) -> bool:
@@ -325,9 +325,9 @@ def is_logged(scope: Scope) -> bool:
 
 def outcome_of(scope: Scope, status: int) -> Outcome:
     """Return the outcome of a request: from the answer's status, unless its handler has set one."""
-    said: Any = scope.get("state", {}).get("outcome")
-    if isinstance(said, Outcome):
-        return said
+    outcome: Any = scope.get("state", {}).get("outcome")
+    if isinstance(outcome, Outcome):
+        return outcome
     if status >= 500:
         return Outcome.FAILED
     if status == 404:

@@ -165,10 +165,10 @@ class TooManyWrongKeys(ApiError):
 
     code: ClassVar[str] = "too_many_wrong_keys"
 
-    def __init__(self, said: str, seconds: float) -> None:
+    def __init__(self, message: str, seconds: float) -> None:
         self.seconds = math.ceil(seconds)
         super().__init__(
-            f"{said} Too many such keys came from your address: wait {self.seconds} seconds, or send a valid one.",
+            f"{message} Too many such keys came from your address: wait {self.seconds} seconds, or send a valid one.",
             seconds=self.seconds,
         )
 

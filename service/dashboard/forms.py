@@ -32,11 +32,11 @@ from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 
 Body = TypeVar("Body", bound=BaseModel)
-OPTION = "option."  # how the names of the fields begin that stand for a recipe's options
+OPTION = "option."  # prefix of the fields of a recipe's options
 SEARCHED_MAX = 2000  # newest rows whose names a search looks at: it must not read a whole table
 Text = Annotated[str, Query(max_length=100)]
 _ONCE = re.compile(r"[0-9a-f]{32}")
-# pydantic's words for what is missing or is no number, for people who see fields and no JSON
+# Messages for people, who see fields and no JSON, by pydantic's error type.
 _WORDS = {"missing": "Fill this in.", "float_parsing": "This is a number.", "int_parsing": "This is a whole number."}
 
 
@@ -81,15 +81,15 @@ def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str
     """Return the error messages of single fields, and the message of the whole form."""
     if isinstance(error, FieldsRefused):
         return error.fields, error.message
-    said = error.message if isinstance(error, ObscuraError) else str(error)
+    message = error.message if isinstance(error, ObscuraError) else str(error)
     if isinstance(error, LargeDelta):
-        return {"accept_large_delta": said}, said
+        return {"accept_large_delta": message}, message
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, InvalidParameter):
         cause = cause.__cause__
     if isinstance(cause, InvalidParameter):
-        return {cause.name: said}, said
-    return {}, said
+        return {cause.name: message}, message
+    return {}, message
 
 
 def do_once(
@@ -105,10 +105,10 @@ def do_once(
     first = remember(session, principal_id, once, body, "", now)
     if first is not None:
         return first
-    made = make()
-    session.get_one(Idempotency, (principal_id, once)).resource_id = made
+    resource_id = make()
+    session.get_one(Idempotency, (principal_id, once)).resource_id = resource_id
     session.flush()
-    return made
+    return resource_id
 
 
 def read_options(text: str) -> dict[str, Any]:
@@ -129,10 +129,10 @@ def _as_text(value: Any) -> str:
 
 def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     """Parse the fields `option.NAME` of a form by a recipe's JSON Schema; empty ones count as absent."""
-    given = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
+    texts = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
     return {
         name: text if schema["properties"][name].get("type") == "string" else json_or_text(text)
-        for name, text in given.items()
+        for name, text in texts.items()
         if text
     }
 
@@ -183,20 +183,20 @@ class Filters:
         foreign = [name for name, value in self._texts().items() if value and name not in by]
         if foreign:
             raise InvalidInput(f"This list cannot be narrowed by {' and '.join(foreign)}, only by {', '.join(by)}.")
-        found: list[ColumnElement[bool]] = []
+        conditions: list[ColumnElement[bool]] = []
         if self.state:
-            found.append(table.state == _one_of("state", self.state, states))
+            conditions.append(table.state == _one_of("state", self.state, states))
         if self.recipe:
-            found.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
+            conditions.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
         if self.account:
-            found.append(table.account_id == self.account)
+            conditions.append(table.account_id == self.account)
             own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == self.account)
-            found.append(own.exists())
+            conditions.append(own.exists())
         if self.q:
             newest = visible(session, table, select(table.id)).order_by(table.created_at.desc()).limit(SEARCHED_MAX)
             named = table.id.in_(newest) & table.name.icontains(self.q, autoescape=True)
-            found.append(or_(table.id == self.q, named))
-        return found
+            conditions.append(or_(table.id == self.q, named))
+        return conditions
 
 
 DATASET_STATES = [(state.value, state.value.capitalize()) for state in DatasetState]

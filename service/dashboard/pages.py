@@ -106,8 +106,8 @@ def answer_unknown_with_pages(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         outside = not request.scope["path"].startswith("/v1/")
         if not outside or "text/html" not in request.headers.get("accept", ""):
-            made = otherwise(request, error)
-            return await made if isawaitable(made) else made
+            problem = otherwise(request, error)
+            return await problem if isawaitable(problem) else problem
         missing = error.status_code == 404
         title = "Not found" if missing else "That is not possible"
         message = "There is no page at this address." if missing else "This page takes no such request."

@@ -107,9 +107,9 @@ def list_jobs(
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Response:
     """List jobs, newest first, optionally of one account, state or recipe."""
-    asked = narrowed(Job, state=state, recipe=recipe)
-    asked += [] if account_id is None else [Job.account_id == account_id]
-    return answer_newest(service, request, page, Job, views.records, *asked, columns=views.JOBS)
+    conditions = narrowed(Job, state=state, recipe=recipe)
+    conditions += [] if account_id is None else [Job.account_id == account_id]
+    return answer_newest(service, request, page, Job, views.records, *conditions, columns=views.JOBS)
 
 
 @router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
@@ -195,8 +195,8 @@ def create_sweep(
 def list_sweeps(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List sweeps with their trials, newest first, at most six per page, optionally of one account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
-    asked = [] if account_id is None else [Sweep.account_id == account_id]
-    return answer_newest(service, request, short, Sweep, sweeps.records, *asked)
+    conditions = [] if account_id is None else [Sweep.account_id == account_id]
+    return answer_newest(service, request, short, Sweep, sweeps.records, *conditions)
 
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], response_model=SweepRecord, summary="Read a sweep")
