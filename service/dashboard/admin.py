@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -55,15 +56,13 @@ def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> Redir
 
 @router.post("/accounts/{account_id}/lower-limit")
 def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    wish, why, now = _epsilon(form), form.get("reason", ""), dashboard.clock()
-    dashboard.do(ledger.lower_limit, account_id=account_id, epsilon=wish, reason=why, by=admin.id, now=now)
+    dashboard.do(ledger.lower_limit, account_id=account_id, by=admin.id, **_limit_change(dashboard, form))
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/raise-limit")
 def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    wish, why, now = _epsilon(form), form.get("reason", ""), dashboard.clock()
-    dashboard.do(ledger.request_raise, account_id=account_id, epsilon=wish, reason=why, asked_with=admin.id, now=now)
+    dashboard.do(ledger.request_raise, account_id=account_id, asked_with=admin.id, **_limit_change(dashboard, form))
     return _back_to_account(account_id)
 
 
@@ -152,14 +151,14 @@ def _back_to_account(account_id: str) -> RedirectResponse:
     return RedirectResponse(f"/accounts/{account_id}/controls", status_code=303)
 
 
-def _epsilon(form: dict[str, str]) -> float:
+def _limit_change(dashboard: Dashboard, form: dict[str, str]) -> dict[str, Any]:
     try:
         epsilon = float(form.get("epsilon", ""))
     except ValueError:
         epsilon = math.nan
     if not math.isfinite(epsilon):
         raise InvalidInput("The limit must be a number.")
-    return epsilon
+    return {"epsilon": epsilon, "reason": form.get("reason", ""), "now": dashboard.clock()}
 
 
 def _back_to_admins() -> RedirectResponse:

@@ -16,18 +16,6 @@ from service.main import utc_now
 from tests.service.api.conftest import SMALL
 
 
-@pytest.fixture
-def dataset(served) -> dict[str, Any]:
-    """A private dataset that is ready."""
-    return dict(served.ready_dataset(served.account(name="patients")["id"]))
-
-
-@pytest.fixture
-def job(served, dataset) -> dict[str, Any]:
-    """A queued training on it."""
-    return dict(served.train(dataset["id"]).json())
-
-
 def plan(served: Any, dataset: dict[str, Any], *, status: int = 200, **changes: Any) -> Any:
     body = {"dataset_id": dataset["id"], "recipe": "datalens", "epsilon": 1.0, "options": SMALL} | changes
     return served.send("plans", body, scope="read", status=status)
