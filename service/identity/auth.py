@@ -1,4 +1,4 @@
-"""API keys: hashed, scoped, revocable; those of admins belong to people (`service.admins`).
+"""API keys: hashed, scoped, revocable; those of admins belong to people (`service.identity.admins`).
 
 What a key made goes with it, and what those keys made, and so on: whoever has stolen one may have made others.
 """
@@ -8,27 +8,33 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Row, Select, not_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Row, Select, exists, not_, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
 from obscura.wire.words import Admission
-from service import projects
-from service.access import ROLES, Principal, Role, Scope, find, require_visible
-from service.confirmations import is_confirmed, require_confirmed
-from service.db.access_tables import Admin, ApiKey
-from service.db.session import changed
+from service.background import Background
+from service.db.access_tables import Admin, ApiKey, Person
+from service.db.session import SessionFactory, changed, transaction
 from service.db.webhook_tables import Webhook
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
-from service.recording import Act, record
+from service.identity import projects
+from service.identity.access import ROLES, Principal, Role, Scope, find, require_visible
+from service.identity.recording import Act, record
+from service.logs import get_logger
+from service.times import to_the_hour
 
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _UNKNOWN = "This API key is not known here, or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
+SESSION_CONFIRMED = timedelta(minutes=1)  # how long a session in a browser goes on without the provider's word
+RETRY_SECONDS = 60.0
 
 
 def create_key(
@@ -241,6 +247,39 @@ def principal_of(key: ApiKey | Row[*tuple[Any, ...]]) -> Principal:
     return Principal(id=key.id, scopes=scopes, **of)
 
 
+def is_confirmed(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
+    """The condition that a key is of no person, or of one whose keys go on."""
+    goes_on = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_(None), Person.keys_until > now)
+    return ApiKey.person_id.is_(None) | goes_on.correlate(ApiKey)
+
+
+def require_confirmed(session: Session, person_id: str | None, now: datetime, *, in_browser: bool = False) -> None:
+    """Let whoever is no person of a provider pass, and somebody for whom it vouched a short while ago.
+
+    Args:
+        in_browser: whether a session asks, which goes on for a shorter time than a key does.
+
+    Raises:
+        Unauthorized: it no longer does, or has not answered for too long; the message says which.
+    """
+    if person_id is None:
+        return
+    person = session.get_one(Person, person_id, populate_existing=True)
+    if person.lapsed_at is not None:
+        raise Unauthorized(
+            f"The sign-in provider no longer vouches for {person.name}, since {_moment(person.lapsed_at)}. Sign in "
+            "with it again: until then nothing of yours opens anything."
+        )
+    until = person.confirmed_at + SESSION_CONFIRMED if in_browser else person.keys_until
+    if until <= now:
+        what = "a session" if in_browser else "a key"
+        raise Unauthorized(
+            f"The sign-in provider does not answer. It last vouched for {person.name} at "
+            f"{_moment(person.confirmed_at)}, and {what} goes on without its word until {_moment(until)}. What is "
+            "yours opens again as soon as it answers."
+        )
+
+
 def is_usable(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
     """The condition that a key was not revoked, has not expired, and is of nobody who is no longer confirmed."""
     in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
@@ -268,8 +307,8 @@ def revoke_key(
     """Revoke a key, for good, as one admin alone may: their own, those of owners whom they have named alone, and those
     that are no admin's.
 
-    Another admin's keys take two people (`service.admins.ask_revocation`): whoever could revoke them alone could make
-    themself the only one who decides. Revoking twice keeps the first time.
+    Another admin's keys take two people (`admins.ask_revocation`): whoever could revoke them alone could make themself
+    the only one who decides. Revoking twice keeps the first time.
 
     Args:
         admin_id: the person who asks.
@@ -325,6 +364,56 @@ def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
     """Return the query for the ids of some keys, of the keys that these made, and so on; revoked ones as well."""
     made = select(ApiKey.id).where(chosen).cte("made", recursive=True)
     return select(made.union(select(ApiKey.id).join(made, ApiKey.created_by == made.c.id)).c.id)
+
+
+class KeyUses(Background):
+    """Notes in memory which keys are used, and writes that from a thread of its own: no request waits for it.
+
+    There is one entry for each key that was valid when it was used. A note that is lost with the process is made
+    again by the next use.
+    """
+
+    def __init__(self, factory: SessionFactory) -> None:
+        super().__init__("obscura-key-uses")
+        self._factory = factory
+        self._lock = threading.Lock()
+        self._hours: dict[str, datetime] = {}
+        self._unwritten: dict[str, datetime] = {}
+
+    def note(self, key_id: str, now: datetime) -> None:
+        """Note that a key was used; returns at once."""
+        hour = to_the_hour(now)
+        with self._lock:
+            if self._hours.get(key_id) == hour:
+                return
+            self._hours[key_id] = self._unwritten[key_id] = hour
+        self._noted.set()
+
+    def write(self) -> bool:
+        """Write what was noted since the last time; what another process has written later stays. False: try again."""
+        with self._lock:
+            hours, self._unwritten = self._unwritten, {}
+        try:
+            if hours:
+                with transaction(self._factory) as session:
+                    for key_id, hour in sorted(hours.items()):  # in one order, so that no two processes lock each other
+                        earlier = ApiKey.last_used_at.is_(None) | (ApiKey.last_used_at < hour)
+                        session.execute(update(ApiKey).where(ApiKey.id == key_id, earlier).values(last_used_at=hour))
+        except SQLAlchemyError as error:
+            get_logger(__name__).warning("key_uses_not_written", count=len(hours), error=type(error).__name__)
+            with self._lock:
+                self._unwritten = hours | self._unwritten
+            return False
+        return True
+
+    def _work(self) -> None:
+        while True:
+            self._noted.wait()
+            self._noted.clear()
+            if self._stopping.is_set():
+                return
+            if not self.write() and not self._stopping.wait(RETRY_SECONDS):
+                self._noted.set()
 
 
 def _moment(moment: datetime) -> str:

@@ -1,7 +1,7 @@
 """Requests that two people decide: one admin asks for something, and it is done when another one approves it.
 
 The module of each noun says what may be asked for and carries it out: `service.ledger.limits` raises limits,
-`service.admins` admits and removes admins and revokes their keys, `service.jobs.sharing` shares releases. What holds
+`admins` admits and removes admins and revokes their keys, `service.jobs.sharing` shares releases. What holds
 for every request stands here: all keys of one person count as that person, a request lapses after seven days, and where
 a sign-in provider knows who is who, its people decide and nobody else. About a project its owners decide, two of them
 or one and an admin of the installation. Takes a session, never commits.
@@ -18,14 +18,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.access import PEOPLE_DECIDE, visible
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import Project
 from service.errors import Conflict, Forbidden, NotFound, short_reason
+from service.identity.access import PEOPLE_DECIDE, visible
+from service.identity.recording import Act, record
 from service.notices import tell_of_decision
-from service.recording import Act, record
 
 REQUEST_LIFETIME = timedelta(days=7)
 EXPIRED = "expired"

@@ -204,7 +204,7 @@ def on_behalf(
     """Return a factory of the same sessions that bear a caller, who is asked for when the first row is looked for.
 
     Args:
-        last: what they write last, see `service.recording`; None for as ever.
+        last: what they write last, see `service.identity.recording`; None for as ever.
     """
     return with_info(factory, **{_CALLER: caller}, **({LAST: last} if last is not None else {}))
 

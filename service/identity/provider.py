@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx2
 from authlib.integrations.base_client import OAuthError
@@ -31,9 +31,8 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from service.dependencies import calling, require_place
-from service.errors import ObscuraError, Unauthorized
+from service.identity.people import Claims, NotVouchedFor, ProviderUnavailable, SignInRefused
 from service.logs import get_logger
-from service.people.roles import Claims
 from service.settings import Settings
 
 CALLBACK_PATH = "/login/callback"
@@ -48,31 +47,6 @@ GROUPS_MAX = 10_000
 SIGN_IN_AGAIN = ("invalid_grant", "interaction_required", "login_required", "consent_required")
 # Signatures by which nobody but the provider can have signed: with those of a shared secret, each client could.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
-
-
-class SignInRefused(Unauthorized):
-    """A sign-in is not what the provider or this browser have begun, or the provider refuses it."""
-
-
-class NotVouchedFor(SignInRefused):
-    """The provider says that it no longer vouches for a person."""
-
-
-class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or not as it must.
-
-    Attributes:
-        answered: whether it did, so that it may do better when it is asked about somebody else.
-    """
-
-    code: ClassVar[str] = "provider_unavailable"
-
-    def __init__(self, *, answered: bool = False) -> None:
-        self.answered, self.dependency_failed = answered, not answered
-        super().__init__(
-            "The sign-in provider does not answer as it should. Try again in a minute; keys of the installation's own "
-            "admins open this service as ever."
-        )
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.access import find, visible
 from service.db.base import new_id
 from service.db.project_tables import Project
 from service.errors import Conflict, InvalidInput, require_name
-from service.recording import Act, record
+from service.identity.access import find, visible
+from service.identity.recording import Act, record
 
 PROJECTS_MAX = 1000
 

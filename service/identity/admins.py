@@ -6,7 +6,7 @@ only one who can act. A new admin makes the token themself and hands on its *int
 from which nobody can act in their name.
 
 An owner is such a person in one project. An admin names the first one of a project alone; where two must agree the two
-count as one (`service.decisions.voice_of`), and the owner's keys are revoked with the one that named them.
+count as one (`service.identity.decisions.voice_of`), and the owner's keys are revoked with the one that named them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sqlalchemy.orm import Session
 from obscura.private_files import replace_file
 from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.access import Scope, find, visible
-from service.auth import is_usable, made_until, remember_key, revoke
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
 from service.db.project_tables import Project
 from service.db.session import changed
-from service.decisions import acting_key, ask
 from service.errors import Conflict, InvalidInput, require_name, short_reason
-from service.recording import Act, record
+from service.identity.access import Scope, find, visible
+from service.identity.auth import is_usable, made_until, remember_key, revoke
+from service.identity.decisions import acting_key, ask
+from service.identity.recording import Act, record
 
 ADMINS_MIN = 2  # as many as it takes to decide anything
 ADMINS_MAX = 1000

@@ -18,11 +18,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import Outcome
-from service.access import Principal
 from service.db.audit_tables import AuditEvent
 from service.db.base import new_id
 from service.db.session import LAST, SessionFactory, transaction, with_info
 from service.errors import ObscuraError
+from service.identity.access import Principal
 from service.logs import AUDIT_LOGGER, get_logger
 from service.times import SETTLED
 
