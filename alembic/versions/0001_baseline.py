@@ -291,7 +291,6 @@ def upgrade() -> None:
         *optional(MOMENT, "ready_at"),
         sa.Column("upload_attempt", INTEGER, nullable=False, server_default=sa.text("0")),
         *optional(MOMENT, "upload_lease_until"),
-        sa.Column("unchecked", FLAG, nullable=False, server_default=sa.false()),
         *optional(MOMENT, "erased_at"),
         sa.Column("project_id", ID, nullable=False, server_default="prj_default"),
         image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
