@@ -16,7 +16,6 @@ from sqlalchemy import insert, select, text
 
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from privacy.accounting.events import GaussianEvent
-from service import admins
 from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -24,9 +23,11 @@ from service.db.job_tables import Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import HoldRow
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
+from service.identity import admins
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
 
+SMALL = {"accounts": 6, "jobs": 100, "entries": 1000}  # for tests
 CLASSES = [f"class {number}" for number in range(10)]
 TRIALS = 8
 RUNNING = 10

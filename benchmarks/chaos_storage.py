@@ -21,14 +21,13 @@ from service.datasets import reading
 from service.db.session import SessionFactory
 from service.settings import Settings
 from service.storage.interface import UNFINISHED
-from service.storage.s3.bucket import Bucket
-from service.storage.s3.claims import CLAIM_SECONDS
-from service.storage.s3.entries import KEYS, PARTS, SEGMENT
-from service.storage.s3.lookup import Lookup
+from service.storage.s3.bucket import PATIENCE, Bucket
+from service.storage.s3.entries import KEYS, PARTS, SEGMENT, Entries
 from workers.supervise import reconcile
 
 URL = f"s3://{BUCKET}/chaos"
 WORKERS = 3
+CLAIM_SECONDS = PATIENCE.claim_seconds
 _BRINGS_SECONDS = 0.3
 
 
@@ -92,7 +91,7 @@ def orphans(settings: Settings, factory: SessionFactory) -> int:
     finally:
         reconcile.STALE_FOLDER_SECONDS = stale
     bucket = Bucket(settings.storage)
-    lookup = Lookup(bucket)
+    lookup = Entries(bucket)
     names = [listed.name.removeprefix(KEYS) for listed in bucket.list(KEYS)]
     entries = [lookup.entry(name) for name in names if not name.rpartition("/")[2].startswith(SEGMENT)]
     named = {part for entry in entries if entry is not None for part in entry.parts()}

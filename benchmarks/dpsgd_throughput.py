@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from benchmarks.budgets import NoLedger
 from benchmarks.results import machine, parser_of, show, write_json
+from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.aggregation.topagg import count_votes
 from privacy.aggregation.topagg_config import TopAggConfig

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from benchmarks.generator_runs import EPOCHS, train
 from benchmarks.results import Results, Row, machine, parser_of, show, spread
-from benchmarks.small_data import Folder, channels_first, fashion
+from benchmarks.runs import CPU, EPOCHS, tests_of, trained
+from benchmarks.small_data import Folder, fashion
 from models.portable.drawing import batches, to_pixels
 from models.released import ReleasedGenerator
 from workers.evaluation.utility import train_and_test
@@ -35,15 +35,14 @@ def draw(generator: ReleasedGenerator, classes: int, samples: int, seed: int) ->
 
 def measure(folder: Folder, epsilon: float, samples: int, seeds: Sequence[int]) -> Row:
     """Return the row of one epsilon."""
-    generator, classes = train(folder, "ours", epsilon)[0], len(folder.classes)
+    generator, classes = trained(folder, "moments", {}, epsilon)[0].to(CPU), len(folder.classes)
     draw(generator, classes, 256, 0)  # warm up
-    test = channels_first(folder.test_images), torch.from_numpy(folder.test_labels)
     times, accuracies = list[float](), []
     for seed in seeds:
         pixels, labels, milliseconds = draw(generator, classes, samples, seed)
         times += milliseconds
         learned = pixels.permute(0, 3, 1, 2).contiguous(), labels
-        found = train_and_test("cnn", *learned, *test, classes=classes, seed=seed, epochs=EPOCHS)
+        found = train_and_test("cnn", *learned, *tests_of(folder), classes=classes, seed=seed, epochs=EPOCHS)
         accuracies.append(found.accuracy)
     return {"epsilon": epsilon, "ms_per_image": statistics.median(times), **spread(accuracies)}
 

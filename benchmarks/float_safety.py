@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from benchmarks.budgets import NoLedger
 from benchmarks.results import Results, Row, machine, parser_of, show
+from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Alone

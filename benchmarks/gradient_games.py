@@ -15,7 +15,7 @@ import torch
 from benchmarks.audited import Audited, Scores
 from benchmarks.audited_gradients import FAR, SETTINGS, Setting, b_gep, dpsgd, gep, play, projection, rgp, step
 from benchmarks.audited_steps import train_steps
-from benchmarks.budgets import NoLedger
+from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients import freeze
 from privacy.mechanisms.noise import derive_key

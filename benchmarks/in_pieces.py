@@ -1,9 +1,9 @@
 """Trainings and judges that need hours of a GPU, in pieces of some minutes.
 
 Run `python -m benchmarks.in_pieces --job diffusion_fashion_10 --minutes 8` again and again: each call resumes from the
-folder's checkpoint until its minutes are over and the next checkpoint is written. The call in which the training ends
-draws synthetic images, lets classifiers learn them to the last step, tests these once on the test images, and writes
-result.json and grid.png. JOBS has what waits for a GPU.
+folder's checkpoint until its minutes are over and the next checkpoint is written. The call that ends the training draws
+synthetic images, trains classifiers on them to the last step, tests each once on the test images, and writes
+result.json and grid.png. JOBS lists what waits for a GPU.
 """
 
 from __future__ import annotations
@@ -21,18 +21,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.deep_classifiers import SHAPES, judged
-from benchmarks.dpimagebench import DELTA as DELTA_THERE
-from benchmarks.dpimagebench import SAMPLES as SAMPLES_THERE
-from benchmarks.dpimagebench import private_part
-from benchmarks.generator_runs import DELTA, draw, here
-from benchmarks.small_data import SETS, Folder, channels_first, facts_of
+from benchmarks.results import Row, write_json
+from benchmarks.runs import DELTA, draw, here, plan_of, tests_of
+from benchmarks.small_data import SETS, Folder, facts_of
 from models.classifiers import CLASSIFIER_KINDS
 from models.portable.edm import EdmDenoiser
 from models.released import load_released
-from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.private_steps import STEPS, poisson_event
-from privacy.plans.registry import build_plan
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Cancelled, Run, TrainingData, save_trained
@@ -47,17 +43,10 @@ _SHOWN = 10  # images of each class in the grid
 
 @dataclass(frozen=True)
 class Job:
-    """A training, and who judges its images.
+    """A training of a recipe on a set of `small_data`, and who judges its images.
 
     Attributes:
-        recipe: of the service.
-        dataset: of `small_data`.
-        epsilon: with delta.
-        options: of the recipe.
-        delta: with epsilon.
-        samples: synthetic images that the judges learn.
-        judges: classifiers of the evaluation's fixed protocol, or deep ones by name.
-        dpimagebench: whether that protocol's validation images are kept out of the private ones.
+        judges: classifiers of the evaluation's fixed protocol, or names of deep ones.
     """
 
     recipe: str
@@ -67,34 +56,31 @@ class Job:
     delta: float = DELTA
     samples: int = 30_000
     judges: tuple[str, ...] = CLASSIFIER_KINDS
-    dpimagebench: bool = False
 
 
-# So few free steps before the private ones, which are not kept on the way, that they fit into a piece.
+# The free steps before the private ones keep no checkpoint, so these are few enough to fit into a piece.
 _AFTER_MOMENTS = {"preset": "fashion_mnist_moments", "patch": 2, "moments_steps": 5000}
-_EPSILONS = (1.0, 10.0)
-# In the order in which a lent GPU should take them.
+_DEEP: dict[str, Any] = {"delta": 1.67e-6, "samples": 60_000, "judges": tuple(SHAPES["full"])}
+# In the order in which a GPU should take them.
 JOBS: Mapping[str, Job] = {
     **{
-        f"dpimagebench_{name}_{of:g}": Job(
-            "moments", name, of, {}, DELTA_THERE, SAMPLES_THERE, tuple(SHAPES["full"]), dpimagebench=True
-        )
-        for name in ("fashion", "cifar10")
-        for of in _EPSILONS
+        f"dpimagebench_{name.partition('_')[0]}_{epsilon:g}": Job("moments", name, epsilon, **_DEEP)
+        for name in ("fashion_55000", "cifar10_45000")
+        for epsilon in (1.0, 10.0)
     },
     **{
-        f"diffusion_{name}_{of:g}": Job("dp_diffusion", name, of, _AFTER_MOMENTS)
+        f"diffusion_{name}_{epsilon:g}": Job("dp_diffusion", name, epsilon, _AFTER_MOMENTS)
         for name in ("fashion", "cifar10")
-        for of in _EPSILONS
+        for epsilon in (1.0, 10.0)
     },
 }
 
 
 class Clock:
-    """Progress that ends a piece when its time is over, and the one file in which a piece leaves its checkpoint.
+    """Progress that ends a piece when its time is over, and the file that holds its checkpoint.
 
-    Once the time is over the next checkpoint is written, and the piece ends with the report after it, so that nothing
-    is done twice; where none comes, the piece ends a minute later.
+    After the time is over the piece ends at the first report that follows a checkpoint, so that no work is repeated;
+    without a checkpoint it ends a minute later.
     """
 
     def __init__(self, path: Path, seconds: float, every_seconds: float = 0.0) -> None:
@@ -103,7 +89,7 @@ class Clock:
         self.step_times: list[float] = []
 
     def __call__(self, *, stage: str, step: int, steps: int) -> None:
-        """Say where it is, now and then."""
+        """Print the progress now and then, and end the piece if its time is over."""
         now = time.monotonic()
         self.step_times.append(now)
         if step % max(1, steps // 50) == 0:
@@ -112,7 +98,7 @@ class Clock:
             raise Cancelled
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Write a new checkpoint, then put it in the place of the old one: `interface.CheckpointFolder`."""
+        """Write a new checkpoint, then rename it over the old one: `interface.CheckpointFolder`."""
         now = time.monotonic()
         self._done = now - self.began > self._seconds
         if not self._done and now - self._kept_at < self._every:
@@ -124,17 +110,17 @@ class Clock:
         self._kept_at = time.monotonic()
 
     def open(self) -> BinaryIO | None:
-        """Open the checkpoint, if it is there."""
+        """Open the checkpoint, if there is one."""
         return self._path.open("rb") if self._path.exists() else None
 
     def seconds_a_step(self) -> float | None:
-        """Median time between two reports."""
+        """Return the median time between two reports."""
         gaps = sorted(b - a for a, b in zip(self.step_times, self.step_times[1:], strict=False))
         return gaps[len(gaps) // 2] if gaps else None
 
 
-def piece(folder: Path, data: Folder, plan: Plan, minutes: float, device: torch.device) -> bool:
-    """Train for so many minutes; returns whether the training has ended."""
+def piece(folder: Path, data: Folder, plan: Plan, minutes: float) -> bool:
+    """Train for so many minutes; return whether the training has ended."""
     secret_file, pieces = folder / SECRET, json.loads((folder / LOG).read_text()) if (folder / LOG).exists() else []
     if not secret_file.exists():
         secret_file.write_bytes(secrets.token_bytes(32))
@@ -149,15 +135,14 @@ def piece(folder: Path, data: Folder, plan: Plan, minutes: float, device: torch.
         attempt=len(pieces) + 1,
         progress=clock,
         checkpoints=clock,
-        device=device,
+        device=here()[0],
     )
     try:
         trained = TRAINERS[plan.recipe](run)
     except Cancelled:
         trained = None
     seconds = {"seconds": round(time.monotonic() - clock.began, 1), "seconds_a_step": clock.seconds_a_step()}
-    pieces.append({**seconds, "steps": len(clock.step_times)})
-    (folder / LOG).write_text(json.dumps(pieces) + "\n", encoding="utf-8")
+    write_json(folder / LOG, [*pieces, {**seconds, "steps": len(clock.step_times)}])
     if trained is None:
         return False
     (folder / "released").mkdir(exist_ok=True)
@@ -166,84 +151,77 @@ def piece(folder: Path, data: Folder, plan: Plan, minutes: float, device: torch.
     return True
 
 
-def judge(folder: Path, data: Folder, job: Job, seed: int, until: float, device: torch.device) -> dict[str, float]:
-    """Let classifiers learn what was drawn and test each once; those that have an accuracy are not asked again."""
-    classes, result = len(data.classes), folder / RESULT
-    document = json.loads(result.read_text(encoding="utf-8"))
+def judge(folder: Path, data: Folder, job: Job, seed: int, until: float) -> None:
+    """Train classifiers on synthetic images and test each once; skip those that have an accuracy."""
+    classes, document, device = len(data.classes), json.loads((folder / RESULT).read_text("utf-8")), here()[0]
     if not (folder / DRAWN).exists():
         started = time.monotonic()
-        images, labels = draw(load_released(folder / "released"), classes, job.samples, seed, device)
+        images, labels = draw(load_released(folder / "released"), classes, job.samples, seed)
         document["images_a_second"] = round(job.samples / (time.monotonic() - started), 1)
         shown = torch.cat([images[labels == label][:_SHOWN] for label in range(classes)])
         write_grid(shown.float() / 255, data.classes, folder / "grid.png")
         torch.save((images, labels), folder / DRAWN)
     synthetic: tuple[Tensor, Tensor] = torch.load(folder / DRAWN)
-    test = channels_first(data.test_images), torch.from_numpy(data.test_labels)
     for name in job.judges:
         if name in document["accuracy"]:
             continue
         clock = Clock(folder / f"{name}.pt", until - time.monotonic())
+        sizes: dict[str, Any] = {"classes": classes, "seed": seed, "device": device}
         if name in SHAPES["full"]:
-            sizes: dict[str, Any] = {"classes": classes, "epochs": _DEEP_EPOCHS, "seed": seed, "device": device}
-            found = judged(SHAPES["full"][name], synthetic, test, **sizes, kept=clock, progress=clock)
+            sizes |= {"epochs": _DEEP_EPOCHS, "kept": clock, "progress": clock}
+            found = judged(SHAPES["full"][name], synthetic, tests_of(data), **sizes)
         else:
-            found = train_and_test(name, *synthetic, *test, classes=classes, seed=seed, device=device).accuracy  # type: ignore[arg-type]
+            found = train_and_test(name, *synthetic, *tests_of(data), **sizes).accuracy  # type: ignore[arg-type]
         document["accuracy"][name] = found
         print(f"  {name}: {found:.4f}", flush=True)
-        result.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / RESULT, document)
         (folder / f"{name}.pt").unlink(missing_ok=True)
-    accuracies: dict[str, float] = document["accuracy"]
-    return accuracies
 
 
-def of_diffusion(folder: Path, data: Folder, plan: Plan, job: Job, seed: int, device: torch.device) -> dict[str, Any]:
-    """Measure what the moments alone draw, on which diffusion must improve."""
+def of_diffusion(folder: Path, data: Folder, plan: Plan, job: Job, seed: int) -> Row:
+    """Measure the images of the moments alone, on which diffusion must improve."""
     denoiser, event = load_released(folder / "released"), poisson_event(plan.stage(STEPS))
     assert isinstance(denoiser, EdmDenoiser)
-    images, labels = draw(denoiser.first, len(data.classes), job.samples, seed, device)
-    test = channels_first(data.test_images), torch.from_numpy(data.test_labels)
-    sizes: dict[str, Any] = {"classes": len(data.classes), "seed": seed, "device": device}
-    found = {kind: train_and_test(kind, images, labels, *test, **sizes).accuracy for kind in CLASSIFIER_KINDS}
+    drawn = draw(denoiser.first, len(data.classes), job.samples, seed)
+    sizes: dict[str, Any] = {"classes": len(data.classes), "seed": seed, "device": here()[0]}
+    found = {kind: train_and_test(kind, *drawn, *tests_of(data), **sizes).accuracy for kind in CLASSIFIER_KINDS}
     return {"noise_multiplier": event.noise_multiplier, "steps": event.count, "accuracy_of_moments": found}
 
 
-def go_on(job: Job, folder: Path, minutes: float, seed: int) -> dict[str, Any] | None:
-    """Go on with a job for so many minutes. Returns what was found once all of it is, None where it goes on."""
+def resume(job: Job, folder: Path, minutes: float, seed: int) -> Row | None:
+    """Resume a job for so many minutes; return its result once it is complete, else None."""
     folder.mkdir(parents=True, exist_ok=True)
-    until, (device, machine) = time.monotonic() + 60 * minutes, here()
-    data = private_part(job.dataset) if job.dpimagebench else SETS[job.dataset]()
-    account = open_filter(job.epsilon, job.delta)
-    plan = build_plan(job.recipe, job.options, account, account.capacity_nano, facts_of(data))
+    until, data = time.monotonic() + 60 * minutes, SETS[job.dataset]()
+    plan = plan_of(data, job.recipe, job.options, job.epsilon, job.delta)
     if not (folder / RESULT).exists():
-        if not piece(folder, data, plan, minutes, device):
+        if not piece(folder, data, plan, minutes):
             return None
-        document = {"recipe": job.recipe, "dataset": job.dataset, "records": len(data.labels), "seed": seed}
+        document: Row = {"recipe": job.recipe, "dataset": job.dataset, "records": len(data.labels), "seed": seed}
         document |= {"epsilon": job.epsilon, "delta": job.delta, "options": dict(job.options)}
-        document |= {"samples": job.samples, "machine": machine, "torch": torch.__version__}
+        document |= {"samples": job.samples, "machine": here()[1], "torch": torch.__version__, "accuracy": {}}
         document["pieces"] = json.loads((folder / LOG).read_text(encoding="utf-8"))
-        document["accuracy"] = {}
         if job.recipe == "dp_diffusion":
-            document |= of_diffusion(folder, data, plan, job, seed, device)
-        (folder / RESULT).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            document |= of_diffusion(folder, data, plan, job, seed)
+        write_json(folder / RESULT, document)
     try:
-        judge(folder, data, job, seed, until, device)
+        judge(folder, data, job, seed, until)
     except Cancelled:
         return None
-    found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    found: Row = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     return found
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Go on with a training, and measure it once it has ended."""
+    """Resume a training, and measure it once it has ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job", choices=list(JOBS), required=True)
     parser.add_argument("--folder", type=Path, help="of one training; git should ignore it; default: var/pieces/JOB")
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--samples", type=int, help="synthetic images; a job has a number of its own")
+    parser.add_argument("--samples", type=int, help="synthetic images; default: the job's")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     job = replace(JOBS[given.job], samples=given.samples or JOBS[given.job].samples)
-    found = go_on(job, given.folder or Path("var/pieces") / given.job, given.minutes, given.seed)
+    found = resume(job, given.folder or Path("var/pieces") / given.job, given.minutes, given.seed)
     print("not done: run this again" if found is None else json.dumps(found["accuracy"]), flush=True)
 
 

@@ -26,7 +26,7 @@ from benchmarks.ledger_log import fill, open_accounts
 from benchmarks.results import Row, machine, parser_of, show, write_json
 from obscura.wire.words import HoldState
 from service.audit.verify import verify
-from service.db.ledger_tables import EntryRow, HoldRow
+from service.db.ledger_tables import Entry, Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 
 SHORT, LONG = 1_000, 1_000_000
@@ -91,8 +91,8 @@ def check(url: str, accounts: list[str], run: dict[str, float]) -> None:
     """Raise unless every reported pair is in the log with both steps, and nothing else is held."""
     engine = make_engine(url)
     with transaction(make_session_factory(engine), read_only=True) as session:
-        open_holds = session.scalar(select(func.count()).select_from(HoldRow).where(HoldRow.state.in_(OPEN))) or 0
-        entries = session.scalar(select(func.count()).select_from(EntryRow)) or 0
+        open_holds = session.scalar(select(func.count()).select_from(Hold).where(Hold.state.in_(OPEN))) or 0
+        entries = session.scalar(select(func.count()).select_from(Entry)) or 0
     engine.dispose()
     expected = len(accounts) + 3 * run["armed_before"] + 2 * run["pairs_in_all"]
     if entries != expected or open_holds != run["armed_before"]:  # a pair opens one hold and ends one

@@ -14,15 +14,15 @@ from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Stage
 from service import ledger
 from service.db.base import new_id
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
+from service.db.ledger_tables import Account, Entry, Hold
 from service.db.session import SessionFactory, transaction
-from service.ledger.chain import Entry, canonical_json
+from service.ledger.chain import canonical_json, entry_hash
 
 ROWS_AT_ONCE = 20_000
 EPSILON, DELTA = 8.0, 1e-5
 COUNT_MAX = 20  # of the releases that a job plans
 EVENT = GaussianEvent(sensitivity=1.0, stddev=5000.0)  # so little that the budget outlasts the benchmark
-ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (AccountRow, EntryRow, HoldRow))
+ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (Account, Entry, Hold))
 
 
 FILTER = open_filter(EPSILON, DELTA)
@@ -137,9 +137,10 @@ def _life(
             details=details,
             previous_hash=head["head_hash"],
             created_at=now,
-        ).hashed()
+        )
+        entry.hash = entry_hash(entry)
         head |= {"head_sequence": entry.sequence, "head_hash": entry.hash}
-        written.append(dataclasses.asdict(entry))
+        written.append({column.name: getattr(entry, column.name) for column in ENTRIES.columns})
     hold = {
         "id": hold_id,
         "account_id": account_id,

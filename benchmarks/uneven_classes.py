@@ -1,43 +1,34 @@
-"""From how many records on a rare class shows, and whether better counts of the classes would help it.
+"""From how many records on does a rare class show, and would better counts of the classes help it?
 
-Run `python -m benchmarks.uneven_classes --json FILE`. Of Fashion-MNIST, 300 records of nine classes and a few of the
-tenth are private. `moments` trains on them, a linear classifier (ridge regression from pixels onto the classes) learns
-2,000 images drawn evenly, and is tested once on all 10,000 test images: what is told is how much of the rare class it
-recognises, beside the mean over the others. Which class is rare goes round. Variants differ in what is made of the
-released counts, at the same noise:
-
-* today: what `workers.recipes.shrinkage` does,
-* common: one weight for all classes, and no class believed to have less than a tenth of the mean, as before,
-* exact: as today, with the exact counts, which no release can give. What this gains is the most that a paid release of
-  better counts could.
+Run `python -m benchmarks.uneven_classes --json FILE`. The private images are 300 of nine classes of Fashion-MNIST and a
+few of the tenth; each of three classes is the rare one in turn. `moments` trains on them, a linear classifier (ridge
+regression from pixels onto the classes) learns 2,000 images drawn evenly and is tested once on all 10,000 test images.
+The variant `exact` uses the exact counts, which no release can have: its gain bounds that of any better counts.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from unittest import mock
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmarks.generator_runs import DELTA, OURS, draw, train
 from benchmarks.results import Results, Row, machine, parser_of, show, since
-from benchmarks.small_data import Folder, channels_first, fashion
+from benchmarks.runs import DELTA, draw, tests_of, trained
+from benchmarks.small_data import Folder, fashion
 from privacy.plans.moments import VISIBLE
 from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of
 from workers.recipes import warm_start
 
-Array = npt.NDArray[np.float64]
 EACH, SAMPLES, RIDGE = 300, 2000, 1e-2
 RARE = (1, 3, 8)  # trousers, dresses and bags: easy, middling, and unlike all others
 COUNTS = (10, 30, 60, 100, 200, 300)
 EPSILONS = (1.0, 3.0)
-STEERED = (30, 100)  # counts at which variants are compared
+COMPARED = (30, 100)  # counts at which the exact counts are tried
 _SEED = 20
 
 
@@ -50,57 +41,14 @@ def with_rare(whole: Folder, rare: int, count: int) -> Folder:
     return Folder(whole.images[own], whole.labels[own], whole.test_images, whole.test_labels, whole.classes)
 
 
-@contextmanager
-def today(_folder: Folder) -> Iterator[None]:
-    """Change nothing."""
-    yield
-
-
-@contextmanager
-def common(_folder: Folder) -> Iterator[None]:
-    """Do with counts and means what was done before."""
-
-    def weight(mean_square: float, noise_variance: float) -> float:
-        return max(0.0, 1.0 - noise_variance / max(mean_square, 1e-30))
-
-    def counts_before(counts: Array, noise_stddev: float) -> Array:
-        lifted = np.maximum(counts, 0.1 * max(1.0, float(counts.mean())))
-        middle, variance = float(lifted.mean()), float(lifted.var(ddof=1))
-        found: Array = middle + weight(variance, noise_stddev**2) * (lifted - middle)
-        return found
-
-    def means_before(sums: Array, counts: Array, prior: Array, noise_stddev: float) -> Array:
-        classes, total = len(sums), float(counts.sum())
-        pooled = sums.sum(axis=0) / total
-        pooled = pooled * prior / (prior + classes * (noise_stddev / total) ** 2)
-        own = sums / counts[:, None] - pooled
-        for start in range(0, own.shape[1], 8):
-            group = own[:, start : start + 8]
-            mean_square = float((group**2).mean()) * classes / (classes - 1)
-            group *= weight(mean_square, float(np.mean((noise_stddev / counts) ** 2)))
-        found: Array = pooled + own
-        return found
-
-    with (
-        mock.patch.object(warm_start, "shrink_counts", counts_before),
-        mock.patch.object(warm_start, "shrink_means", means_before),
-    ):
-        yield
-
-
-@contextmanager
-def exact(folder: Folder) -> Iterator[None]:
-    """Know the counts: not private, for comparison alone."""
+def exact_counts(folder: Folder) -> AbstractContextManager[object]:
+    """Let a training know the exact counts: not private, for comparison alone."""
     counts = np.bincount(folder.labels, minlength=len(folder.classes)).astype(float)
-    with mock.patch.object(warm_start, "shrink_counts", return_value=counts):
-        yield
-
-
-VARIANTS: Mapping[str, Callable[[Folder], Any]] = {"today": today, "common": common, "exact": exact}
+    return mock.patch.object(warm_start, "shrink_counts", return_value=counts)
 
 
 def ridge(images: Tensor, labels: Tensor, test_images: Tensor) -> Tensor:
-    """Return the classes (m,) that a linear classifier names, which learned images (n, c, h, w) and labels (n,)."""
+    """Return the classes (m,) that a linear classifier predicts after learning images (n, c, h, w), labels (n,)."""
     rows, tested = (torch.cat([x.flatten(1).double() / 255, torch.ones(len(x), 1)], 1) for x in (images, test_images))
     targets = torch.nn.functional.one_hot(labels).double()
     penalty = RIDGE * len(rows) * torch.eye(rows.shape[1], dtype=torch.float64)
@@ -108,13 +56,13 @@ def ridge(images: Tensor, labels: Tensor, test_images: Tensor) -> Tensor:
 
 
 def measure(folder: Folder, rare: int, epsilon: float, variant: str, seed: int) -> Row:
-    """Train once, and say how much of each class is recognised."""
+    """Train once and return how much of each class is recognised."""
     started = time.monotonic()
-    with VARIANTS[variant](folder):
-        generator, plan, _ = train(folder, OURS, epsilon)
-    drawn = draw(generator, len(folder.classes), SAMPLES, seed)
-    predicted = ridge(*drawn, channels_first(folder.test_images))
-    found = Utility.of(confusion_of(torch.from_numpy(folder.test_labels), predicted, len(folder.classes)))
+    with exact_counts(folder) if variant == "exact" else nullcontext():
+        generator, plan, _ = trained(folder, "moments", {}, epsilon)
+    test, truth = tests_of(folder)
+    predicted = ridge(*draw(generator, len(folder.classes), SAMPLES, seed), test)
+    found = Utility.of(confusion_of(truth, predicted, len(folder.classes)))
     shares = accuracy_by_class(found.confusion)
     taken = sum(row[rare] for row in found.confusion)
     others = [share for label, share in enumerate(shares) if label != rare and share is not None]
@@ -135,13 +83,11 @@ def measure(folder: Folder, rare: int, epsilon: float, variant: str, seed: int) 
 
 
 def wanted(epsilons: Sequence[float], counts: Sequence[int]) -> Iterator[tuple[int, int, float, str]]:
-    """The rows: what shows, and at two counts the variants."""
+    """Yield the rare class, its count, epsilon and variant of each row."""
     for epsilon in epsilons:
         for count in counts:
             for rare in RARE:
-                yield rare, count, epsilon, "today"
-                if count in STEERED:
-                    yield from ((rare, count, epsilon, variant) for variant in VARIANTS if variant != "today")
+                yield from ((rare, count, epsilon, name) for name in ("today", "exact")[: 1 + (count in COMPARED)])
 
 
 def main() -> None:

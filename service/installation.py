@@ -24,7 +24,7 @@ from service.db.job_tables import Job
 from service.db.session import SessionFactory, among, transaction
 from service.db.webhook_tables import Delivery
 from service.errors import ClockRefused, NotFound
-from service.recording import Act, record
+from service.identity.recording import Act, record
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage

@@ -13,8 +13,7 @@ from fastapi import Depends, FastAPI
 
 from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
-from service import admins, dashboard, installation, queue, restrictions
-from service.access import PEOPLE_DECIDE
+from service import dashboard, installation, queue, restrictions
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter
 from service.api.counts import counts_of
@@ -34,11 +33,13 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.dependencies import Dependencies, WebRequests
 from service.disk import DiskProbe
 from service.errors import DatabaseUnsuitable, InvalidInput
+from service.identity import admins
+from service.identity.access import PEOPLE_DECIDE
+from service.identity.auth import KeyUses
+from service.identity.recording import recorded
 from service.inspection import inspect_at_start, require_clock
-from service.key_uses import KeyUses
 from service.logs import get_logger
 from service.metrics import Metrics
-from service.recording import recorded
 from service.settings import Settings
 from service.storage.interface import StorageUnavailable
 from service.webhooks.delivering import Deliveries
@@ -47,8 +48,8 @@ from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler
 
 if TYPE_CHECKING:
-    from service.people.confirming import Confirming
-    from service.people.provider import Provider
+    from service.identity.people import Confirming
+    from service.identity.provider import Provider
 
 POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
 
@@ -272,8 +273,8 @@ def _people(
         return None
     try:
         with extras("Signing in with a provider (OBSCURA_OIDC_ISSUER)"):
-            from service.people.confirming import Confirming
-            from service.people.provider import Provider
+            from service.identity.people import Confirming
+            from service.identity.provider import Provider
     except MissingExtra as error:
         raise InvalidInput(str(error)) from None
     provider = Provider(settings, clock)

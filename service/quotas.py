@@ -14,12 +14,12 @@ from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
-from service.access import find
 from service.db.dataset_tables import KnownUploads
 from service.db.job_tables import Job
 from service.db.project_tables import Project
 from service.errors import InvalidInput, ObscuraError
-from service.recording import Act, record
+from service.identity.access import find
+from service.identity.recording import Act, record
 
 QUOTA_MAX = 2**53 - 1  # what every reader of JSON keeps exactly
 Jobs = TypeVar("Jobs", bound=Select[*tuple[Any, ...]])

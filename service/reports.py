@@ -21,9 +21,9 @@ import jinja2
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.wording import ADJACENCIES
-from service.access import is_own, project_of
 from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
+from service.identity.access import is_own, project_of
 from service.jobs import get_release, trained_on
 from service.jobs.kinds.evaluate import finished_evaluations
 from service.storage.interface import Storage, key_of

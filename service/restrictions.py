@@ -18,13 +18,13 @@ from sqlalchemy.orm import Session
 
 from service import ledger
 from service.audit.restrictions import ends_of, keep_ends, keep_restrictions
-from service.auth import revoke
 from service.db.access_tables import Admin, ApiKey
 from service.db.session import COMMITTED, SessionFactory, transaction, with_info
 from service.errors import LedgerCorruption, NotFound, ObscuraError
+from service.identity.auth import revoke
+from service.identity.recording import Act, record
 from service.ledger import Account
 from service.logs import get_logger
-from service.recording import Act, record
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage

@@ -22,7 +22,7 @@ INTEGER, BIG, FLAG, JSON = sa.Integer(), sa.BigInteger(), sa.Boolean(), sa.JSON(
 REAL: sa.Double[float] = sa.Double()
 MOMENT = sa.DateTime(timezone=True)
 SEQUENCE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-# An event of the audit log may be deleted once it is 12 hours old; `service.recording.remove_old` does that.
+# An event of the audit log may be deleted once it is 12 hours old; `service.identity.recording.remove_old` does that.
 OLD_EVENT = {
     "sqlite": "OLD.at < strftime('%Y-%m-%d %H:%M:%f', 'now', '-12 hours')",
     "postgresql": "OLD.at < now() - interval '12 hours'",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gradient_bytes import measure, network
+from benchmarks.gradient_memory import measure, network
 from benchmarks.reproductions.rows import row_of
 from benchmarks.results import Row, since, spread
 from privacy.gradients.gep import orthonormal_basis

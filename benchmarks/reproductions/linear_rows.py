@@ -1,7 +1,7 @@
 """GEP, Table 3: a linear layer on public features of CIFAR-10.
 
-The paper's features are those of a ResNet152 that SimCLR trained on ImageNet, 4,096 numbers an image; in their place
-stand scattering coefficients, averaged over two by two places: 3,888 numbers. They are computed once for all methods.
+The paper's features are those of a ResNet152 that SimCLR trained on ImageNet, 4,096 numbers an image. Scattering
+coefficients, averaged over two by two places, replace them: 3,888 numbers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.budgets import NoLedger
-from benchmarks.classifier_runs import DELTA
 from benchmarks.reproductions.rows import FOLDERS, row_of
 from benchmarks.results import Row, since, spread
+from benchmarks.runs import DELTA, NoLedger
 from benchmarks.small_data import channels_first, facts_of
 from models.portable.layers import initialise
 from models.private_classifier import scatter_head

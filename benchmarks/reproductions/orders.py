@@ -1,18 +1,16 @@
-"""Do the DP-SGD family's papers' orders come out? Asked only where noise costs something, with the power stated.
+"""Do the orders that the DP-SGD family's papers claim come out, where noise costs something?
 
 Run `python -m benchmarks.reproductions.orders --setup NAME --seeds 0 1 2 --json FILE`; without `--setup`, every set-up.
-An order says of two methods which one should win. In each set-up
+An order says which of two methods should win. In each set-up
 
-1. every method is tried with as many settings as every other (`tries`), trained on the set-up's images and tested on
-   training images held out, one seed; the best setting is kept,
+1. every method tries the same number of settings, trained on the set-up's images and tested on held-out training
+   images, one seed; the best setting is kept,
 2. it is run with each seed and a fresh secret, trained on the same images and tested once on the test images,
 3. the same steps are run without noise: with the baseline's setting, and with the best of as many of their own.
 
-An order is tested only where noise costs the baseline at least five points against the latter, as a rate that noise
-keeps low is part of what it costs; elsewhere the row says "not a test". What noise costs at the same setting stands
-beside.
-Verdicts are two-sided (Welch's t test, 5%). The power is the difference that would have been seen in four of five such
-experiments. Runs are written as they are finished, and a file that already has a run keeps it.
+An order is tested only where noise costs the baseline at least five points against the latter, because noise also
+forces a low rate; elsewhere the verdict is "not a test". Verdicts are two-sided (Welch's t test, 5%). The power is the
+difference that four of five such experiments would detect. Runs are written as they finish; a file keeps its runs.
 """
 
 from __future__ import annotations
@@ -30,10 +28,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import t as student
 
-from benchmarks.classifier_runs import accuracy, first, plan_of, trained, tuning, without_noise
-from benchmarks.openclipart import load_clipart
-from benchmarks.results import parser_of, show, write_json
-from benchmarks.small_data import Folder, cifar10, fashion
+from benchmarks.results import parser_of, show, spread, write_json
+from benchmarks.runs import accuracy, steps_plan, train_plan, without_noise
+from benchmarks.small_data import Folder, cifar10, fashion, load_clipart
 
 BASELINE = "dpsgd"
 NOISELESS, SAME_SETTING = "dpsgd without noise", "dpsgd without noise, same setting"
@@ -46,14 +43,9 @@ Options = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class SetUp:
-    """Where methods are compared.
+    """Where methods are compared: a set, how many of its first records are trained on, and what all methods share.
 
     Attributes:
-        folder: the whole set.
-        records: of its private images, the first ones are trained on.
-        epsilon: at delta 1e-5, add or remove one record.
-        steps: of every method.
-        options: of every method.
         anchors: GEP's public images; None: patterns from a public seed.
     """
 
@@ -152,17 +144,13 @@ def compared(better: Sequence[float], worse: Sequence[float]) -> dict[str, Any]:
 
 
 def judged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the runs of one set-up say: accuracies by method, what noise costs, and a row for each order."""
+    """Return a set-up's accuracies by method, the cost of noise, and a row for each order."""
     found: dict[str, list[float]] = {}
     for run in runs:
         found.setdefault(run["method"], []).append(run["accuracy"])
     means = {
-        name: {
-            "mean": statistics.mean(values),
-            "sd": statistics.stdev(values) if len(values) > 1 else None,
-            "seeds": len(values),
-        }
-        for name, values in found.items()
+        name: {"mean": row["ours"], "sd": row["sd"], "seeds": row["seeds"]}
+        for name, row in ((name, spread(values)) for name, values in found.items())
     }
     if BASELINE not in found or NOISELESS not in found:
         return {"methods": means, "noise_costs": None, "orders": []}
@@ -191,12 +179,10 @@ def measure(set_up: SetUp, name: str, setting: Options, seed: int, *, held_out: 
     if set_up.anchors is not None and options.get("estimator") in ("gep", "bgep"):
         anchors, options["anchors_dataset_id"] = set_up.anchors(), "public-pictures"
     whole = _loaded(set_up.folder)
-    folder = tuning(whole, set_up.records, _HELD_OUT) if held_out else first(whole, set_up.records)
-    plan = plan_of(folder, options, set_up.epsilon, seed, set_up.steps)
-    started = time.monotonic()
-    found = accuracy(
-        trained(folder, without_noise(plan) if name in (NOISELESS, SAME_SETTING) else plan, anchors), folder
-    )
+    folder = whole.tuning(set_up.records, _HELD_OUT) if held_out else whole.first(set_up.records)
+    plan = steps_plan(folder, options, set_up.epsilon, seed, set_up.steps)
+    plan, started = without_noise(plan) if name in (NOISELESS, SAME_SETTING) else plan, time.monotonic()
+    found = accuracy(train_plan(folder, plan, anchors), folder)
     seconds = round(time.monotonic() - started, 1)
     print(f"  {name} {json.dumps(setting)} seed {seed}: {found:.4f} ({seconds:.0f} s)", flush=True)
     return {"method": name, "setting": setting, "seed": seed, "accuracy": found, "seconds": seconds}

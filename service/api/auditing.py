@@ -1,8 +1,8 @@
-"""What every request passes, API, pages and downloads alike, so that it leaves one event in the audit log.
+"""Middleware and writer of the audit log: every request to a route leaves exactly one event.
 
-What changes nothing is written before its answer begins: many requests share one transaction. What changes something is
-written in the transaction that changes it, so that there is neither without the other; and an upload's event stands
-where the upload began, so neither its time nor its place tells how long the reading took.
+The event of a request that changes nothing is written before its answer starts; many share one transaction. The event
+of a change is part of the transaction that makes it. An upload is logged when it starts, so that neither the time nor
+the position of its event reveals how long reading took.
 """
 
 from __future__ import annotations
@@ -24,13 +24,22 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from obscura.wire.words import Outcome
-from service.access import Principal
 from service.api.problems import problem_response
 from service.api.rates import client_address
 from service.api.traffic import NOT_ANSWERED, method_of, route_of
 from service.background import Background
 from service.db.session import SessionFactory, transaction
-from service.recording import AuditLogUnavailable, Event, Recorder, append, event_of, id_in, not_written, write_lines
+from service.identity.access import Principal
+from service.identity.recording import (
+    AuditLogUnavailable,
+    Event,
+    Recorder,
+    append,
+    event_of,
+    id_in,
+    not_written,
+    write_lines,
+)
 from service.settings import Settings
 
 # What shows nothing of anybody: asked every few seconds by proxies, or with every page.
@@ -51,11 +60,11 @@ class Flood:
     """Refusals of one kind by one sender within a window.
 
     Attributes:
-        first: The event of the first one.
+        first: Event of the first refusal.
         until: End of the window, monotonic.
-        alike: Whether all have the action of the first one.
-        count: How many came.
-        written: How many left an event each.
+        alike: Whether all have the action of the first.
+        count: Refusals so far.
+        written: Those that left an event each.
     """
 
     first: Event
@@ -65,21 +74,13 @@ class Flood:
     written: int = 0
 
     def rest(self, now: datetime) -> Event:
-        """Return the event of those that left none: `GET /v1/jobs (120 more)`."""
+        """Return one event for the others: `GET /v1/jobs (120 more)`."""
         action = f"{self.first.action if self.alike else '*'} ({self.count - self.written} more)"
         return replace(self.first, at=now, action=action, object_id=None)
 
 
 class EventWriter(Background):
-    """Writes the events of requests that change nothing, from one thread.
-
-    A flood of refusals is counted, so that it cannot fill the log.
-
-    Args:
-        factory: where sessions come from.
-        settings: of this process.
-        clock: returns the time, aware.
-    """
+    """Writes the events of requests that change nothing, in one thread. Floods of refusals are counted, not listed."""
 
     def __init__(self, factory: SessionFactory, settings: Settings, clock: Callable[[], datetime]) -> None:
         super().__init__("obscura-audit-log")
@@ -91,7 +92,7 @@ class EventWriter(Background):
         self._lock = threading.Lock()
 
     def put(self, event: Event) -> Future[None]:
-        """Have an event written; returns at once. The future ends when it is durable, or cannot be written."""
+        """Enqueue an event. The future resolves once it is durable, or fails with AuditLogUnavailable."""
         written: Future[None] = Future()
         written.set_running_or_notify_cancel()  # a client that goes away takes nothing back
         with self._lock:
@@ -105,12 +106,12 @@ class EventWriter(Background):
         return written
 
     def put_refusal(self, event: Event, whose: str, status: int) -> Future[None] | None:
-        """Have a refusal written, or counted: then there is no future.
+        """Enqueue a refusal, or only count it and return None.
 
         Args:
             event: Of the request.
-            whose: The key, or the address, that sent it.
-            status: Of the answer. Those by a limit (429) are counted together, all others by their actions.
+            whose: Id of the key, or address, that sent it.
+            status: Of the answer. Rate-limited requests (429) are counted together, others by action.
         """
         limited = status == HTTPStatus.TOO_MANY_REQUESTS
         kind = (whose, str(status)) if limited else (whose, str(status), event.action)
@@ -129,7 +130,6 @@ class EventWriter(Background):
         return self.put(event)
 
     def _end_flood(self, kind: tuple[str, ...]) -> None:
-        """Have the number of refusals without an event written. Call it with the lock held."""
         flood = self._floods.pop(kind, None)
         if flood is not None and flood.count > flood.written:
             written: Future[None] = Future()
@@ -137,7 +137,6 @@ class EventWriter(Background):
             self._waiting.append((flood.rest(self.clock()), written))
 
     def _end_floods(self, until: float) -> float:
-        """End the floods whose window is over by a moment, and return the end of the next one's."""
         with self._lock:
             while self._floods:
                 kind, flood = next(iter(self._floods.items()))
@@ -147,9 +146,8 @@ class EventWriter(Background):
         return float("inf")
 
     def trouble(self) -> str:
-        """Say what is wrong where nothing may happen without an event and none can be written; else an empty text.
-
-        Where the last one was written the next one is believed in; else it is tried, and nothing is left of that.
+        """Return why requests cannot be served, or "". If the last write failed, probe the log with a rolled-back
+        insert.
         """
         if not self.required or self._written:
             return ""
@@ -164,7 +162,7 @@ class EventWriter(Background):
         return ""
 
     def stop(self) -> None:
-        """Write what waits, and no more."""
+        """Write everything that waits, then stop."""
         super().stop()
         self._end_floods(float("inf"))
         while self._waiting and self._write():
@@ -183,7 +181,6 @@ class EventWriter(Background):
                     self._stopping.wait(RETRY_SECONDS)
 
     def _write(self) -> bool:
-        """Write some of what waits. Where no answer waits for it, what could not be written is tried again."""
         with self._lock:
             some = [self._waiting.popleft() for _ in range(min(len(self._waiting), EVENTS_PER_TRANSACTION_MAX))]
         try:
@@ -208,13 +205,12 @@ class EventWriter(Background):
 
 @dataclass
 class Note(Recorder):
-    """What the audit log will say of one request: written in the first transaction that changes something, or after.
+    """The audit event of one request: written by its first writing transaction, or else when it is answered.
 
     Attributes:
-        scope: of the request, in which those who handle it say who asks (`state.known`), and what else came of it
-            than the answer's status says (`state.outcome`).
-        asked_at: when it came.
-        written: whether its event is.
+        scope: Of the request. Handlers set `state.known` (the caller) and may override the outcome (`state.outcome`).
+        asked_at: When it arrived.
+        written: Whether its event is written.
     """
 
     scope: Scope = field(default_factory=dict)
@@ -223,25 +219,25 @@ class Note(Recorder):
     _writing: bool = False
 
     def event(self, outcome: Outcome) -> Event:
-        """Return the request's event."""
+        """Return the event of the request."""
         object_id = next(iter(self.scope.get("path_params", {}).values()), None)
         action = f"{method_of(self.scope)} {route_of(self.scope)}"
         return event_of(known(self.scope), action, id_in(object_id), outcome, at=self.asked_at)
 
     def events(self, session: Session) -> list[Event]:
-        """Return the request's event, where it changes something and this is the first that it does, and the acts."""
+        """Return what a transaction must write: the event, if this is the request's first change, and its acts."""
         self._writing = not self.written and self.scope["method"] not in _CHANGES_NOTHING and is_logged(self.scope)
         own = [self.event(Outcome.ALLOWED)] if self._writing else []
         return own + super().events(session)
 
     def committed(self, session: Session) -> None:
-        """Note that the event is durable."""
+        """Mark the event as durable."""
         self.written = self.written or self._writing
         super().committed(session)
 
 
 class Audit:
-    """Sees to it that each request to a route leaves one event, and answers 503 where it must and cannot."""
+    """Middleware: one event per request; 503 if the log is required and cannot be written."""
 
     def __init__(self, app: ASGIApp, writer: EventWriter) -> None:
         self.app, self._writer = app, writer
@@ -277,7 +273,6 @@ class Audit:
             del state["note"]  # which holds the scope that holds it
 
     async def _write(self, note: Note, outcome: Outcome, status: int) -> bool:
-        """Write an event, if it is not; False where that fails and the answer depends on it."""
         written = self._put(note, outcome, status)
         if written is None or not self._writer.required:
             return True
@@ -299,18 +294,18 @@ class Audit:
 
 
 def known(scope: Scope) -> Principal | None:
-    """Return whose valid key came with a request, whatever it may do; None before that is found out."""
+    """Return the caller whose valid key came with a request, or None."""
     found: Principal | None = scope.get("state", {}).get("known")
     return found
 
 
 def is_logged(scope: Scope) -> bool:
-    """Tell whether a request leaves an event: it has met a route that may show something of somebody."""
+    """Return whether a request leaves an event: only requests to routes that can show private data do."""
     return "route" in scope and not route_of(scope).startswith(UNLOGGED)
 
 
 def outcome_of(scope: Scope, status: int) -> Outcome:
-    """Return what came of a request, by the status of its answer unless its handler has said otherwise."""
+    """Return the outcome of a request: from the answer's status, unless its handler has set one."""
     said: Any = scope.get("state", {}).get("outcome")
     if isinstance(said, Outcome):
         return said

@@ -14,19 +14,19 @@ from pydantic import BaseModel
 from starlette import responses
 
 from obscura.wire.words import DecisionAction
-from service.access import Principal
 from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
 from service.db.access_tables import Decision
 from service.db.session import transaction
-from service.decisions import Effect, decide
+from service.identity.access import Principal
+from service.identity.decisions import Effect, decide
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"
 
 
 def is_fresh(request: Request, etag: str) -> bool:
-    """Whether If-None-Match says that the client already has this representation (weak comparison)."""
+    """Return whether If-None-Match names this representation (weak comparison)."""
     header = request.headers.get("if-none-match")
     if header is None:
         return False
@@ -37,7 +37,7 @@ def is_fresh(request: Request, etag: str) -> bool:
 def answer(
     request: Request, record: BaseModel, *, status_code: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """Send a resource with its ETag, or 304 when the client has it."""
+    """Send a record with its ETag, or 304 if the client already has it."""
     body = record.model_dump_json().encode()
     return answer_bytes(request, body, "application/json", status_code=status_code, headers=headers)
 
@@ -52,7 +52,7 @@ def answer_decision(
     effects: Mapping[DecisionAction, Effect],
     show: Callable[[Decision, datetime], BaseModel],
 ) -> Response:
-    """Approve or decline what another admin has asked for, and send the decided request."""
+    """Approve or decline another admin's request, and send it."""
     with transaction(service.factory) as session:
         now = service.clock()
         record = show(decide(session, request_id, admin.id, now, effects, approved=approved), now)
@@ -62,7 +62,7 @@ def answer_decision(
 def answer_bytes(
     request: Request, body: bytes, media_type: str, *, status_code: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """As `answer`, for a representation that is there already."""
+    """Send a representation with its ETag, or 304 if the client already has it."""
     etag = f'"{hashlib.sha256(body).hexdigest()}"'
     common = {"ETag": etag, "Cache-Control": REVALIDATE, **(headers or {})}
     if request.method == "GET" and is_fresh(request, etag):
@@ -71,15 +71,14 @@ def answer_bytes(
 
 
 class _Download(FileResponse):
-    """A file, whole or by one range, that does not say when it was written.
+    """A file, whole or one range, without Last-Modified.
 
-    A range that cannot be read means everything (RFC 9110, section 14.2), and so do several.
+    An unreadable range, or several, means the whole file (RFC 9110, section 14.2).
     """
 
     chunk_size = CHUNK_BYTES
 
     def set_stat_headers(self, stat_result: os.stat_result) -> None:
-        """Tell the length, and neither a time nor an ETag that follows from one."""
         self.headers["Content-Length"] = str(stat_result.st_size)
 
     def _should_use_range(self, http_if_range: str) -> bool:
@@ -96,10 +95,7 @@ class _Download(FileResponse):
 
 
 def send_file(request: Request, path: Path, *, sha256: str, media_type: str, filename: str | None = None) -> Response:
-    """Stream a file with a strong ETag (its SHA-256), If-None-Match, Range and If-Range.
-
-    A range outside the file ends in RangeNotSatisfiable, when the response is sent.
-    """
+    """Stream a file with a strong ETag (its SHA-256), If-None-Match, Range and If-Range."""
     etag = f'"{sha256}"'
     headers = {"ETag": etag, "Accept-Ranges": "bytes", "Cache-Control": REVALIDATE}
     if is_fresh(request, etag):

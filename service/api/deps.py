@@ -1,4 +1,4 @@
-"""What a route needs from outside: the running service, the caller's key, a page, an idempotency key."""
+"""Dependencies of routes: the running service, the caller, a page, an idempotency key."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy import Engine
 
 from obscura.wire.schemas import Identifier
-from service.access import Principal, Scope, on_behalf
 from service.api.events import StreamLimits
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
 from service.api.rates import Rates, client_address
 from service.api.slots import Slots
 from service.api.uploading import UploadLimits
 from service.api.wrong_keys import WrongKeys
-from service.auth import authenticate, claimed_id
 from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
-from service.key_uses import KeyUses
+from service.identity.access import Principal, Scope, on_behalf
+from service.identity.auth import KeyUses, authenticate, claimed_id
 from service.metrics import Metrics
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import Storage
 
 if TYPE_CHECKING:
-    from service.people.provider import Provider
+    from service.identity.provider import Provider
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -73,15 +72,12 @@ class Service:
 
     @property
     def storage(self) -> Storage:
-        """Where files are kept."""
+        """The file storage."""
         return storage_of(self.settings)
 
 
 async def running_service(request: Request) -> Service:
-    """The service that this application runs, whose sessions bear whoever asks: `request.state.caller`, once known.
-
-    Like all here that waits for nothing it needs no thread.
-    """
+    """Return the running service with sessions bound to the caller of this request (`request.state.caller`)."""
     service: Service = request.app.state.service
     note = getattr(request.state, "note", None)
     return replace(service, factory=on_behalf(service.factory, lambda: request.state.caller, note))
@@ -94,12 +90,7 @@ bearer = HTTPBearer(auto_error=False, scheme_name="ApiKey", description="`Author
 
 
 def identify(service: Service, request: Request, token: str) -> Principal:
-    """Find the caller behind a token, and note that the key was used, or that a wrong one came from an address.
-
-    Raises:
-        Unauthorized: Not one of ours, or revoked, or expired.
-        TooManyWrongKeys: The same, once more than the address may.
-    """
+    """Authenticate a token. Note the use of the key, or count a wrong key against the client's address."""
     now = service.clock()
     try:
         with transaction(service.factory, read_only=True) as session:
@@ -115,13 +106,7 @@ def identify(service: Service, request: Request, token: str) -> Principal:
 
 
 def authenticate_request(service: Service, request: Request, credentials: Credentials) -> Principal:
-    """Find the caller behind the bearer token, once for each request, and count the request.
-
-    Raises:
-        Unauthorized: No token, or one that opens nothing.
-        TooManyWrongKeys: The same, once more than the address may.
-        TooManyRequests: There were as many in this minute as may come.
-    """
+    """Authenticate the bearer token once per request, and count the request against the rate limit."""
     found: Principal | None = getattr(request.state, "known", None)
     if found is not None:
         return found
@@ -136,12 +121,7 @@ def authenticate_request(service: Service, request: Request, credentials: Creden
 def authorize(
     needed: SecurityScopes, service: Running, request: Request, credentials: Annotated[Credentials, Security(bearer)]
 ) -> Principal:
-    """Find the caller behind the bearer token and check the scopes that the route declares.
-
-    Raises:
-        Unauthorized, TooManyWrongKeys, TooManyRequests: As `authenticate_request`.
-        Forbidden: The key lacks the scope.
-    """
+    """Authenticate the caller and require the scopes that the route declares."""
     principal = authenticate_request(service, request, credentials)
     for scope in needed.scopes:
         principal.require(Scope(scope))
@@ -150,10 +130,9 @@ def authorize(
 
 
 class ApiRoute(APIRoute):
-    """A route that reads no body before it knows the caller, and no JSON of too many values."""
+    """A route that authenticates before it reads a body, and refuses JSON with too many values."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Wrap the ordinary handler."""
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
@@ -182,11 +161,7 @@ Admin = Annotated[Principal, ADMIN]
 
 
 async def installation_admin(admin: Admin) -> Principal:
-    """The caller, who is an admin of the installation and of no single project.
-
-    Raises:
-        Forbidden: The key belongs to a project.
-    """
+    """Require an admin of the installation, not of a single project."""
     admin.require_installation()
     return admin
 
@@ -196,7 +171,7 @@ INSTALLATION = Depends(installation_admin)
 
 @dataclass(frozen=True)
 class PageRequest:
-    """Where a page starts and how many items it may have."""
+    """Start and size of a page."""
 
     limit: int
     cursor: str | None
@@ -207,7 +182,7 @@ async def page_request(
     limit: Annotated[int, Query(ge=1, description="Items on a page; bounded by the service.")] = 50,
     cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
 ) -> PageRequest:
-    """Read `limit` and `cursor`; a limit above the service's bound is lowered to it."""
+    """Read `limit`, lowered to the service's maximum, and `cursor`."""
     return PageRequest(min(limit, service.settings.page_size_max), cursor)
 
 
@@ -223,11 +198,7 @@ async def idempotency_key(
         Header(alias="Idempotency-Key", description="Required. The same key with the same body gives the same job."),
     ] = None,
 ) -> str:
-    """The Idempotency-Key header.
-
-    Raises:
-        InvalidInput: It is absent or not 1 to 200 visible ASCII characters.
-    """
+    """Return the Idempotency-Key header: 1 to 200 visible ASCII characters."""
     if key is None:
         raise InvalidInput("Send an Idempotency-Key header, so that a retry cannot start (or pay for) a job twice.")
     if not 1 <= len(key) <= 200 or not all("!" <= character <= "~" for character in key):

@@ -1,4 +1,4 @@
-"""What every request passes first: limits on address, size and time, room for it, browser protections."""
+"""ASGI middleware of every request: request ids, security headers, limits on concurrency, bodies and time."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class SecurityHeaders:
-    """Adds the headers that a response has not set itself (pages of the dashboard bring their own policy).
-
-    And those that say how many requests are left, where that was counted (`service.api.rates`).
-    """
+    """Adds default security headers (pages set their own policy) and the rate limit headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -59,7 +56,7 @@ class SecurityHeaders:
 
 
 class RequestIds:
-    """Names each request: by what the client calls it in X-Request-Id, or else anew. Answers and log lines carry it."""
+    """Names each request by a valid X-Request-Id or a random id. Answers and log lines carry it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -82,9 +79,9 @@ class RequestIds:
 
 
 class CloseUnread:
-    """Ends the connection after an answer that was given before the whole body had come.
+    """Closes the connection after an answer that was sent before the whole body arrived.
 
-    A server would otherwise read on, up to the announced end, only to find the next request behind it.
+    The server would otherwise read to the announced end of the body.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -113,10 +110,10 @@ class CloseUnread:
 
 
 def body_limit(bytes_max: int | None) -> Callable[[Endpoint], Endpoint]:
-    """Declare the largest body of a route, where that is not BODY_BYTES_MAX.
+    """Declare the largest body of a route; the default is BODY_BYTES_MAX.
 
     Args:
-        bytes_max: bounded by `Settings.body_bytes_max`, too; None for a route that streams its body and bounds it.
+        bytes_max: Capped by `Settings.body_bytes_max`; None for a route that streams its body and bounds it itself.
     """
 
     def declare(endpoint: Endpoint) -> Endpoint:
@@ -127,9 +124,8 @@ def body_limit(bytes_max: int | None) -> Callable[[Endpoint], Endpoint]:
 
 
 class WaitingRoom:
-    """Requests whose bodies are incomplete: bounded in number, for each address and in all.
-
-    When it is full, the address with the most loses the request that has waited longest.
+    """Bounded set of requests with incomplete bodies. When it is full, the address with most loses its oldest
+    request.
     """
 
     def __init__(self, waiting_max: int = WAITING_MAX, per_address_max: int = WAITING_PER_ADDRESS_MAX) -> None:
@@ -140,11 +136,7 @@ class WaitingRoom:
         return len(self._waiting)
 
     async def receive(self, read: Awaitable[Message], address: str, seconds_max: float) -> Message:
-        """Return the body that `read` waits for.
-
-        Raises:
-            HTTPException: 408, the body took longer than `seconds_max`; 503, the request had to make room for others.
-        """
+        """Return the body that `read` waits for. Raise HTTPException 408 after `seconds_max`, 503 if evicted."""
         held = Counter(self._waiting.values())
         if held[address] >= self._per_address_max:
             self._evict(address)
@@ -254,11 +246,6 @@ class Gate:
 
 
 async def _read(scope: Scope, receive: Receive, bytes_max: int) -> Message:
-    """Return the whole body as one message, or the client's disconnect.
-
-    Raises:
-        TooLarge: More bytes than `bytes_max` were announced or came.
-    """
     announced = content_length(Headers(scope=scope))
     if announced is not None and announced > bytes_max:
         raise TooLarge("This request", bytes_max, announced)
@@ -275,7 +262,6 @@ async def _read(scope: Scope, receive: Receive, bytes_max: int) -> Message:
 
 
 def _fault(scope: Scope) -> str | None:
-    """Return what is wrong with a request's head, or None."""
     headers = Headers(scope=scope)
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if len(hosts) > 1 or (hosts and _HOST.fullmatch(hosts[0]) is None):

@@ -1,4 +1,4 @@
-"""Accept new jobs, for routes and for forms: the order, its record, the doorbell."""
+"""Accept new jobs and sweeps, for the API and for forms."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ def order(
     fields: Mapping[str, Any],
     show: Callable[[Session, Job], Record],
 ) -> Record:
-    """Accept a job, and return what is shown of it.
+    """Accept a job, or refuse it without writing anything.
 
     Args:
-        fields: of the order, as the kind accepts it.
-
-    Raises:
-        ObscuraError: the order is refused; nothing was written.
+        fields: Of the order, as the kind accepts them.
+        show: Makes the returned record.
     """
     plans = [fields] if kind.planned else []
     with accepting(service, *plans) as session:
@@ -57,11 +55,7 @@ def order(
 def order_sweep(
     service: Service, principal_id: str, key: str | None, body: SweepRequest, show: Callable[[Session, Sweep], Record]
 ) -> Record:
-    """Accept a search, all its trials or none, and return what is shown of it.
-
-    Raises:
-        ObscuraError: the search is refused; nothing was written.
-    """
+    """Accept a sweep, all trials or none."""
     trials = jobs.trials_asked(body)
     facts = body.model_dump(exclude={"trials", "epsilon"})
     with accepting(service, *(facts | vars(trial) for trial in trials)) as session:
@@ -74,10 +68,10 @@ def order_sweep(
 
 @contextmanager
 def accepting(service: Service, *plans: Mapping[str, Any]) -> Iterator[Session]:
-    """Open the transaction that accepts new jobs, and ring for them afterwards. They wait while a disk is short.
+    """Open the transaction that accepts new jobs, and ring the doorbell after it.
 
-    What a plan needs may take a second, and is remembered: it is found before, while nobody waits for the database.
-    What is refused there is refused again, with the right words, where it is asked for.
+    Planning may take a second and is cached, so it runs first, outside the writing transaction. Errors surface later,
+    with the right message.
     """
     with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
         for plan in plans:
@@ -91,11 +85,7 @@ def accepting(service: Service, *plans: Mapping[str, Any]) -> Iterator[Session]:
 
 
 def require_extractors(service: Service, *planned: Job) -> None:
-    """Let jobs pass whose plans name extractors that the operator has provided, or none.
-
-    Raises:
-        InvalidInput: one is missing.
-    """
+    """Raise InvalidInput unless the operator has installed every extractor that the jobs need."""
     for job in planned:
         if job.plan:
             require_extractor(service.settings, plan_from_json(job.plan))

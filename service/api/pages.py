@@ -1,4 +1,4 @@
-"""Bounded pages with opaque cursors (keyset pagination: stable while rows are added)."""
+"""Bounded pages with opaque cursors (keyset pagination, stable while rows are added)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,12 @@ from service.views.rows import newest
 
 
 def encode_cursor(values: Sequence[str | int]) -> str:
-    """Write the position after a row as an opaque text."""
+    """Encode the position after a row."""
     return base64.urlsafe_b64encode(json.dumps(list(values)).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
-    """Read a cursor made by `encode_cursor`.
-
-    Raises:
-        InvalidInput: It is not one of ours for this list.
-    """
+    """Decode a cursor of `encode_cursor` with values of these types; raise InvalidInput otherwise."""
     try:
         values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError):
@@ -51,10 +47,9 @@ def answer_newest(
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> Response:
-    """Send a page of what the caller may see in a table, as `service.views.rows.newest` finds it.
+    """Send a page of a table's rows that the caller may see, newest first.
 
-    `show` makes records of the rows. A cursor names the last row of a page, and not its moment, which is told to the
-    minute only.
+    `show` makes the records. A cursor holds an id, not a time: times are shown to the minute only.
     """
     with transaction(service.factory, read_only=True) as session:
         before = None if page.cursor is None else decode_cursor(page.cursor, [str])[0]
@@ -69,17 +64,16 @@ def answer_newest(
 
 
 def narrowed(table: Any, **wanted: Any) -> list[ColumnElement[bool]]:
-    """Return the conditions that columns have the values that were asked for; None asks for nothing."""
+    """Return equality conditions for the values that are not None."""
     return [getattr(table, name) == value for name, value in wanted.items() if value is not None]
 
 
 def each(show: Callable[[Any], ApiRecord]) -> Callable[[Session, Sequence[Any]], list[ApiRecord]]:
-    """Return what shows rows one by one, for those that need nothing else from the database."""
+    """Return a `show` for records that need nothing but their row."""
     return lambda _session, rows: [show(row) for row in rows]
 
 
 def _is_plain(value: str | int) -> bool:
-    """Tell whether both databases can compare with a value: no text but ids, no number above 63 bits."""
     if isinstance(value, int):
         return 0 <= value < 2**63
     return len(value) <= 64 and value.isascii() and value.isprintable()

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents. The only place that knows which error is which HTTP status."""
+"""Errors as RFC 9457 problem documents. The only module that maps errors to HTTP statuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from obscura.wire.schemas import FieldError, Problem
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
-from service.api.described import describe
+from service.api.openapi import describe
 from service.api.strict import field_names
 from service.db.job_tables import FailureCode
 from service.db.session import is_duplicate
@@ -105,53 +105,47 @@ OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR, "storage_unavailable": NO_
 
 
 class ApiError(ObscuraError):
-    """Errors that arise in this layer."""
+    """Base of errors of this package."""
 
 
 class Pending(ApiError):
-    """A sample's content is not there yet."""
+    """The content of a job is not ready yet."""
 
     code: ClassVar[str] = "pending"
 
 
 class JobNotSucceeded(ApiError):
-    """A sample's job ended without content."""
+    """A job ended without content."""
 
     code: ClassVar[str] = "job_failed"
 
 
 class SampleRemoved(ApiError):
-    """A sample is older than the operator keeps them."""
+    """The files of a sample were removed after their retention time."""
 
     code: ClassVar[str] = "sample_removed"
 
 
 class Busy(ApiError):
-    """A bounded resource of this process is in full use."""
+    """A bounded resource of this process is exhausted."""
 
     code: ClassVar[str] = "busy"
 
 
 class UploadStalled(ApiError):
-    """An upload came too slowly."""
+    """An upload arrives too slowly."""
 
     code: ClassVar[str] = "upload_stalled"
 
 
 class NoSlot(ApiError):
-    """A key, its project or the service has as many requests of a kind under way as it may."""
+    """A key, its project or the service has reached its limit of concurrent requests of one kind."""
 
     codes: ClassVar[dict[str, str]]
     noun: ClassVar[str]
     advice: ClassVar[str]
 
     def __init__(self, whose: str, most: int) -> None:
-        """Name the limit.
-
-        Args:
-            whose: Limit it is: of the "key", the "project" or the "service".
-            most: The limit.
-        """
         self.code = self.codes[whose]  # type: ignore[misc]  # three codes for one error
         owner = "The service" if whose == "service" else f"This {whose}"
         super().__init__(
@@ -181,7 +175,7 @@ class TooManyStreams(NoSlot):
 
 
 class TooManyWrongKeys(ApiError):
-    """An address has sent more keys that open nothing than it may. One that opens something still passes."""
+    """An address has sent too many invalid keys. A valid key still works."""
 
     code: ClassVar[str] = "too_many_wrong_keys"
 
@@ -194,7 +188,7 @@ class TooManyWrongKeys(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """A key, a project, or an address without a key has sent as many requests in a minute as it may."""
+    """A key, a project or an address has reached its limit of requests per minute."""
 
     code: ClassVar[str] = "too_many_requests"
 
@@ -220,7 +214,7 @@ class RangeNotSatisfiable(ApiError):
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of `app` a problem document, and describe them in its OpenAPI document."""
+    """Register the error handlers and describe problem documents in the OpenAPI document."""
     _describe(app)
     app.add_exception_handler(ObscuraError, _on_obscura_error)
     app.add_exception_handler(PrivacyError, _on_privacy_error)
@@ -300,7 +294,6 @@ def _on_validation_error(request: Request, error: Exception) -> Response:
 
 
 def _said(request: Request, item: dict[str, Any]) -> str:
-    """Return what is wrong with one part of a request; of a field that is not known, which ones are."""
     if item["type"] != "extra_forbidden":
         return str(item["msg"])
     known = field_names(request.scope.get("route"), item["loc"])
@@ -308,7 +301,6 @@ def _said(request: Request, item: dict[str, Any]) -> str:
 
 
 def _on_client_disconnect(request: Request, error: Exception) -> Response:
-    """Log that the client disconnected, and return an answer that is never delivered."""
     get_logger(__name__).debug("client_disconnected", path=request.scope["path"], error=type(error).__name__)
     return Response(status_code=400)
 
@@ -375,7 +367,6 @@ def _jsonable(value: Any) -> Any:
 
 
 def _describe(app: FastAPI) -> None:
-    """Add the schema of problem documents to what `app.openapi()` returns."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

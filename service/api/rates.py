@@ -62,21 +62,13 @@ class Rates:
     counts: Counts = field(default_factory=ProcessCounts)
 
     def pass_key(self, request: Request, key_id: str, project_id: str | None = None) -> None:
-        """Count a request with a valid key.
-
-        Raises:
-            TooManyRequests: The key, or its project, has sent as many in this minute as it may.
-        """
+        """Count a request with a valid key."""
         self._pass(request, "key", key_id, self.requests_max)
         if project_id is not None:
             self._pass(request, "project", project_id, PROJECT_KEYS * self.requests_max)
 
     def pass_address(self, request: Request) -> None:
-        """Count a request without a key.
-
-        Raises:
-            TooManyRequests: there were as many in this minute as its address may send.
-        """
+        """Count a request without a key."""
         self._pass(request, "address", client_address(request), self.requests_max)
 
     def _pass(self, request: Request, policy: str, whose: str, requests_max: int) -> None:

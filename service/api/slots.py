@@ -1,4 +1,4 @@
-"""Bounds on requests of one kind that are under way: in all, of a project, and of a key."""
+"""Bounds on concurrent requests of one kind: in total, per project, per key."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ Limits = TypeVar("Limits")
 
 
 class Slots(Generic[Limits]):
-    """Counts requests of one kind that are under way in this process.
+    """Counts the requests of one kind in progress in this process.
 
     Args:
         limits: Of such requests.
-        in_all: The most at a time.
-        per_project: The most at a time of all keys of one project.
-        per_key: The most at a time of one key.
-        refusal: Makes the error for a caller who gets no slot: of the "service", the "project" or the "key".
+        in_all, per_project, per_key: Maximum at a time.
+        refusal: Makes the error, from "service", "project" or "key" and the limit.
     """
 
     def __init__(
@@ -44,7 +42,7 @@ class Slots(Generic[Limits]):
             self._taken[key_id, project_id] += 1
 
     def give_back(self, key_id: str, project_id: str | None = None) -> None:
-        """Give a slot back."""
+        """Release a slot."""
         with self._lock:
             self._taken[key_id, project_id] -= 1
             if self._taken[key_id, project_id] <= 0:
@@ -52,7 +50,7 @@ class Slots(Generic[Limits]):
 
     @contextmanager
     def taken(self, key_id: str, project_id: str | None = None) -> Iterator[None]:
-        """Hold a slot for the time of a block."""
+        """Hold a slot during a block."""
         self.take(key_id, project_id)
         try:
             yield

@@ -1,4 +1,6 @@
-"""What a request may hold beyond what its route reads: nothing. Unknown names are refused with those that are known."""
+"""Strict requests: unknown query parameters, fields and content types are refused, with the known ones in the
+message.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,13 @@ from service.errors import InvalidInput, ObscuraError
 
 
 class UnsupportedMediaType(ObscuraError):
-    """The body is of a kind that the route does not read."""
+    """The route does not read bodies of this content type."""
 
     code: ClassVar[str] = "unsupported_media_type"
 
 
 async def refuse_the_unknown(request: Request) -> None:
-    """Let a request pass whose query and content type its route knows.
-
-    Raises:
-        InvalidInput: a query parameter is unknown.
-        UnsupportedMediaType: the body is no JSON where JSON is read, or a form where a file is.
-    """
+    """Refuse unknown query parameters (InvalidInput) and content types (UnsupportedMediaType)."""
     route = request.scope["route"]
     known = query_names(route)
     unknown = [name for name in request.query_params if name not in known]
@@ -41,7 +38,7 @@ async def refuse_the_unknown(request: Request) -> None:
 
 
 def query_names(route: APIRoute) -> tuple[str, ...]:
-    """Return the names of the query parameters that a route reads."""
+    """Return the query parameters that a route reads."""
     return tuple(field.alias for part in _parts(route.dependant) for field in part.query_params)
 
 
@@ -52,7 +49,7 @@ def _parts(dependant: Dependant) -> Iterator[Dependant]:
 
 
 def field_names(route: Any, location: Sequence[int | str]) -> list[str]:
-    """Return the fields that the part of a body has in which an error lies, as far as they are known by name."""
+    """Return the known fields of the part of a body in which an error lies."""
     body = getattr(route, "body_field", None)
     models = list(_models(body.field_info.annotation)) if body is not None else []
     for step in location[1:-1]:

@@ -1,7 +1,7 @@
-"""Middleware that counts every answer for the metrics and, if enabled, writes a line to the access log.
+"""Middleware that counts answers for the metrics and, if enabled, writes the access log.
 
-A route is named by its template (`/v1/jobs/{job_id}`), a caller by the id of its key. Paths, which hold identifiers,
-and queries, which hold names, are never noted.
+Routes are named by template (`/v1/jobs/{job_id}`), callers by key id. Paths and queries, which hold identifiers and
+names, are never recorded.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NOT_ANSWERED = 499  # the client went away before an answer began
 
 
 class Traffic:
-    """Notes each answer once it has ended.
+    """Records each answer once it has ended.
 
     Args:
-        count: takes method, route, status and the seconds until the answer began.
-        logged: whether each is a line of the log.
+        count: Takes method, route, status, and seconds until the answer started.
+        logged: Whether to write the access log.
     """
 
     def __init__(self, app: ASGIApp, *, count: Count, logged: bool) -> None:
@@ -60,11 +60,11 @@ class Traffic:
 
 
 def method_of(scope: Scope) -> str:
-    """Return the method, and one word for those that HTTP does not know."""
+    """Return the HTTP method, or "other"."""
     return scope["method"] if scope["method"] in _METHODS else "other"
 
 
 def route_of(scope: Scope) -> str:
-    """Return the template of the route that answers, and one word for what has none: a wrong address, a static file."""
+    """Return the template of the matched route, or "other"."""
     route: Any = scope.get("route")
     return str(getattr(route, "path", "other"))

@@ -1,4 +1,4 @@
-"""The body of an upload: who may send one, how slowly, and what happens to a connection whose body nobody reads."""
+"""Upload bodies: concurrency, minimum rate, and draining of refused bodies."""
 
 from __future__ import annotations
 
@@ -25,12 +25,9 @@ class UploadLimits:
     """Bounds of the uploads of one process. Time that the service itself needs is not counted.
 
     Attributes:
-        uploads_max: at a time, in all.
-        uploads_per_project_max: at a time, by all keys of a project.
-        uploads_per_key_max: at a time.
-        window_seconds: in each of which a client must send `window_seconds * bytes_per_second_min`.
-        bytes_per_second_min: that a client must keep up.
-        seconds_max: for a whole body.
+        uploads_max, uploads_per_project_max, uploads_per_key_max: At a time.
+        window_seconds: A client must send `window_seconds * bytes_per_second_min` bytes in each window.
+        seconds_max: For a whole body.
     """
 
     uploads_max: int = 8
@@ -42,7 +39,7 @@ class UploadLimits:
 
 
 def upload_slots(limits: UploadLimits) -> Slots[UploadLimits]:
-    """Return the slots of uploads; without a free one, TooManyUploads is raised."""
+    """Return the slots of uploads."""
     return Slots(
         limits,
         limits.uploads_max,
@@ -53,25 +50,20 @@ def upload_slots(limits: UploadLimits) -> Slots[UploadLimits]:
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
-    """Return the Content-Length that the client announced, or None."""
+    """Return the announced Content-Length, or None."""
     text = headers.get("content-length", "")
     return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 class Body:
-    """The body of a request, read from a worker thread in blocks."""
+    """The body of a request, read in blocks from a worker thread."""
 
     def __init__(self, request: Request, limits: UploadLimits) -> None:
         self._request, self._limits = request, limits
         self._ended = False
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the body in order.
-
-        Raises:
-            UploadStalled: It came too slowly, or takes too long in all.
-            InvalidInput: The client hung up.
-        """
+        """Yield the body in order. Raise UploadStalled if it is too slow, InvalidInput if the client disconnects."""
         waited, limits = 0.0, self._limits
         while not self._ended:
             started = time.monotonic()
@@ -92,12 +84,11 @@ class Body:
                 yield block
 
     def drain(self) -> None:
-        """Read on for a moment, so that the client of a small refused body can read why. The rest is not awaited."""
+        """Read on for a moment, so that the client of a small refused body can read the answer."""
         with suppress(InvalidInput):  # it hung up, which ends the matter
             from_thread.run(self._gather, DRAINED_BYTES_MAX, DRAIN_SECONDS_MAX, False)
 
     async def _gather(self, bytes_max: int, seconds_max: float, keep: bool = True) -> bytes:
-        """Return what comes until there are `bytes_max`, the body has ended, or the time is over."""
         parts, size = list[bytes](), 0
         with anyio.move_on_after(seconds_max):
             while size < bytes_max and not self._ended:

@@ -26,9 +26,9 @@ from service.audit.signing import (
     keep_newer,
 )
 from service.db.job_tables import Release
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import AccountRow, Entry
 from service.errors import LedgerCorruption
-from service.ledger.chain import Entry, body_hash
+from service.ledger.chain import body_hash, entry_body
 from service.logs import get_logger
 from service.storage.interface import Storage
 
@@ -72,7 +72,7 @@ def make_receipt(session: Session, capture: Entry, *, release_id: str, key: Sign
             "release_id": release_id,
             "artifact_sha256": capture.details["artifact_sha256"],
             "account": terms | {"capacity_nano": capture.capacity_nano, "spent_nano": capture.spent_nano},
-            "entry": capture.body(),
+            "entry": entry_body(capture),
             "entry_hash": capture.hash,
         }
     )

@@ -30,8 +30,8 @@ from service.db.access_tables import SignIn
 from service.db.job_tables import Job
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.identity.recording import recorded
 from service.inspection import follow_up, inspect_ledger
-from service.recording import recorded
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_file

@@ -1,4 +1,4 @@
-"""What the packages of a server add to the `obscura` command; `obscura.cli.server_side` loads it by its entry point."""
+"""Commands that the server packages add to `obscura`; `obscura.cli.server_side` loads them by their entry point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["add_commands", "installed_recipes", "look_around"]
 
 
 def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
-    """Add the commands that run a service, or work on what it keeps."""
+    """Add the commands that run a service or work on its database."""
     app.command("up")(server.up)
     app.command("demo")(server.demo)
     app.command("openapi")(server.openapi)
@@ -23,7 +23,7 @@ def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
 
 
 def installed_recipes() -> list[RecipeRecord]:
-    """Describe the recipes that are installed."""
+    """Return the records of the installed recipes."""
     from privacy.plans.registry import RECIPES
     from service.api.routes.recipes import describe
 

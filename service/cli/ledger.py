@@ -105,8 +105,8 @@ def accept_clock(context: typer.Context, as_json: Json = False) -> None:
     end. Check the clock first: what it shows now is what the ledger compares it with from now on.
     """
     from service.db.session import transaction
+    from service.identity.recording import recorded
     from service.installation import accept_clock as accept
-    from service.recording import recorded
 
     with open_database(context, as_json) as (settings, factory, output):
         now = datetime.now(UTC)

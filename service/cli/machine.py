@@ -1,4 +1,4 @@
-"""On the service's own machine: what `obscura doctor` looks at there, and `obscura admins restore`."""
+"""Commands on the service's machine: the server part of `obscura doctor`, and `obscura admins restore`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def restore(
     out: Out,
     as_json: Json = False,
 ) -> None:
-    """Make an admin on the service's own machine, for the operator: when too few are left who hold their keys.
+    """Make an admin on the service's own machine, when too few admins still have their keys.
 
-    Works on the database itself and asks nobody, as whoever holds the data folder could anyway.
+    Works on the database itself and needs no approval: whoever holds the data folder could do it anyway.
     """
-    from service.admins import admit_on_machine
     from service.db.session import transaction
-    from service.recording import recorded
+    from service.identity.admins import admit_on_machine
+    from service.identity.recording import recorded
 
     with open_database(context, as_json) as (settings, factory, output):
         factory = recorded(factory, settings.audit_log, lambda: datetime.now(UTC))
@@ -46,7 +46,7 @@ def restore(
 
 
 def look_around(folder: Path) -> Iterator[Finding]:
-    """The data folder of a service on this machine: its database, and who trains."""
+    """Check data folder, database, storage and supervisor."""
     settings = Settings.at(folder)
     if not settings.local_path.is_dir():
         yield Finding("data folder", "missing", f"{settings.local_path} is not there; a service makes it: obscura up")
@@ -100,7 +100,6 @@ def _database(settings: Settings) -> Finding:
 
 
 def _storage(settings: Settings) -> Finding:
-    """Whether the storage answers, can be written to, and belongs to the database's installation."""
     from service.db.session import make_engine, make_session_factory, transaction
     from service.errors import ObscuraError
     from service.installation import mark_of, recorded
@@ -131,7 +130,6 @@ def _storage(settings: Settings) -> Finding:
 
 
 def _trainer(settings: Settings) -> Finding:
-    """Who starts trainings: the service itself, or workers behind a broker."""
     if settings.mode == "celery":
         return Finding("supervisor", "ok", "workers elsewhere: celery --app workers.supervise.app inspect ping")
     if find_spec("torch") is None:

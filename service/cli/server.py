@@ -46,7 +46,6 @@ def up(
 
 
 def _end_with_stdin() -> None:
-    """Ask this process to end in order once the other end of its standard input is closed."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,10 +1,10 @@
-"""Run the web process: its connections take bounded time each, and are bounded in number all together.
+"""Run the web process with bounded connections, each of bounded idle time.
 
-uvicorn waits for ever for the head of a request, and for a client that does not read, and takes connections until the
-process has no file descriptors left. Then nobody is served. Here a connection that waits for a request is closed
-after a while, and when there are too many, the address with the most of them loses the one that has waited longest.
+uvicorn waits forever for a request's head and for a client that does not read, and accepts connections until no file
+descriptor is left. Here idle connections are closed after a while; above the limit, the address with most connections
+loses the one that has been idle longest.
 
-Imported only by the commands that need it: the rest of the command line starts faster.
+Imported only by commands that need it, so that the others start faster.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-leng
 
 
 def raise_open_files() -> int:
-    """Let this process open as many files as it may, and return how many connections that leaves room for."""
+    """Raise the soft limit of open files, and return the connections that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -60,7 +60,7 @@ def raise_open_files() -> int:
 
 
 class Connection(H11Protocol):
-    """One connection. It waits for a request from its opening, or its last answer, until a whole head has come."""
+    """One connection. It idles from its opening, or its last answer, until a whole head has arrived."""
 
     connections_max = CONNECTIONS_MAX
     head_seconds = HEAD_SECONDS
@@ -71,37 +71,31 @@ class Connection(H11Protocol):
     _read_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, and make room for it where there are too many."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > self.connections_max:
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadlines."""
         self._answer()
         self.resume_writing()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Handle what has come; the wait is over when it completes a head."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._answer()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request. What still comes of the last one's body counts as waiting."""
         self._wait()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than the answer is made."""
         self._read_deadline = self.loop.call_later(self.stalled_seconds, self.transport.abort)
         self.stalls_since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has read."""
         if self._read_deadline is not None:
             self._read_deadline.cancel()
             self._read_deadline = self.stalls_since = None
@@ -119,7 +113,6 @@ class Connection(H11Protocol):
             self._head_deadline = None
 
     def _give_up(self, unread_before: int) -> None:
-        """Close, unless the client is still reading its last answer."""
         unread = self.transport.get_write_buffer_size()
         if unread and (unread_before == 0 or unread < unread_before):
             self._head_deadline = self.loop.call_later(self.head_seconds, self._give_up, unread)
@@ -135,10 +128,6 @@ class Connection(H11Protocol):
         return self.waits_since if self.stalls_since is None else self.stalls_since
 
     def _make_room(self) -> None:
-        """Close a connection that waits for a request, or whose client does not read.
-
-        Of the address that has the most connections, it is the one that has waited longest.
-        """
         everybody = cast("set[Connection]", self.connections)
         held = Counter(other.client[0] if other.client else "" for other in everybody)
         waiting = [other for other in everybody if other._idle_since is not None and other is not self]
@@ -158,12 +147,10 @@ GRACE_SECONDS = 10  # for open requests; event streams end within a poll, jobs a
 
 
 class Server(uvicorn.Server):
-    """Tells the event streams to end when the process is asked to stop; they would keep it waiting otherwise.
+    """A uvicorn server that ends event streams on shutdown and prints the sign-in link.
 
     Args:
-        config: of uvicorn.
-        output: where the operator is told what the start has found.
-        url: of the service, as people enter it, for a sign-in link; None where nobody reads at a terminal.
+        url: Address for the sign-in link; None if no person reads the terminal.
     """
 
     def __init__(self, config: uvicorn.Config, output: Output, url: str | None) -> None:
@@ -171,10 +158,10 @@ class Server(uvicorn.Server):
         self._output, self._url = output, url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell what was found.
+        """Start, freeze the garbage collector, and print warnings.
 
-        What is there by then, such as modules and routes, stays to the end. The collector of garbage would go through
-        all of it now and then, in the middle of a request, which takes longer than ten pages do.
+        Modules and routes stay to the end. Collecting them again in the middle of a request would cost more than ten
+        pages.
         """
         await super().startup(sockets)
         gc.collect()
@@ -188,7 +175,6 @@ class Server(uvicorn.Server):
             self._output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {self._url}/sign-in/{secret}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal."""
         app: Any = self.config.app
         service: Service = app.state.service
         service.stopping.set()
@@ -196,13 +182,9 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: Settings, output: Output) -> None:
-    """Serve until a signal comes. The address is written down beside the admin key while the service runs.
+    """Serve until a signal arrives. While it runs, its address is written beside the admin key.
 
-    Of several API processes on one data folder, whose jobs run elsewhere, the first writes down its own.
-
-    Raises:
-        CliError: The address cannot be listened on, a service with workers of its own runs on the folder already, or
-            no storage is named as the settings name it.
+    Of several API processes on one data folder, the first writes its address.
     """
     try:
         storage_of(settings)
@@ -256,13 +238,12 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
 def server_config(
     app: FastAPI, *, connections_max: int, head_seconds: float = HEAD_SECONDS, grace_seconds: int = GRACE_SECONDS
 ) -> uvicorn.Config:
-    """Configure the server: bounded connections, bounded waiting, no word about itself.
+    """Configure uvicorn: bounded connections, bounded idle time, no server header.
 
     Args:
-        app: what is served; its settings say which proxies are believed.
-        connections_max: open at a time; more push out those that wait for a request.
-        head_seconds: from the opening of a connection, or its last answer, to the end of the next request's head.
-        grace_seconds: for open requests when the process is asked to stop.
+        connections_max: At a time; more displace idle ones.
+        head_seconds: From opening, or the last answer, to the end of the next head.
+        grace_seconds: For open requests during shutdown.
     """
     settings: Settings = app.state.settings
     bounds = {"connections_max": connections_max, "head_seconds": head_seconds}
@@ -280,21 +261,16 @@ def server_config(
 
 
 def openapi() -> dict[str, Any]:
-    """The OpenAPI document of the HTTP interface."""
+    """Return the OpenAPI document."""
     return create_app(Settings()).openapi()
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """End the process in order: to be stopped is how this command ends well."""
     raise SystemExit(0)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open the listening socket.
-
-    Raises:
-        CliError: The address cannot be listened on.
-    """
+    """Open the listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio sends at once (TCP_NODELAY) only where it is. Otherwise the kernel keeps
     # the end of an answer back for the 40 ms that a client takes to acknowledge its beginning.

@@ -1,6 +1,7 @@
-"""The server-rendered dashboard: everything that a person does with the service, readable without JavaScript.
+"""The server-rendered dashboard, readable without JavaScript. `mount(app)` adds it to an application.
 
-`mount(app)` adds it to an application whose state holds the `service`.
+Forms use the schemas and functions of the API. Pages never show private data, and every form carries its session's
+token.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PARTS = tuple(module.router for module in _MODULES)
 
 
 def mount(app: FastAPI) -> None:
-    """Add the dashboard at `/` to an application whose state holds `service`."""
+    """Add the dashboard at `/` to an application whose state holds the `service`."""
     app.state.dashboard = Dashboard(app.state.service)
     for part in PARTS:
         app.include_router(part, include_in_schema=False)

@@ -1,7 +1,4 @@
-"""Who is looking: a session (`service.dashboard.sessions`), or anybody who can connect where the operator allows that.
-
-Forms carry a token made from the session's cookie, beside SameSite.
-"""
+"""Who views a page, and the checks that every form passes: session token, origin, scope."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
-from service import projects
-from service.access import Principal, Scope
 from service.api.deps import Service, running_service
 from service.dashboard.pages import SignInNeeded
 from service.dashboard.sessions import SignInLinks, find_session, form_token, may_read
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
+from service.identity import projects
+from service.identity.access import Principal, Scope
 
 COOKIE = "obscura_session"  # over plain HTTP, which `cookie_name` replaces over HTTPS
 Facts = ParamSpec("Facts")
@@ -34,36 +31,36 @@ FORM_FIELDS_MAX = 32
 
 @dataclass(frozen=True)
 class Dashboard:
-    """The running dashboard; lives in `app.state.dashboard`."""
+    """The running dashboard, in `app.state.dashboard`."""
 
     service: Service
     links: SignInLinks = field(default_factory=SignInLinks)
 
     @property
     def factory(self) -> SessionFactory:
-        """Makes sessions with the database."""
+        """The factory of database sessions."""
         return self.service.factory
 
     @property
     def clock(self) -> Callable[[], datetime]:
-        """Returns the time, aware."""
+        """The clock, which returns aware times."""
         return self.service.clock
 
     def do(self, step: Callable[Concatenate[Session, Facts], Made], *args: Facts.args, **facts: Facts.kwargs) -> Made:
-        """Take a step in a transaction of its own, and return what it made."""
+        """Call a function in a transaction of its own."""
         with transaction(self.factory) as session:
             return step(session, *args, **facts)
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """Whoever looks at a page.
+    """Whoever views a page.
 
     Attributes:
         principal: The key that signed in; None for a reader without a key.
-        form_token: What this session's forms carry; empty without a session.
-        name: Of the person or the key that signed in.
-        hidden_projects: The number of projects whose content an admin of the installation does not see; 0 for others.
+        form_token: Token of this session's forms; empty without a session.
+        name: Of the person or key that signed in.
+        hidden_projects: Number of projects whose content an admin of the installation cannot see; 0 for others.
     """
 
     principal: Principal | None
@@ -73,16 +70,16 @@ class Viewer:
 
     @property
     def runs_installation(self) -> bool:
-        """Whether the key belongs to an admin of the installation, and to no single project."""
+        """Whether the viewer is an admin of the installation."""
         return self.may(Scope.ADMIN) and self.principal is not None and self.principal.project_id is None
 
     def may(self, scope: str) -> bool:
-        """Whether the key has a scope, or that of admins, which includes the others."""
+        """Return whether the key has a scope; admins have all."""
         return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope(scope)})
 
 
 async def running_dashboard(request: Request) -> Dashboard:
-    """The dashboard that this application runs, with the service of whoever looks."""
+    """Return the dashboard with the service bound to the viewer."""
     dashboard: Dashboard = request.app.state.dashboard
     return replace(dashboard, service=await running_service(request))
 
@@ -91,12 +88,7 @@ Running = Annotated[Dashboard, Depends(running_dashboard)]
 
 
 def find_viewer(request: Request, dashboard: Running) -> Viewer:
-    """Find who is looking: a session, or anybody where the settings say so.
-
-    Raises:
-        SignInNeeded: Neither.
-        TooManyRequests: There were as many in this minute as may come.
-    """
+    """Return the viewer: a session, or anyone if the dashboard is public. Raise SignInNeeded otherwise."""
     viewer = _signed_in(request, dashboard)
     if viewer is None and dashboard.service.settings.dashboard_public:
         viewer = Viewer(principal=None, form_token="")
@@ -116,11 +108,7 @@ Reader = Annotated[Viewer, Depends(find_viewer)]
 
 
 def find_member(request: Request, dashboard: Running) -> Viewer:
-    """Find who is signed in, whatever they may do.
-
-    Raises:
-        SignInNeeded: Nobody is.
-    """
+    """Return the signed-in viewer, whatever their role. Raise SignInNeeded without a session."""
     viewer = _signed_in(request, dashboard)
     if viewer is None or viewer.principal is None:
         raise SignInNeeded("Sign in to see this page.")
@@ -133,13 +121,7 @@ Member = Annotated[Viewer, Depends(find_member)]
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Read a small form.
-
-    Raises:
-        Forbidden: Another site sent it.
-        InvalidInput: It is not a form.
-        TooLarge: It is longer than any form of ours.
-    """
+    """Read a small form from this site."""
     require_same_origin(request)
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/x-www-form-urlencoded":
         raise InvalidInput("This page takes a form.")
@@ -163,13 +145,6 @@ Form = Annotated[dict[str, str], Depends(read_form)]
 
 
 def _acting(scope: Scope) -> Callable[[Viewer, dict[str, str]], Principal]:
-    """Let a form act: it comes from this session, whose key has a scope.
-
-    Raises, when a form comes:
-        Forbidden: The key lacks the scope, or the form is another session's.
-        SignInNeeded: Nobody is signed in.
-    """
-
     def find(viewer: Reader, form: Form) -> Principal:
         return require_acting(viewer, form.get("token", ""), scope)
 
@@ -177,24 +152,14 @@ def _acting(scope: Scope) -> Callable[[Viewer, dict[str, str]], Principal]:
 
 
 def require_acting(viewer: Viewer, token: str, scope: Scope) -> Principal:
-    """Return whoever acts with a form that carries this session's token, by a key with a scope.
-
-    Raises:
-        Forbidden: The key lacks the scope, or the form is another session's.
-        SignInNeeded: Nobody is signed in.
-    """
+    """Return the caller of a form with this session's token, whose key has a scope."""
     principal = require_form_of(viewer, token)
     principal.require(scope)
     return principal
 
 
 def require_form_of(viewer: Viewer, token: str) -> Principal:
-    """Return whoever sends a form that carries this session's token.
-
-    Raises:
-        Forbidden: The form is another session's.
-        SignInNeeded: Nobody is signed in.
-    """
+    """Return the caller of a form with this session's token."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an API key to do this.")
     if not hmac.compare_digest(token.encode(), viewer.form_token.encode()):
@@ -209,12 +174,9 @@ Admin = Annotated[Principal, Depends(find_admin)]
 
 
 def require_same_origin(request: Request) -> None:
-    """Refuse a form that another site's page has sent. Browsers say so in one of two headers, or in both.
+    """Raise Forbidden if another site sent the form, by Origin or Sec-Fetch-Site.
 
-    Ours is the origin of `Settings.public_url`; without one it is the host that was asked, whatever the scheme.
-
-    Raises:
-        Forbidden: Another site sent it.
+    Our origin is that of `Settings.public_url`; without one it is the requested host, whatever the scheme.
     """
     origin = request.headers.get("origin")  # a scheme, "://", a host; or "null"
     ours = request.app.state.settings.public_url
@@ -226,13 +188,13 @@ def require_same_origin(request: Request) -> None:
 
 
 def is_secure(request: Request) -> bool:
-    """Tell whether browsers reach the service by https: then they send the session's cookie no other way."""
+    """Return whether browsers use HTTPS; the session cookie is then marked secure."""
     public_url: str = request.app.state.settings.public_url
     return public_url.startswith("https:") or request.url.scheme == "https"
 
 
 def cookie_name(request: Request) -> str:
-    """Return the name of the session's cookie. Browsers take `__Host-` from this very host and over HTTPS alone."""
+    """Return the name of the session cookie. Browsers accept `__Host-` only from this host, over HTTPS."""
     return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
 
 
@@ -252,7 +214,7 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
 
 
 def still_signed_in(request: Request, dashboard: Dashboard) -> bool:
-    """Tell whether the session of a request that stays open has not ended: what it asks again and again."""
+    """Return whether the session behind a long request, such as an event stream, is still valid."""
     try:
         return _signed_in(request, dashboard) is not None
     except Unauthorized:  # the provider no longer vouches for whoever it is of, or does not answer

@@ -1,4 +1,4 @@
-"""The overview, the pages about accounts, and the parts that pages refresh."""
+"""The overview, the pages of an account, and the parts that pages refresh."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from obscura.wire.schemas import AccountRequest
 from obscura.wire.words import DatasetState, DecisionAction, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
-from service import ledger, projects
-from service.access import visible
+from service import ledger
 from service.dashboard.access import Admin, Dashboard, Form, Running, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.forms import do_once, once_of, read_body
@@ -28,10 +27,12 @@ from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import Project
 from service.db.session import transaction
-from service.decisions import list_decisions
 from service.errors import NotFound, ObscuraError
+from service.identity import projects
+from service.identity.access import visible
+from service.identity.decisions import list_decisions
+from service.identity.projects import PROJECTS_MAX
 from service.ledger.stops import arming_stops
-from service.projects import PROJECTS_MAX
 from service.views import accounts, datasets, jobs, releases, sweeps
 from service.wording import NONE_SHOWN
 
@@ -48,7 +49,7 @@ Place = Annotated[str | None, Query(max_length=64, description="Id of the last a
 
 @router.get("/")
 def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLResponse:
-    """Show the accounts' budgets, the jobs under way and the latest releases."""
+    """Show budgets, unfinished jobs and the latest releases."""
     with transaction(dashboard.factory, read_only=True) as session:
         now = dashboard.clock()
         values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
@@ -64,7 +65,7 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
 
 @router.get("/parts/{name}")
 def overview_part(request: Request, dashboard: Running, name: str, after: Place = None) -> HTMLResponse:
-    """Render one part of the overview again, for the script that keeps it fresh."""
+    """Render one part of the overview again, for the refreshing script."""
     if name not in _PARTS:
         raise NotFound("There is no such part of a page.")
     with transaction(dashboard.factory, read_only=True) as session:
@@ -74,7 +75,7 @@ def overview_part(request: Request, dashboard: Running, name: str, after: Place 
 
 @dataclass(frozen=True)
 class FirstSteps:
-    """What a new installation has done by now on the way to its first release."""
+    """Steps that a new installation has completed towards its first release."""
 
     account: bool
     images: bool
@@ -98,7 +99,7 @@ def new_account(request: Request, dashboard: Running) -> HTMLResponse:
 
 @router.post("/accounts")
 def open_account(request: Request, dashboard: Running, admin: Admin, form: Form) -> Response:
-    """Open an account, or show the form again with what is wrong at its fields."""
+    """Open an account, or show the form again with its errors."""
     admin.require_installation()
     try:
         once = once_of(form)
@@ -124,7 +125,7 @@ def account(
     part: str = "overview",
     before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
 ) -> HTMLResponse:
-    """Show one part of an account: its budget over time, its datasets, its jobs, its ledger, or its controls."""
+    """Show one tab of an account: overview, data, jobs, ledger or controls."""
     if part not in ACCOUNT_PARTS:
         raise NotFound("There is no such part of an account's page.")
     now = dashboard.clock()

@@ -1,4 +1,4 @@
-"""Pages and forms for admins: freezing, limits, who is an admin, and what two of them decide."""
+"""Pages and forms for admins: freezing, limits, admins, and decisions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from service import admins, decisions, jobs, ledger, restrictions
-from service.access import Principal, Scope, visible
+from service import jobs, ledger, restrictions
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
@@ -16,8 +15,9 @@ from service.db.project_tables import Project
 from service.db.session import transaction
 from service.dependencies import calling
 from service.errors import InvalidInput
-from service.people import roles
-from service.projects import PROJECTS_MAX
+from service.identity import admins, decisions, people
+from service.identity.access import Principal, Scope, visible
+from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -29,25 +29,21 @@ MEMBERS_SHOWN_MAX = 500
 
 @router.post("/accounts/{account_id}/freeze")
 def freeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    """Take no new jobs and let no waiting one open its data."""
     return _switch(dashboard, admin, form, account_id, frozen=True)
 
 
 @router.post("/accounts/{account_id}/unfreeze")
 def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    """Take jobs again."""
     return _switch(dashboard, admin, form, account_id, frozen=False)
 
 
 @router.post("/accounts/{account_id}/close")
 def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    """Take no new dataset or upload."""
     return _set_closed(dashboard, account_id, closed=True)
 
 
 @router.post("/accounts/{account_id}/reopen")
 def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    """Take new data again."""
     return _set_closed(dashboard, account_id, closed=False)
 
 
@@ -59,7 +55,6 @@ def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> Redir
 
 @router.post("/accounts/{account_id}/lower-limit")
 def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    """Lower the limit at once; below what is spent and held the account is frozen."""
     wish, why, now = _epsilon(form), form.get("reason", ""), dashboard.clock()
     dashboard.do(ledger.lower_limit, account_id=account_id, epsilon=wish, reason=why, by=admin.id, now=now)
     return _back_to_account(account_id)
@@ -67,7 +62,6 @@ def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -
 
 @router.post("/accounts/{account_id}/limit-requests")
 def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    """Ask for a higher limit, which another admin must approve."""
     wish, why, now = _epsilon(form), form.get("reason", ""), dashboard.clock()
     dashboard.do(ledger.request_raise, account_id=account_id, epsilon=wish, reason=why, asked_with=admin.id, now=now)
     return _back_to_account(account_id)
@@ -75,23 +69,23 @@ def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str)
 
 @router.get("/admins")
 def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show the admins, what two of them decide, and the keys; to an owner, those of the project."""
+    """Show admins, decisions and keys; to an owner, those of the project."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an admin's key to see this page.")
     viewer.principal.require(Scope.ADMIN)
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         rows = admins.admins(session)
-        people, names = [views.admin(row) for row in rows], admins.names(session, rows)
+        records, names = [views.admin(row) for row in rows], admins.names(session, rows)
         requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
-        members = roles.members(session, MEMBERS_SHOWN_MAX)
+        members = people.members(session, MEMBERS_SHOWN_MAX)
     return page(
         request,
         "admins.html",
-        admins=people,
+        admins=records,
         members=members,
         names=names,
         requests=requests,
@@ -104,7 +98,6 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
 
 @router.post("/admins")
 def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
-    """Ask for a person to be admitted, to the installation or as an owner of a project."""
     dashboard.do(
         admins.ask_admission,
         name=form.get("name", "").strip(),
@@ -119,7 +112,6 @@ def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectRespo
 
 @router.post("/admins/{admin_id}/remove")
 def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
-    """Ask for an admin to be removed."""
     reason, now = form.get("reason", ""), dashboard.clock()
     dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_with=admin.id, now=now)
     return _back_to_admins()
@@ -127,13 +119,11 @@ def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> 
 
 @router.post("/decisions/{request_id}/approve")
 def approve(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    """Do what another admin has asked for."""
     return _decide(dashboard, admin, request_id, approved=True)
 
 
 @router.post("/decisions/{request_id}/decline")
 def decline(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    """Leave everything as it is."""
     return _decide(dashboard, admin, request_id, approved=False)
 
 

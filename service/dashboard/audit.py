@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from service.access import Scope, visible
 from service.dashboard.access import Reader, Running
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
 from service.db.session import transaction
+from service.identity.access import Scope, visible
 from service.views import events
 
 router = APIRouter(route_class=PageRoute)
@@ -22,7 +22,7 @@ EVENTS_SHOWN = 100
 def show_audit_log(
     request: Request, dashboard: Running, viewer: Reader, before: Annotated[str | None, Query(max_length=64)] = None
 ) -> HTMLResponse:
-    """Show who asked for what, newest first."""
+    """Show the newest events."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an auditor's key to see this page.")
     viewer.principal.require(Scope.AUDIT)

@@ -1,4 +1,4 @@
-"""Charts as coordinates, which templates draw: an account's spending over time, and a sweep's accuracies by epsilon."""
+"""Charts as coordinates for templates: an account's spending, and a sweep's accuracies by epsilon."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 26
 
 @dataclass(frozen=True)
 class SpendChart:
-    """A step line of what is spent and a band of what is held on top, against the limit at 100%.
-
-    Coordinates are in a box of WIDTH x HEIGHT.
-    """
+    """A step line of spent budget with a band of held budget on top; the limit is 100%."""
 
     spent_line: str
     spent_area: str
@@ -70,13 +67,13 @@ def _steps(levels: Sequence[tuple[float, float, float]]) -> list[str]:
 
 @dataclass(frozen=True)
 class SweepChart:
-    """Accuracies of trials over their epsilons, from nought to the largest. Coordinates as in `SpendChart`.
+    """Accuracy of trials by epsilon, from zero to the largest. Coordinates as in `SpendChart`.
 
     Attributes:
-        dots: x, y, and whether it is the best.
-        percents: of the lines across, with their heights.
-        epsilons: below the axis, with their places.
-        chance: height of the line of guessing.
+        dots: x, y, and whether the trial is the best.
+        percents: Horizontal lines with their heights.
+        epsilons: Axis labels with their places.
+        chance: Height of the line of random guessing.
     """
 
     dots: tuple[tuple[float, float, bool], ...]
@@ -91,7 +88,7 @@ class SweepChart:
 
 
 def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
-    """Draw what was measured of each trial; None before there is anything, or for one class."""
+    """Draw the measured trials; None without any."""
     measured = [
         (trial.epsilon, figure, trial.job_id == sweep.best_job_id)
         for trial in sweep.trials

@@ -1,4 +1,4 @@
-"""Pages about datasets, and the routes by which the pages' script declares datasets and uploads their images."""
+"""Pages about datasets, and the routes by which the page's script declares and uploads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest, Identifier
 from obscura.wire.words import DatasetState
-from service.access import Principal, Scope, find, visible
 from service.api.middleware import body_limit
 from service.api.routes.datasets import put_content
 from service.api.uploading import Body, content_length
@@ -41,6 +40,7 @@ from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
+from service.identity.access import Principal, Scope, find, visible
 from service.ingest.formats import FORMATS
 from service.logs import get_logger
 from service.views import jobs
@@ -60,7 +60,7 @@ def dataset_list(
     dashboard: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
-    """Show the datasets, newest first, narrowed to what was asked for."""
+    """Show the datasets, newest first, filtered."""
     with transaction(dashboard.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Dataset, ("q", "state", "account"), states=list(DatasetState))
         rows, older_than = newest(session, Dataset, *narrowed, limit=DATASETS_A_PAGE, before=filters.before)
@@ -83,7 +83,7 @@ def new_dataset(
 @router.post("/datasets/new")
 @body_limit(None)
 def declare_and_upload(request: Request, dashboard: Running, viewer: Reader) -> Response:
-    """Declare a dataset and receive its images in one request: a form, fields first. If either fails, keep neither."""
+    """Declare a dataset and receive its images in one multipart form, fields first. If either fails, keep neither."""
     with _sent_form(request, dashboard, viewer) as (form, sent, uploader):
         body = _declaration(form)
         settings, now = dashboard.service.settings, dashboard.clock()
@@ -103,7 +103,7 @@ def declare_and_upload(request: Request, dashboard: Running, viewer: Reader) -> 
 
 @router.get("/datasets/{dataset_id}")
 def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
-    """Show what was declared about a dataset, its jobs, and what deleting it would do."""
+    """Show a dataset's declaration, its jobs, and the form that deletes it."""
     using = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
     with transaction(dashboard.factory, read_only=True) as session:
         row = find(session, Dataset, dataset_id)
@@ -120,7 +120,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
 
 @router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
 def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
-    """Destroy the key of the images, and then the files; all that was declared, too, if nothing was trained on it."""
+    """Destroy the images, and the declaration if nothing was trained on it."""
     if form.get("sure") != "yes":
         raise InvalidInput("Confirm that the images are to be destroyed for ever.")
     deleted = deletion.delete(
@@ -143,7 +143,7 @@ def put(
     format: str,
     token: Annotated[str, Header(alias="X-Form-Token", max_length=64)] = "",
 ) -> Response:
-    """Receive the images of a declared dataset as the body, as the API does."""
+    """Receive the images of a declared dataset as the request body, as the API does."""
     require_same_origin(request)
     uploader = require_acting(viewer, token, Scope.DATA)
     return put_content(dashboard.service, request, uploader, dataset_id, format)  # type: ignore[arg-type]  # refused
@@ -153,15 +153,6 @@ def put(
 def _sent_form(
     request: Request, dashboard: Dashboard, viewer: Viewer
 ) -> Iterator[tuple[dict[str, str], Sent, Principal]]:
-    """Yield the fields of a form, the file that follows them, and the sender; hold a slot of uploads meanwhile.
-
-    Raises:
-        Forbidden: The key lacks the scope, or the form is another session's or another site's.
-        SignInNeeded: Nobody is signed in.
-        TooManyUploads: No slot is free.
-        UploadTooLarge: The announced length is above the limit.
-        InvalidInput, UploadStalled: As `FileForm` and `Body.blocks`.
-    """
     require_same_origin(request)
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an API key to do this.")
@@ -182,11 +173,6 @@ def _sent_form(
 
 
 def _declaration(form: Mapping[str, str]) -> dict[str, Any]:
-    """Read a declaration from a form.
-
-    Raises:
-        FieldsRefused: Some fields are missing or out of range, or names of classes need a confirmation.
-    """
     fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
     fields |= _whose(fields["account_id"])
     fields["classes"] = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
@@ -197,11 +183,6 @@ def _declaration(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _whose(chosen: str) -> dict[str, str | None]:
-    """Read whose images are declared: nobody's is a choice, too, and none is made for anybody.
-
-    Raises:
-        FieldsRefused: none was made.
-    """
     if not chosen:
         raise FieldsRefused({"account_id": "Choose whose images these are."})
     public = chosen == PUBLIC
@@ -209,11 +190,6 @@ def _whose(chosen: str) -> dict[str, str | None]:
 
 
 def _ask_about_names(classes: list[str]) -> None:
-    """Let names of classes pass that look like those of classes; the form's box `stated` answers for all others.
-
-    Raises:
-        FieldsRefused: some look like people, or like parts of a collection.
-    """
     people = [name for name in classes if why_personal(name)] or identifiers_in(classes, few=False)
     odd = people or [name for name in classes if is_part(name)]
     if odd:

@@ -1,4 +1,4 @@
-"""What a list is narrowed to: a name or an id, a state, an account, a recipe. Empty texts narrow nothing."""
+"""Filters of lists: name or id, state, account, recipe."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
-from service.access import visible
 from service.db.ledger_tables import AccountRow
 from service.errors import InvalidInput
+from service.identity.access import visible
 from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 
@@ -26,7 +26,7 @@ Text = Annotated[str, Query(max_length=100)]
 
 @dataclass(frozen=True)
 class Filters:
-    """What a list is narrowed to."""
+    """Filters of a list; empty ones do not apply."""
 
     q: Text = ""
     state: Text = ""
@@ -35,12 +35,12 @@ class Filters:
     before: Annotated[str | None, Query(max_length=64, description="Id of the last row of the page before.")] = None
 
     def address(self, path: str) -> str:
-        """Return the address of a list narrowed like this."""
+        """Return the address of the list with these filters."""
         chosen = {name: value for name, value in self._texts().items() if value}
         return f"{path}?{urlencode(chosen)}" if chosen else path
 
     def shown(self, session: Session, path: str) -> dict[str, Any]:
-        """Return what every list on a page shows of this: what was chosen, what else could be, and where it stands."""
+        """Return the template values that every list needs: filters, choices and position."""
         named = visible(session, AccountRow, select(AccountRow.id, AccountRow.name))
         choices = named.order_by(AccountRow.name).limit(ROWS_MAX)
         return {
@@ -56,16 +56,11 @@ class Filters:
     def conditions(
         self, session: Session, table: Any, by: Sequence[str], *, states: Sequence[str] = ()
     ) -> list[ColumnElement[bool]]:
-        """Return the conditions on a table.
+        """Return the conditions on a table. Raise InvalidInput for unknown values and filters that do not apply.
 
         Args:
-            session: any transaction.
-            table: whose rows are listed.
-            by: what its list can be narrowed by; the table has the columns.
-            states: that its rows may have.
-
-        Raises:
-            InvalidInput: its list cannot be narrowed by that, or there is no such state, or no such recipe.
+            by: Filters of this list; the table has their columns.
+            states: States that its rows may have.
         """
         foreign = [name for name, value in self._texts().items() if value and name not in by]
         if foreign:

@@ -1,6 +1,6 @@
-"""What every form that makes something shares: the API's schemas, refusals at its fields, and doing it once.
+"""Forms that create something: the API's schemas, errors at their fields, and idempotency.
 
-A form carries a random text of its own, `once`: sent twice, it makes one thing, as an Idempotency-Key does.
+Each form carries a random text, `once`, which works like an Idempotency-Key.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _WORDS = {"missing": "Fill this in.", "float_parsing": "This is a number.", "int
 
 
 class FieldsRefused(InvalidInput):
-    """Fields of a form are missing or out of range.
+    """Fields of a form are missing or invalid.
 
     Attributes:
-        fields: what is wrong, by the field's name.
+        fields: Error messages by field.
     """
 
     code: ClassVar[str] = "invalid_input"
@@ -43,16 +43,12 @@ class FieldsRefused(InvalidInput):
 
 
 def fresh_once() -> str:
-    """Return what a new form sends as `once`."""
+    """Return the `once` of a new form."""
     return secrets.token_hex(16)
 
 
 def once_of(form: Mapping[str, str]) -> str:
-    """Return a form's own random text.
-
-    Raises:
-        InvalidInput: it has none, so that it could be sent twice.
-    """
+    """Return the `once` of a submitted form."""
     once = form.get("once", "")
     if not _ONCE.fullmatch(once):
         raise InvalidInput("This form is incomplete. Reload the page and try again.")
@@ -60,11 +56,7 @@ def once_of(form: Mapping[str, str]) -> str:
 
 
 def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
-    """Read fields by the schema that the API reads requests by; empty ones count as absent.
-
-    Raises:
-        FieldsRefused: some are missing, out of range, or unknown.
-    """
+    """Validate fields by a schema of the API; empty fields count as absent. Raise FieldsRefused."""
     try:
         return schema.model_validate({name: value for name, value in fields.items() if value not in ("", None, [])})
     except ValidationError as error:
@@ -74,7 +66,7 @@ def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
 
 
 def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str]:
-    """Return what a refusal says of single fields, by their names, and what it says of the whole form."""
+    """Return the error messages of single fields, and the message of the whole form."""
     if isinstance(error, FieldsRefused):
         return error.fields, error.message
     said = error.message if isinstance(error, ObscuraError) else str(error)
@@ -91,18 +83,12 @@ def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str
 def do_once(
     session: Session, principal_id: str, once: str, body: Mapping[str, Any], make: Callable[[], str], now: datetime
 ) -> str:
-    """Make something, or find what the same form has made before.
+    """Create something, or return the id that the same form created before.
 
     Args:
-        session: in a writing transaction.
-        principal_id: who asks; the form is theirs.
-        once: the form's own text.
-        body: what is asked for, JSON-able.
-        make: makes it and returns its id; whatever it raises leaves the form unused.
-        now: aware.
-
-    Raises:
-        IdempotencyMismatch: the form made something else before.
+        session: A writing transaction.
+        body: JSON-able request; another body with the same `once` raises IdempotencyMismatch.
+        make: Creates it and returns its id. If it raises, the form stays unused.
     """
     first = remember(session, principal_id, once, body, "", now)
     if first is not None:
@@ -114,11 +100,7 @@ def do_once(
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Read a recipe's options, one `name = value` a line; values are JSON, or else texts.
-
-    Raises:
-        FieldsRefused: a line has no name, or no equals sign.
-    """
+    """Parse recipe options, one `name = value` per line; values are JSON or plain text."""
     options: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = (part.strip() for part in line.partition("="))
@@ -129,18 +111,12 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def _as_text(value: Any) -> str:
-    """Write a value so that `json_or_text` reads it: the text 7 in quotes, for without them it is a number."""
     bare = isinstance(value, str) and value == value.strip() and json_or_text(value) == value
     return str(value) if bare else json.dumps(value)
 
 
 def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """Read the options that a form has fields for, `option.NAME` each; empty ones count as absent.
-
-    Args:
-        schema: JSON Schema of a recipe's options.
-        fields: what was sent.
-    """
+    """Parse the fields `option.NAME` of a form by a recipe's JSON Schema; empty ones count as absent."""
     given = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
     return {
         name: text if schema["properties"][name].get("type") == "string" else json_or_text(text)
@@ -150,5 +126,5 @@ def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> 
 
 
 def write_options(options: Mapping[str, Any]) -> str:
-    """Write options as `read_options` reads them."""
+    """Format options for `read_options`."""
     return "\n".join(f"{name} = {_as_text(value)}" for name, value in options.items())

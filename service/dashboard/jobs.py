@@ -1,4 +1,4 @@
-"""Pages about jobs and sweeps, and the forms that cancel them."""
+"""Pages of jobs and sweeps, and the forms that cancel them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def job_list(
     dashboard: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
-    """Show the jobs under way and the latest ones, or those that ended before one; narrowed to what was asked for."""
+    """Show unfinished jobs and the latest ended ones, filtered."""
     now = dashboard.clock()
     first = filters.before is None
     with transaction(dashboard.factory, read_only=True) as session:
@@ -53,7 +53,7 @@ def job_list(
 @router.get("/jobs/{job_id}")
 @router.get("/jobs/{job_id}/part")
 def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
-    """Show one job: its plan and price, how far it is, and what it made; or only the part that is kept fresh."""
+    """Show a job, or only the part that the script refreshes."""
     with transaction(dashboard.factory, read_only=True) as session:
         view, plan = views.view(session, job_id, dashboard.clock())
     return page(request, _template(request, "job.html"), view=view, plan=plan)
@@ -61,7 +61,7 @@ def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
 
 @router.get("/jobs/{job_id}/events")
 def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str) -> Response:
-    """Tell the page's script when there is something new to show of a job, as the API's event stream does."""
+    """Stream events to the page's script, as the API does."""
 
     def read() -> Snapshot | None:
         if viewer.principal is not None and not still_signed_in(request, dashboard):
@@ -75,7 +75,7 @@ def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])
 def cancel_job(dashboard: Running, form: Form, job_id: str) -> RedirectResponse:
-    """Ask a job to end. What it has charged stays spent; `discard` says that nothing of it is published."""
+    """Cancel a job; `discard` publishes nothing of it."""
     dashboard.do(jobs.request_cancel, job_id=job_id, now=dashboard.clock(), discard=form.get("discard") == "yes")
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
@@ -83,7 +83,7 @@ def cancel_job(dashboard: Running, form: Form, job_id: str) -> RedirectResponse:
 @router.get("/sweeps/{sweep_id}")
 @router.get("/sweeps/{sweep_id}/part")
 def sweep(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
-    """Show one sweep: its trials, what they cost together, which is best on public data; or only the trials again."""
+    """Show a sweep, or only its trials."""
     with transaction(dashboard.factory, read_only=True) as session:
         view = sweeps.view(session, sweep_id, dashboard.clock())
     chart = sweep_chart(view.sweep, view.classes)
@@ -92,11 +92,10 @@ def sweep(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
 
 @router.post("/sweeps/{sweep_id}/cancel", dependencies=[Depends(find_trainer)])
 def cancel_sweep(dashboard: Running, sweep_id: str) -> RedirectResponse:
-    """End every trial and evaluation that has not ended. What is paid for is published."""
+    """Cancel every unfinished trial and evaluation."""
     dashboard.do(jobs.cancel_sweep, sweep_id=sweep_id, now=dashboard.clock())
     return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
 
 
 def _template(request: Request, whole: str) -> str:
-    """Name the template of a page, or of the part of it that the script asks for again."""
     return f"_{whole}" if request.scope["path"].endswith("/part") else whole

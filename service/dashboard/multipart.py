@@ -1,6 +1,6 @@
-"""A form with a file in it, read as it comes: its file is never kept on the disk, as web frameworks would.
+"""A multipart form with one file, parsed as it arrives: the file never touches the disk.
 
-The fields come first, then the one file.
+Fields come first, then the file.
 """
 
 from __future__ import annotations
@@ -18,22 +18,13 @@ HEAD_BYTES_MAX = 64 * 1024  # before the block in which the file begins
 
 
 class FileForm:
-    """A form whose fields were read, and whose file can be read once.
+    """A form whose fields are read, and whose file can be read once.
 
     Attributes:
-        fields: the form's fields but for its file.
+        fields: All fields except the file.
     """
 
     def __init__(self, content_type: str, blocks: Iterator[bytes]) -> None:
-        """Read as far as the file's beginning.
-
-        Args:
-            content_type: of the request, with the boundary.
-            blocks: the body, in order.
-
-        Raises:
-            InvalidInput: it is no such form, or has no file.
-        """
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or b"boundary" not in options:
             raise InvalidInput("This page takes a form with a file.")
@@ -62,11 +53,7 @@ class FileForm:
                 raise InvalidInput("Choose a file.")
 
     def file(self) -> Iterator[bytes]:
-        """Yield the file's bytes, in order.
-
-        Raises:
-            InvalidInput: the form breaks off.
-        """
+        """Yield the file's bytes, in order. Raise InvalidInput if the form ends early."""
         while True:
             while self._file:
                 yield self._file.popleft()

@@ -1,4 +1,4 @@
-"""Rendering: templates, headers that every answer carries, and errors as pages."""
+"""Rendering: templates, response headers, and errors as pages."""
 
 from __future__ import annotations
 
@@ -73,18 +73,17 @@ _TITLES = {
 
 
 class SignInNeeded(Unauthorized):
-    """Nobody is signed in; the browser is sent to the form."""
+    """Nobody is signed in; redirect to the sign-in form."""
 
 
 class AccountInDoubt(LedgerCorruption):
-    """There is nothing on a page but the figures of one account, and its log contradicts them."""
+    """The page shows a single account, and its log contradicts its figures."""
 
 
 class PageRoute(APIRoute):
-    """A route whose answers carry the security headers and whose errors are pages, not problem documents."""
+    """A route whose answers carry the security headers and whose errors are pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Wrap the ordinary handler."""
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
@@ -105,12 +104,12 @@ class PageRoute(APIRoute):
 
 
 def wants_problem(request: Request) -> bool:
-    """Tell whether the page's own script asks, which reads problem documents."""
+    """Return whether the page's own script asks; it reads problem documents."""
     return PROBLEM in request.headers.get("accept", "")
 
 
 def answer_unknown_with_pages(app: FastAPI) -> None:
-    """Show a page to a browser that asks for an address outside the API where nothing is."""
+    """Answer browsers with a page where no route matches outside the API."""
     otherwise = app.exception_handlers.get(HTTPException, http_exception_handler)
 
     async def answer(request: Request, error: Exception) -> Response:
@@ -131,7 +130,7 @@ def answer_unknown_with_pages(app: FastAPI) -> None:
 
 
 def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
-    """Render a template. `viewer` is whoever the route has found, or nobody."""
+    """Render a template."""
     values.setdefault("viewer", getattr(request.state, "viewer", None))
     text = _templates().get_template(template).render(path=request.scope["path"], **values)
     return HTMLResponse(text, status_code=status_code)
@@ -144,7 +143,7 @@ def form_page(
     values: Mapping[str, str] | None = None,
     **more: Any,
 ) -> HTMLResponse:
-    """Show a form, empty or as it was sent, with what is wrong with it."""
+    """Render a form, empty or as submitted, with its errors."""
     fields, message = problems_of(error) if error is not None else ({}, "")
     status = 200 if error is None else 422
     return page(
@@ -181,7 +180,7 @@ def _error_page(request: Request, error: Exception) -> Response:
 
 @cache
 def asset_version() -> str:
-    """Return a short hash of the static files, so that browsers may keep each version for ever."""
+    """Return a hash of the static files; it is part of their addresses, so that browsers can cache them forever."""
     digest = hashlib.sha256()
     for path in sorted((_HERE / "static").iterdir()):
         digest.update(path.read_bytes())
@@ -190,7 +189,7 @@ def asset_version() -> str:
 
 @lru_cache(maxsize=4096)
 def time_element(at: datetime) -> str:
-    """Write a moment, to the minute. Pages show many, and few that differ."""
+    """Return a `<time>` element, to the minute."""
     return do_mark_safe(f'<time datetime="{at.isoformat(timespec="minutes")}">{show_time(at)}</time>')
 
 

@@ -10,8 +10,6 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
-from service import auth
-from service.access import Principal, Scope, covers, visible
 from service.api.rates import client_address
 from service.dashboard.access import (
     Dashboard,
@@ -29,7 +27,8 @@ from service.dashboard.sign_in import NEXT_CHARACTERS_MAX, local_path, login_pag
 from service.db.access_tables import ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
-from service.people import roles
+from service.identity import auth, people
+from service.identity.access import Principal, Scope, covers, visible
 
 router = APIRouter(route_class=PageRoute)
 PENDING_COOKIE = "obscura_sign_in"
@@ -92,16 +91,11 @@ def finish(request: Request, dashboard: Running) -> Response:
     return response
 
 
-def _note(request: Request, dashboard: Dashboard, claims: roles.Claims, refresh_token: str) -> Principal:
-    """Note who has signed in, and return the first of their roles.
-
-    Raises:
-        Forbidden: their groups give them none.
-    """
+def _note(request: Request, dashboard: Dashboard, claims: people.Claims, refresh_token: str) -> Principal:
     settings = dashboard.service.settings
     with transaction(dashboard.factory) as session:
-        person = roles.sign_in(session, settings, claims, refresh_token, now=dashboard.clock())
-        theirs = [auth.principal_of(key) for key in roles.roles(session, person)]
+        person = people.sign_in(session, settings, claims, refresh_token, now=dashboard.clock())
+        theirs = [auth.principal_of(key) for key in people.roles(session, person)]
     if not theirs:
         raise Forbidden(
             f"The sign-in provider knows you as {person.name}, and none of your groups has a role here. Ask whoever "
@@ -121,10 +115,10 @@ def _page(request: Request, dashboard: Dashboard, viewer: Viewer, token: str | N
     principal, now = _principal(viewer), dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         person = None if principal.person_id is None else session.get_one(Person, principal.person_id)
-        mine = [] if person is None else roles.roles(session, person)
+        mine = [] if person is None else people.roles(session, person)
         newest = visible(session, ApiKey).where(_own(principal)).order_by(ApiKey.created_at.desc(), ApiKey.id)
         keys = [] if person is None else session.scalars(newest.limit(KEYS_SHOWN_MAX)).all()
-        names = roles.project_names(session, {principal.project_id, *(role.project_id for role in mine)})
+        names = people.project_names(session, {principal.project_id, *(role.project_id for role in mine)})
     return page(
         request,
         "you.html",
@@ -148,7 +142,7 @@ def change_project(request: Request, dashboard: Running, viewer: Member, form: F
     principal = require_form_of(viewer, form.get("token", ""))
     with transaction(dashboard.factory) as session:
         person = session.get_one(Person, _person_of(principal))
-        chosen = next((key for key in roles.roles(session, person) if key.id == form.get("role")), None)
+        chosen = next((key for key in people.roles(session, person) if key.id == form.get("role")), None)
         if chosen is None:
             raise NotFound("You have no such role.")
         close_session(session, request.cookies.get(cookie_name(request), ""))
@@ -204,7 +198,6 @@ def revoke_key(dashboard: Running, viewer: Member, form: Form, key_id: str) -> R
 
 
 def _own(principal: Principal) -> ColumnElement[bool]:
-    """The condition that a caller has made a key, in the project that they work in now."""
     return (
         (ApiKey.person_id == principal.person_id)
         & ApiKey.created_by.is_not(None)
@@ -213,12 +206,6 @@ def _own(principal: Principal) -> ColumnElement[bool]:
 
 
 def _require_own(session: Session, principal: Principal, key_id: str) -> None:
-    """Let a key pass that the caller has made.
-
-    Raises:
-        Forbidden: the caller is no person whom a provider knows.
-        NotFound: they have made no such key.
-    """
     _person_of(principal)
     if session.scalar(visible(session, ApiKey).where(ApiKey.id == key_id, _own(principal))) is None:
         raise NotFound("There is no such key.", key_id=key_id)
@@ -230,22 +217,12 @@ def _principal(viewer: Viewer) -> Principal:
 
 
 def _person_of(principal: Principal) -> str:
-    """Return the id of the person who is signed in.
-
-    Raises:
-        Forbidden: a key is, which an admin has made.
-    """
     if principal.person_id is None:
         raise Forbidden("This is for people whom the sign-in provider knows. An admin makes other keys.")
     return principal.person_id
 
 
 def _after(now: datetime, text: str, choices: tuple[int, ...], *, hours: int = 1) -> datetime:
-    """Return the end of a span that a form offers.
-
-    Raises:
-        InvalidInput: it offers no such span.
-    """
     if text not in [str(choice) for choice in choices]:
         raise InvalidInput("Choose one of the spans that the form offers.")
     return now + timedelta(hours=int(text) * hours)

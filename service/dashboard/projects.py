@@ -1,4 +1,4 @@
-"""The jobs of each project, for its members, and its quota, for admins of the installation."""
+"""The page of projects: jobs and webhooks for members, quotas for admins of the installation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service import quotas
-from service.access import Scope, visible
 from service.dashboard.access import Admin, Form, Reader, Running
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
 from service.errors import InvalidInput
+from service.identity.access import Scope, visible
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute)
@@ -22,7 +22,7 @@ WEBHOOKS_SHOWN = 100
 
 @router.get("/projects")
 def show_projects(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show the projects that the key opens, with their jobs, and to admins their webhooks."""
+    """Show the projects that the key can see, with their jobs, and webhooks to admins."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an API key to see this page.")
     viewer.principal.require(Scope.READ)
@@ -38,7 +38,7 @@ def show_projects(request: Request, dashboard: Running, viewer: Reader) -> HTMLR
 
 @router.post("/projects/{project_id}/quota")
 def set_quota(dashboard: Running, admin: Admin, form: Form, project_id: str) -> RedirectResponse:
-    """Set a project's quota of jobs; an empty field removes the limit."""
+    """Set a project's quota of jobs; an empty field removes it."""
     admin.require_installation()
     jobs = form.get("jobs", "").strip()
     if jobs and (not jobs.isdecimal() or len(jobs) > 15):

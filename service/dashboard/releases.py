@@ -1,4 +1,4 @@
-"""Pages about releases, alone and side by side, their files, and the forms that draw from them and measure them."""
+"""Pages of releases, their files, and the forms that generate, evaluate and share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from obscura.wire import formats
 from obscura.wire.class_shares import AS_STATED, read_class_shares
 from obscura.wire.schemas import Identifier
 from service import jobs, reports, weights
-from service.access import Principal
 from service.api.ordering import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
@@ -22,6 +21,7 @@ from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
+from service.identity.access import Principal
 from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
 from service.views import releases as views
@@ -42,7 +42,7 @@ def release_list(
     dashboard: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
-    """Show the releases with their sample grids, newest first, narrowed to what was asked for."""
+    """Show the releases with their grids, newest first, filtered."""
     with transaction(dashboard.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Release, ("q", "account"))
         shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)
@@ -56,7 +56,7 @@ def compare(
     dashboard: Running,
     release: Annotated[list[Identifier], Query(max_length=PICKED_MAX)] = [],  # noqa: B006  only read
 ) -> HTMLResponse:
-    """Show up to four releases side by side: price, options, accuracies with the chance level, grids."""
+    """Show up to four releases side by side."""
     if not 1 <= len(release) <= COMPARED_MAX:
         raise InvalidInput(f"You ticked {len(release)} releases to compare. Go back and tick two to {COMPARED_MAX}.")
     with transaction(dashboard.factory, read_only=True) as session:
@@ -68,7 +68,7 @@ def compare(
 
 @router.get("/releases/{release_id}")
 def release(request: Request, dashboard: Running, release_id: str) -> HTMLResponse:
-    """Show one release: guarantee first, then what it looks like, what it is good for, and its files."""
+    """Show one release: its guarantee first, then images, usefulness and files."""
     with transaction(dashboard.factory, read_only=True) as session:
         view = views.view(session, release_id)
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
@@ -98,21 +98,21 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
 
 @router.get("/releases/{release_id}/grid.png")
 def grid(dashboard: Running, release_id: str) -> FileResponse:
-    """Serve the picture of sampled images."""
+    """Serve the grid of synthetic images."""
     path = _file(dashboard, release_id, "grid.png")
     return FileResponse(path, media_type="image/png", headers=_KEPT)
 
 
 @router.get("/releases/{release_id}/report")
 def report(dashboard: Running, release_id: str) -> Response:
-    """Serve the report under a policy of its own: it is one file with its style in it, and runs nothing."""
+    """Serve the report under its own policy: it is self-contained and runs no script."""
     page = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, reports.PAGE)
     return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
 
 @router.get("/releases/{release_id}/receipt")
 def receipt(dashboard: Running, release_id: str) -> JSONResponse:
-    """Serve the signed receipt as a download: whoever keeps it can prove what was paid."""
+    """Serve the signed receipt as a download."""
     with transaction(dashboard.factory, read_only=True) as session:
         row = jobs.get_own_release(session, release_id)
     attachment = f'attachment; filename="{row.id}-receipt.json"'
@@ -121,7 +121,7 @@ def receipt(dashboard: Running, release_id: str) -> JSONResponse:
 
 @router.get("/releases/{release_id}/files/{name}")
 def release_file(dashboard: Running, release_id: str, name: str) -> Response:
-    """Serve one of the release's files as a download; the report's data with what was measured since."""
+    """Serve one of the release's files as a download."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
     if name == reports.DATA:
@@ -140,7 +140,7 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
 
 @router.post("/releases/{release_id}/samples")
 def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
-    """Draw images from a release. It costs nothing, however often."""
+    """Generate images from a release. Free."""
     fields: dict[str, Any] = {"release_id": release_id, "classes": None, "format": form.get("format", "")}
     fields |= {name: _whole(form, name) for name in ("count", "seed")}
     if form.get("proportions", "").strip():
@@ -150,7 +150,7 @@ def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> R
 
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
-    """Measure a release on a public dataset. It costs nothing, however often."""
+    """Evaluate a release on a public dataset. Free."""
     fields: dict[str, Any] = {"release_id": release_id, "dataset_id": form.get("dataset", "")}
     fields |= {name: _whole(form, name) if form.get(name) else None for name in ("samples", "seed")}
     return _ordered(dashboard, trainer, form, "evaluate", fields)
@@ -158,7 +158,6 @@ def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) 
 
 @router.post("/releases/{release_id}/shares")
 def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> RedirectResponse:
-    """Ask for a release to be shared with another project, or with all."""
     other = None if form.get("everybody") else form.get("project", "").strip()
     if other == "":
         raise InvalidInput("Name the project by its id, or choose all projects.")
@@ -175,7 +174,6 @@ def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> 
 
 @router.post("/releases/{release_id}/shares/{share_id}/end")
 def end_share(dashboard: Running, _admin: Admin, release_id: str, share_id: str) -> RedirectResponse:
-    """Stop sharing a release."""
     dashboard.do(jobs.end_share, release_id=release_id, share_id=share_id, now=dashboard.clock())
     return RedirectResponse(f"/releases/{release_id}", status_code=303)
 
@@ -191,11 +189,6 @@ def _ordered(
 
 
 def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
-    """Find a file of a release that is published: a folder alone is not enough.
-
-    Raises:
-        NotFound: There is no such release, or it has no such file.
-    """
     with transaction(dashboard.factory, read_only=True) as session:
         jobs.get_release(session, release_id)
     return dashboard.service.storage.open(key_of(release_id), name)
@@ -210,12 +203,6 @@ def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
 
 
 def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, float] | str:
-    """Read in which proportions the classes of a release are drawn.
-
-    Raises:
-        InvalidInput: The text says something else.
-        NotFound: There is no such release.
-    """
     if text.strip() == AS_STATED:
         return AS_STATED
     with transaction(dashboard.factory, read_only=True) as session:

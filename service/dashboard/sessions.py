@@ -1,7 +1,7 @@
-"""Sessions of the dashboard, opened with an API key or by a one-time link.
+"""Sessions of the dashboard, opened with an API key or a one-time link.
 
-The cookie is a random text; its SHA-256 names a row that says whose key opened the session and until when. Row and key
-are looked up on every request, so signing out, or the end of the key, ends every copy of the cookie at once.
+The cookie is a random text; its SHA-256 identifies a row with key and expiry. Row and key are checked on every request,
+so signing out or revoking the key ends all copies of the cookie at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
-from service.access import Principal, Scope
-from service.auth import is_usable, principal_of
-from service.confirmations import require_confirmed
 from service.db.access_tables import Admin, ApiKey, Person, SignIn
 from service.db.base import UtcDateTime
-from service.recording import Act, record
+from service.identity.access import Principal, Scope
+from service.identity.auth import is_usable, principal_of, require_confirmed
+from service.identity.recording import Act, record
 
 SESSION_SECONDS = 8 * 3600
 SESSIONS_PER_KEY_MAX = 20  # the oldest make room
@@ -49,7 +48,7 @@ _SESSION = (
 
 
 def open_session(session: Session, key_id: str, *, now: datetime) -> str:
-    """Open a session of a key and return its cookie, which is stored nowhere. Expired sessions are removed."""
+    """Open a session of a key and return its cookie, which is not stored. Expired sessions are removed."""
     session.execute(delete(SignIn).where(SignIn.expires_at <= now))
     open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
     for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
@@ -64,17 +63,16 @@ def open_session(session: Session, key_id: str, *, now: datetime) -> str:
 
 @dataclass(frozen=True)
 class SignedIn:
-    """Who is signed in, and what people call them: the person or the admin whose key it is, or else the key's name."""
+    """The caller behind a session, and the name of the person, admin or key."""
 
     principal: Principal
     name: str
 
 
 def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | None:
-    """Return the caller behind a cookie whose session is open and whose key is valid.
+    """Return the caller behind a cookie, or None if session or key is invalid.
 
-    Raises:
-        Unauthorized: it is of a person whom the sign-in provider has not confirmed within the last minute.
+    Raise Unauthorized for a person whom the sign-in provider has not confirmed within the last minute.
     """
     key = session.execute(_SESSION, {"token_sha256": _digest(cookie), "now": now}).one_or_none()
     if key is None or key.expires_at <= now:
@@ -85,19 +83,19 @@ def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | 
 
 
 def close_session(session: Session, cookie: str) -> None:
-    """End a session for good; one that has ended stays so."""
+    """End a session. Idempotent."""
     ended = delete(SignIn).where(SignIn.token_sha256 == _digest(cookie)).returning(SignIn.key_id)
     for key_id in session.scalars(ended).all():
         record(session, Act.SIGNED_OUT, key_id, project_id=session.get_one(ApiKey, key_id).project_id)
 
 
 def form_token(cookie: str) -> str:
-    """Return the token that forms of this session must carry."""
+    """Return the token of a session's forms."""
     return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
 
 
 def may_read(principal: Principal) -> bool:
-    """Tell whether a key may look at the dashboard."""
+    """Return whether a key may view the dashboard."""
     return bool(principal.scopes & _READING_SCOPES)
 
 
@@ -107,24 +105,24 @@ def _digest(cookie: str) -> str:
 
 @dataclass
 class SignInLinks:
-    """One-time links to sign in with. Only their SHA-256 is kept, in the memory of the process that made them."""
+    """One-time sign-in links. Only their SHA-256 is kept, in memory."""
 
     _open: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def make(self, *, now_seconds: float) -> str:
-        """Return the secret of a new link, which opens one session within LINK_SECONDS."""
+        """Return the secret of a new link, valid for LINK_SECONDS."""
         secret = secrets.token_hex(_TOKEN_BYTES)
         with self._lock:
             self._open[_digest(secret)] = now_seconds + LINK_SECONDS
         return secret
 
     def is_open(self, secret: str, *, now_seconds: float) -> bool:
-        """Tell whether a link could be used now."""
+        """Return whether a link can be used."""
         with self._lock:
             return self._open.get(_digest(secret), now_seconds) > now_seconds
 
     def use(self, secret: str, *, now_seconds: float) -> bool:
-        """Use a link up; False if it was used before, is over, or was never made."""
+        """Use a link; return False if it is used, expired or unknown."""
         with self._lock:
             return self._open.pop(_digest(secret), now_seconds) > now_seconds

@@ -16,16 +16,16 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from swagger_ui_bundle import swagger_ui_path
 
-from service.access import Principal, Scope
 from service.api.deps import identify
 from service.api.problems import TooManyWrongKeys
 from service.api.rates import client_address
-from service.auth import authenticate
 from service.dashboard.access import Dashboard, Form, Running, cookie_name, is_secure, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.session import transaction
 from service.errors import NotFound, Unauthorized
+from service.identity.access import Principal, Scope
+from service.identity.auth import authenticate
 
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"
@@ -97,7 +97,6 @@ def _over() -> NotFound:
 
 
 def _begin(request: Request, dashboard: Dashboard, principal: Principal, target: str) -> Response:
-    """Open a session and lead to a page."""
     with transaction(dashboard.factory) as session:
         cookie = open_session(session, principal.id, now=dashboard.clock())
     response = RedirectResponse(target, status_code=303)
@@ -161,7 +160,6 @@ def _file(folder: Path, name: str) -> Response:
 
 
 async def _blocks(content: bytes) -> AsyncIterator[bytes]:
-    """Yield a file so that the answers to other requests come in between."""
     for start in range(0, len(content), BLOCK_BYTES):
         yield content[start : start + BLOCK_BYTES]
         await anyio.sleep(0)
@@ -169,7 +167,6 @@ async def _blocks(content: bytes) -> AsyncIterator[bytes]:
 
 @cache
 def _files(folder: Path) -> dict[str, bytes]:
-    """Read all files of a folder, once: they are asked for without a key, as often as anybody likes."""
     wanted = [path for path in folder.iterdir() if folder == _STATIC or path.name in REFERENCE_FILES]
     return {path.name: path.read_bytes() for path in wanted if path.is_file()}
 

@@ -1,4 +1,4 @@
-"""Planning a training, or a search of several, with its price at hand, and asking for it."""
+"""The page that plans and starts a training or a sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.access import Principal, find, visible
 from service.api.ordering import order, order_sweep
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
@@ -42,6 +41,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
+from service.identity.access import Principal, find, visible
 from service.jobs.kind import Kind, Order, Reading
 from service.settings import Settings
 from service.views import accounts, datasets, plans, releases
@@ -55,19 +55,19 @@ EPSILON_STEP = 0.05  # of the slider
 
 @router.get("/train")
 def plan_page(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
-    """Show what can be trained, and what that would cost."""
+    """Show the planning form with its price."""
     return _page(request, dashboard, wish, "train.html")
 
 
 @router.get("/train/price")
 def price(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
-    """Show the price alone, for the script that follows the slider."""
+    """Render the price alone, for the script that follows the slider."""
     return _page(request, dashboard, wish, "_price.html")
 
 
 @router.post("/sweeps")
 def search(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
-    """Ask for a search: the price of all its trials is held, or nothing is."""
+    """Start a sweep: hold the price of all trials, or do nothing."""
     wish = wish_from(form)
     try:
         key, body = f"sweep {once_of(form)}", body_of(wish, SweepRequest)
@@ -79,8 +79,6 @@ def search(request: Request, dashboard: Running, trainer: Trainer, form: Form) -
 
 
 def _add_form(kind: Kind, asked: Order) -> None:
-    """Take the form that asks for the job of a plan that is shown."""
-
     def ask(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
         wish = replace(wish_from(form), grids="")
         try:
@@ -96,8 +94,6 @@ def _add_form(kind: Kind, asked: Order) -> None:
 
 
 def _add_picture(kind: Kind, place: Reading) -> None:
-    """Send the picture of what a job has made."""
-
     def send(request: Request, dashboard: Running, made_id: str) -> Response:
         return read_picture(dashboard.service, request, kind, made_id)
 
@@ -165,11 +161,6 @@ def _page(
 
 
 def _priced(session: Session, settings: Settings, wish: Wish) -> dict[str, Any]:
-    """Return the plan of a training or of a search, and the one of the two that has the price as `part`.
-
-    Raises:
-        ObscuraError: it cannot be planned.
-    """
     part = _part(session, settings, wish)
     return {"command": command_of(wish), "part": part, "search" if wish.grids else "plan": part}
 
@@ -181,12 +172,6 @@ def _part(session: Session, settings: Settings, wish: Wish) -> PlanRecord | plan
 
 
 def _require_confirmed(dashboard: Dashboard, trainer: Principal, key: str, wish: Wish, form: Mapping[str, str]) -> None:
-    """Raise unless the form confirms a price above half of what the account has left, or was accepted before.
-
-    Raises:
-        FieldsRefused: of the field `confirmed`.
-        ObscuraError: It cannot be planned.
-    """
     if form.get("confirmed") == "yes":
         return
     with transaction(dashboard.factory, read_only=True) as session:
@@ -204,7 +189,6 @@ def _require_confirmed(dashboard: Dashboard, trainer: Principal, key: str, wish:
 
 
 def _names(session: Session, chosen: str) -> dict[str, str]:
-    """Return the names, by id, of the newest private datasets that have their images, and of the chosen one."""
     private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
     ready = visible(session, Dataset, select(Dataset.id, Dataset.name)).where(*private)
     newest = session.execute(ready.order_by(Dataset.created_at.desc()).limit(CHOICES_MAX)).all()
@@ -218,7 +202,6 @@ def _names(session: Session, chosen: str) -> dict[str, str]:
 
 
 def _completed(wish: Wish, dataset_id: str, most: float) -> Wish:
-    """Fill in the fields left empty: the dataset, and a third of the epsilon that the account has left."""
     values: Mapping[str, str] = vars(wish) | {"dataset": dataset_id}
     if not wish.epsilon:
         values = {**values, "epsilon": _prefilled(most) if most > 0 else "1"}
@@ -226,6 +209,5 @@ def _completed(wish: Wish, dataset_id: str, most: float) -> Wish:
 
 
 def _prefilled(most: float) -> str:
-    """Return a third of the affordable epsilon, rounded down to a step of the slider, or to three digits below one."""
     third = PART_PREFILLED * most
     return show_epsilon(math.floor(third / EPSILON_STEP) * EPSILON_STEP if third >= EPSILON_STEP else third, up=False)

@@ -92,7 +92,6 @@ def asked(
 
 
 def _grids(vary: Sequence[str], values: Sequence[str]) -> Iterator[str]:
-    """Write each option and its values as a line; what is empty is left out where both are."""
     for option, tried in zip_longest(vary, values, fillvalue=""):
         if option.strip() or tried.strip():
             yield " ".join(f"{option}={tried}".split())
@@ -118,12 +117,7 @@ def wish_from(form: Mapping[str, str]) -> Wish:
 
 
 def body_of(wish: Wish, schema: type[Body]) -> Body:
-    """Return what is asked for as the API is asked for it.
-
-    Raises:
-        FieldsRefused: fields are missing or out of range, by their names in the request; `values-1` is the first place
-            where a search tries values, and `grids` all of them.
-    """
+    """Return what is asked for as the API is asked for it."""
     fields: dict[str, Any] = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
     fields |= {"evaluation_dataset_id": wish.evaluation, "options": read_options(wish.options)}
     if schema is SweepRequest:

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
 from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs, ledger
-from service.access import find, visible
 from service.datasets import erasing, fingerprints, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -25,6 +24,7 @@ from service.db.session import SessionFactory, among, transaction
 from service.dependencies import calling
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
+from service.identity.access import find, visible
 from service.logs import get_logger
 from service.settings import Settings
 

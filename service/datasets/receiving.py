@@ -19,16 +19,16 @@ from sqlalchemy.exc import OperationalError
 
 from obscura.wire.words import DatasetState
 from service import quotas
-from service.access import find
-from service.auth import require_usable
 from service.datasets import fingerprints, reading, states, vault, withdrawal
 from service.datasets.reading import Content, Sent, Upload
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.disk import require_room
 from service.errors import Conflict, ObscuraError
+from service.identity.access import find
+from service.identity.auth import require_usable
+from service.identity.recording import Act, record
 from service.logs import get_logger
-from service.recording import Act, record
 from service.settings import Settings
 
 _PAUSE_SECONDS = 1.0  # between two tries of a database that is away

@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
-from service import ledger, projects
-from service.access import find, require_project
+from service import ledger
 from service.datasets import fingerprints, recognition, vault
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
@@ -25,6 +24,8 @@ from service.db.base import new_id
 from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.ledger_tables import AccountRow
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
+from service.identity import projects
+from service.identity.access import find, require_project
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of

@@ -28,7 +28,6 @@ from sqlalchemy.orm import Session
 from obscura.wire.subjects import SubjectId
 from obscura.wire.words import DatasetState, Unit
 from service import jobs
-from service.access import find, require_project, visible
 from service.datasets import deletion, fingerprints, reading, recognition, states, vault
 from service.db.dataset_tables import Dataset, WithdrawnSubject
 from service.db.ledger_tables import AccountRow
@@ -37,6 +36,7 @@ from service.dependencies import calling
 from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.failpoints import failpoint
+from service.identity.access import find, require_project, visible
 from service.ingest.array_files import (
     IMAGES_NAME,
     LABELS_NAME,

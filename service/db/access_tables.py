@@ -20,8 +20,7 @@ class Person(Base):
 
     `confirmed_at` is when the provider last said who this is and in which groups, and `keys_until` how long their keys
     go on without its word. `lapsed_at` is since when it no longer vouches for them; signing in ends that.
-    `refresh_token` is sealed (`service.people.provider`), and asks for its word; `asked_until` is how long the process
-    may take that asks now.
+    `refresh_token` is sealed (`service.identity.provider`); `asked_until` is the lease of the process that is asking.
     """
 
     __tablename__ = "people"
@@ -48,7 +47,7 @@ class Admin(Base):
 
     `project_id` is the one project in which an owner decides; None for an admin of the installation. One of these at
     most was ever admitted by another one alone: the second. An owner whom one admin has named alone speaks with that
-    admin's voice (`service.decisions`).
+    admin's voice (`service.identity.decisions`).
     `person_id` is who that is for the sign-in provider, whose groups then say so; None for everybody else. Somebody has
     one row for each project that they own, and all of them are one voice.
     """
@@ -153,8 +152,8 @@ class ApiKey(Base):
     admins' keys make keys, so the person behind any key is its own admin, or that of the key that made it.
     `project_id` is the one whose rows it opens; None for an installation admin's, which opens those of all.
     `person_id` is whom the sign-in provider must go on to vouch for: who made it, directly or not. A key of a person
-    that no other has made stands for a role of theirs (`service.people.roles`), and nobody has its token.
-    `last_used_at` is kept to the hour, see `service.key_uses`.
+    that no other has made stands for a role of theirs (`service.identity.people`), and nobody has its token.
+    `last_used_at` is kept to the hour, see `service.identity.auth`.
     """
 
     __tablename__ = "api_keys"

@@ -16,8 +16,8 @@ class AuditEvent(Base):
 
     Triggers refuse every UPDATE, and the DELETE of an event that is less than 12 hours old; `recording.remove_old`
     deletes old ones. `sequence` is the order of insertion. `action` is the template of a route, such as
-    `GET /v1/jobs/{job_id}`, or a word of `service.recording.Act`. `project_id` is that of whoever asked, and of an act
-    the one that it concerns; None is the installation.
+    `GET /v1/jobs/{job_id}`, or a `service.identity.recording.Act`. `project_id` is the caller's, or for an
+    act the one that it concerns; None is the installation.
     """
 
     __tablename__ = "audit_events"

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import DatasetState, Visibility
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.project_tables import DEFAULT_PROJECT
 
 KEY_MISSING = "key_missing"  # the failure of a dataset that no key opens, as after a restore
@@ -73,7 +73,7 @@ class Dataset(Base):
     erased_at: Mapped[datetime | None]
     project_id: Mapped[Id] = mapped_column(default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT)
 
-    account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
+    account: Mapped[Account | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
     @property
     def content(self) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from obscura.wire.words import EarlyEnd, JobState, ReleaseKind, SampleFormat
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 from service.db.dataset_tables import Dataset
-from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.ledger_tables import Account, Hold
 from service.db.project_tables import DEFAULT_PROJECT
 
 
@@ -129,9 +129,9 @@ class Job(Base):
     finished_at: Mapped[datetime | None]
     project_id: Mapped[Id] = mapped_column(server_default=DEFAULT_PROJECT)
 
-    account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
+    account: Mapped[Account | None] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset | None] = relationship(lazy="raise_on_sql", viewonly=True, foreign_keys=[dataset_id])
-    hold: Mapped[HoldRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
+    hold: Mapped[Hold | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
     def __repr__(self) -> str:
         return f"Job(id={self.id!r}, kind={self.kind!r}, state={self.state!r}, attempt={self.attempt!r})"
@@ -162,7 +162,7 @@ class Release(Base):
     created_at: Mapped[datetime] = mapped_column(index=True)
 
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
-    account: Mapped[AccountRow] = relationship(lazy="raise_on_sql", viewonly=True)
+    account: Mapped[Account] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset] = relationship(lazy="raise_on_sql", viewonly=True)
 
 

@@ -1,4 +1,4 @@
-"""Tables of the ledger: accounts, holds, append-only entries and what watches over them. Only service.ledger writes."""
+"""Tables of the ledger: accounts, holds, append-only entries, checkpoints and arming stops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, Index, String, false, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, VerificationKind
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
@@ -16,12 +16,13 @@ _ENDING = "kind IN ('capture', 'release')"
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
 
 
-class AccountRow(Base):
+class Account(Base):
     """A population with one lifetime privacy budget.
 
-    `spent_nano`, `held_nano`, `head_sequence` and `head_hash` are cached from the entries (invariant I8). One that is
-    `closed` takes no new data; no entry says so, for no amount depends on it. `subjects_key_check` is the check value
-    of the key under which its subjects are recognised; empty where ids are sent as they are, None before the first.
+    `spent_nano`, `held_nano`, `head_sequence` and `head_hash` cache the newest entry, `head` (invariant I8). An UPDATE
+    is conditional on the `head_sequence` that was read. `closed` accounts take no new data; no entry records it,
+    because no amount depends on it. `subjects_key_check` is the check value of the key under which subjects are
+    recognised: None before the first upload, empty where subject ids are sent in the clear.
     """
 
     __tablename__ = "accounts"
@@ -50,14 +51,32 @@ class AccountRow(Base):
     held_nano: Mapped[Nano]
     frozen: Mapped[bool]
     closed: Mapped[bool] = mapped_column(default=False, server_default=false())
-    head_sequence: Mapped[Nano]
+    head_sequence: Mapped[Nano] = mapped_column()
     head_hash: Mapped[Sha256]
     created_at: Mapped[datetime] = mapped_column(index=True)
     project_id: Mapped[Id] = mapped_column(server_default=DEFAULT_PROJECT)
     subjects_key_check: Mapped[str | None] = mapped_column(String(16))
 
+    head: Mapped[Entry | None] = relationship(
+        primaryjoin="and_(foreign(Account.id) == Entry.account_id, foreign(Account.head_sequence) == Entry.sequence)",
+        lazy="raise_on_sql",
+        viewonly=True,
+    )
 
-class EntryRow(Base):
+    __mapper_args__ = {"version_id_col": head_sequence, "version_id_generator": False}  # noqa: RUF012 - protocol of SQLAlchemy
+
+    @property
+    def left_nano(self) -> int:
+        """The nano-units that can still be held; 0 if the limit was lowered below what is spent and held."""
+        return max(self.capacity_nano - self.spent_nano - self.held_nano, 0)
+
+    @property
+    def promised_nano(self) -> int:
+        """The most that everything ever published can cost: the capacity, or what is spent and held if that is more."""
+        return max(self.capacity_nano, self.spent_nano + self.held_nano)
+
+
+class Entry(Base):
     """One immutable row of an account's log; triggers of the migration refuse UPDATE and DELETE.
 
     `sequence` counts 1, 2, 3, ... per account without a gap. `capacity_nano`, `spent_nano` and `held_nano` are the
@@ -100,16 +119,16 @@ class EntryRow(Base):
     created_at: Mapped[datetime]
 
 
-# True of entries that end a hold, in their index's own words: SQLite takes a partial index for no others.
+# The condition on entries that end a hold. SQLite uses a partial index only if its condition is repeated literally.
 ENDS_A_HOLD = text(f"entries.{_ENDING}")
 
 
-class HoldRow(Base):
-    """Budget reserved for one job, which has one hold.
+class Hold(Base):
+    """Budget reserved for one job; a job has at most one hold.
 
     `attempt` is the only attempt that may write; `armed_attempt` is the last one that opened the private data
-    (0: none). `last_sequence` and `updated_at` are those of the newest entry about this hold.
-    `job_id` has no foreign key: the ledger stands below the jobs and outlives them.
+    (0: none). `last_sequence` and `updated_at` are those of the newest entry about this hold, `last_entry`. An UPDATE
+    is conditional on the `last_sequence` that was read. `job_id` has no foreign key: the ledger outlives the jobs.
     """
 
     __tablename__ = "holds"
@@ -139,9 +158,24 @@ class HoldRow(Base):
     captured_nano: Mapped[Nano]
     attempt: Mapped[int]
     armed_attempt: Mapped[int]
-    last_sequence: Mapped[Nano]
+    last_sequence: Mapped[Nano] = mapped_column()
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+
+    account: Mapped[Account] = relationship(lazy="raise_on_sql", viewonly=True)
+    last_entry: Mapped[Entry | None] = relationship(
+        primaryjoin="and_(foreign(Hold.account_id) == Entry.account_id, foreign(Hold.last_sequence) == Entry.sequence)",
+        lazy="raise_on_sql",
+        viewonly=True,
+    )
+
+    __mapper_args__ = {"version_id_col": last_sequence, "version_id_generator": False}  # noqa: RUF012 - protocol of SQLAlchemy
+
+
+# The names of these classes in modules that have a class `Account`, `Entry` or `Hold` of their own.
+AccountRow = Account
+EntryRow = Entry
+HoldRow = Hold
 
 
 class Checkpoint(Base):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
@@ -18,7 +19,6 @@ from sqlalchemy.exc import IntegrityError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import InstrumentedAttribute, Session, sessionmaker
 
 from obscura.private_files import make_private, make_private_folder
-from service.db.writers import WriterQueue
 from service.errors import DatabaseUnsuitable
 
 SessionFactory = sessionmaker[Session]
@@ -30,8 +30,10 @@ POSTGRES_CONNECT_SECONDS = 5  # a server that accepts connections and does not a
 # What the server must report of a session. All of it comes with the connection and costs no round trip.
 _POSTGRES_SESSION = {"server_encoding": "UTF8", "client_encoding": "UTF8", "TimeZone": "UTC", "DateStyle": "ISO, MDY"}
 READ_ONLY = "obscura_read_only"
-WRITERS = "obscura_writers"
 READER = "obscura_reader"
+# The lock for which the threads of a process wait before they begin to write on SQLite. Whoever waits in SQLite itself
+# sleeps and retries, up to 100 ms at a time, while others pass.
+TURN = "obscura_turn"
 COMMITTED = "obscura_committed"  # what the sessions of a factory call with what has `changed`, once it is committed
 _CHANGED = "obscura_changed"
 LAST = "obscura_last"  # what the sessions of a factory do last in a transaction that may write, see `Last`
@@ -98,15 +100,13 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
 
 
 def make_session_factory(engine: Engine) -> SessionFactory:
-    """Return a factory of sessions. Objects stay readable after the commit; nothing is loaded behind one's back.
+    """Return a factory of sessions, whose objects stay readable after the commit.
 
-    On SQLite its writing transactions take turns. The engine of its reading ones is made once: that costs as much as a
-    question does.
+    The engine of read-only sessions is created once, because that costs as much as a query.
     """
     info: dict[str, Any] = {READER: engine.execution_options(**_read_only_options(engine))}
     if engine.dialect.name == "sqlite":
-        database = Path(engine.url.database or "").resolve()
-        info[WRITERS] = WriterQueue(database, seconds_max=SQLITE_BUSY_MILLISECONDS / 1000).turn
+        info[TURN] = threading.RLock()
     return sessionmaker(engine, expire_on_commit=False, info=info)
 
 
@@ -127,15 +127,15 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         snapshot: all readings see the database at one moment. SQLite's readings always do.
 
     Raises:
-        DatabaseBusy: other transactions held a lock for too long; nothing was written.
-        NestedTransaction: on SQLite, this thread is in a writing transaction of the factory already.
+        DatabaseBusy: other transactions held a lock for too long; nothing was written. On SQLite, so does a writing
+            transaction inside another one of the same thread.
     """
     bind = factory.kw["info"][READER] if read_only else factory.kw["bind"]
     if snapshot and bind.dialect.name == "postgresql":
         bind = bind.execution_options(isolation_level="REPEATABLE READ")
-    turn = nullcontext if read_only else factory.kw["info"].get(WRITERS, nullcontext)
+    turn = nullcontext() if read_only else factory.kw["info"].get(TURN, nullcontext())
     try:
-        with turn(), factory(bind=bind) as session:
+        with turn, factory(bind=bind) as session:
             last: Last | None = None if read_only else session.info.get(LAST)
             with session.begin():
                 yield session

@@ -8,10 +8,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
-from service.access import find, is_own, project_of, visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Made, Release, Sweep
 from service.errors import NotFound, StaleAttempt
+from service.identity.access import find, is_own, project_of, visible
 
 MadeByJob = TypeVar("MadeByJob", bound=Made)
 

@@ -13,16 +13,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import UNFINISHED, DecisionAction
-from service.access import find, project_of, visible
 from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
 from service.db.job_tables import Job, Share
 from service.db.project_tables import EVERY_PROJECT, Project
-from service.decisions import acting_key, ask
 from service.errors import Conflict, NotFound
+from service.identity.access import find, project_of, visible
+from service.identity.decisions import acting_key, ask
+from service.identity.recording import Act, record
 from service.jobs.lifecycle import cancel
 from service.jobs.lookup import get_own_release
-from service.recording import Act, record
 
 SHARES_SHOWN_MAX = 100
 

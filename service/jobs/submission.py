@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import JobState
 from privacy.plans.plan import Plan
 from service import queue, quotas
-from service.access import project_of
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
 from service.db.job_tables import Job, Made
 from service.errors import IdempotencyMismatch, InvalidInput
+from service.identity.access import project_of
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
 from service.jobs.lookup import get_job
 from service.jobs.training_sets import TrainingSet

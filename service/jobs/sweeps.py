@@ -23,10 +23,10 @@ from obscura.wire.sweep_schemas import TRIALS_MAX, TRIALS_MIN, SweepRequest
 from obscura.wire.words import ENDED, TRAIN
 from privacy.plans.plan import Plan
 from service import ledger, quotas
-from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import Job, Sweep
 from service.errors import InvalidInput, SweepTooExpensive, require_name
+from service.identity.access import visible
 from service.jobs.kind import Ask
 from service.jobs.kinds.train import at_the_present_rate, hold_price, newest_release
 from service.jobs.lifecycle import request_cancel

@@ -4,23 +4,21 @@ Whoever writes gives a session in a writing transaction and commits it; times ar
 """
 
 from obscura.wire.words import HoldState, Unit
-from service.db.ledger_tables import EVERYWHERE
+from service.db.ledger_tables import EVERYWHERE, Account, Entry, Hold
 from service.ledger.accounts import (
     Balance,
     affordable_epsilon,
-    audited_by_id,
     balance,
     balance_of,
     entries,
     filter_of,
     insufficient,
+    keep_subjects_key_check,
     open_account,
     require_open,
     require_unfrozen,
     set_closed,
 )
-from service.ledger.chain import Entry
-from service.ledger.facts import order_of, require_as_held
 from service.ledger.holds import (
     RateChanged,
     arm,
@@ -29,7 +27,9 @@ from service.ledger.holds import (
     fence,
     hold,
     lock_to_hold,
+    order_of,
     released,
+    require_as_held,
     return_hold,
     settle,
 )
@@ -40,17 +40,17 @@ from service.ledger.limits import (
     request_raise,
     set_frozen,
 )
-from service.ledger.records import Account, Hold
 from service.ledger.rows import (
+    audited_accounts,
     audited_holds,
     entry_of_hold,
     filter_of_hold,
     get_account,
     get_hold,
     lock_account,
+    newest_at,
     require_clock,
 )
-from service.ledger.statements import keep_subjects_key_check, newest_at
 
 __all__ = [
     "CARRIED",
@@ -65,7 +65,7 @@ __all__ = [
     "Unit",
     "affordable_epsilon",
     "arm",
-    "audited_by_id",
+    "audited_accounts",
     "audited_holds",
     "balance",
     "balance_of",

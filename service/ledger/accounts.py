@@ -1,16 +1,17 @@
-"""Accounts: opening them, what they have left, and the pages of accounts and of their log."""
+"""Accounts: open and close them, read their balances and the pages of their log."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, DELTA_USUAL_MOST, EPSILON_LEAST, EPSILON_MOST
 from obscura.wire.words import Adjacency, EntryKind, Unit
@@ -18,7 +19,7 @@ from privacy.accounting.filter import Filter, open_filter
 from privacy.accounting.odds import sure_at_most
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account, Entry
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import changed, is_duplicate
 from service.errors import (
@@ -31,10 +32,8 @@ from service.errors import (
     LedgerCorruption,
     require_name,
 )
-from service.ledger.chain import GENESIS_HASH, Entry
-from service.ledger.records import Account, check_account, check_entry
-from service.ledger.rows import get_account, lock_account, require_clock
-from service.ledger.statements import ACCOUNTS, account_rows, add_account, add_entry, close_account, entry_rows
+from service.ledger.chain import GENESIS_HASH, entry_hash
+from service.ledger.rows import check_entry, get_account, lock_account, require_clock
 
 PAGE_SIZE_MAX = 1000
 
@@ -55,13 +54,13 @@ def open_account(
     """Open an account: one population, one lifetime budget.
 
     Args:
-        name: unique; shown to everybody who may see the account.
-        owner: who is asked for more.
+        name: unique; shown to everyone who may see the account.
+        owner: the contact for a higher limit.
         epsilon: the limit, 0.001 to 1000.
         delta: 1e-30 to 0.1; jobs also need delta <= 1/records.
         unit: "record" or "subject".
         adjacency: "add_remove".
-        project_id: whose it is, for ever. The log does not say it.
+        project_id: the project that owns it, forever. The log does not record it.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
 
     Raises:
@@ -72,7 +71,7 @@ def open_account(
     """
     name, owner = require_name(name, "An account's name"), require_name(owner, "An account's owner")
     try:
-        chosen = Unit(unit), Adjacency(adjacency)
+        unit, adjacency = Unit(unit), Adjacency(adjacency)
     except ValueError as error:
         raise InvalidInput(f"{error}: choose unit record or subject, adjacency add_remove.") from None
     for term, value, least, most in (
@@ -88,64 +87,65 @@ def open_account(
     except InvalidParameter as error:
         raise InvalidInput(f"The budget cannot be opened: {error}.") from error
     require_clock(session, now)
-    if session.scalar(select(ACCOUNTS.c.id).where(ACCOUNTS.c.name == name)) is not None:
+    if session.scalar(select(Account.id).where(Account.name == name)) is not None:
         raise _taken(name)
     terms: dict[str, Any] = {
         "name": name,
         "owner": owner,
         "epsilon": privacy_filter.epsilon,
         "delta": privacy_filter.delta,
-        "unit": chosen[0],
-        "adjacency": chosen[1],
+        "unit": unit,
+        "adjacency": adjacency,
         "rate": privacy_filter.rate,
     }
-    account = Account(
-        id=new_id("acc"),
-        **terms,
-        base=privacy_filter.base,
-        capacity_nano=privacy_filter.capacity_nano,
-        spent_nano=0,
-        held_nano=0,
-        frozen=False,
-        closed=False,
-        head_sequence=1,
-        head_hash="",
-        created_at=now,
-        project_id=project_id,
-    )
+    balances = {"capacity_nano": privacy_filter.capacity_nano, "spent_nano": 0, "held_nano": 0}
+    account_id = new_id("acc")
     opening = Entry(
-        account_id=account.id,
+        account_id=account_id,
         sequence=1,
         kind=EntryKind.OPEN,
         hold_id=None,
         job_id=None,
-        amount_nano=account.capacity_nano,
-        capacity_nano=account.capacity_nano,
-        spent_nano=0,
-        held_nano=0,
+        amount_nano=privacy_filter.capacity_nano,
+        **balances,
         details=terms,
         previous_hash=GENESIS_HASH,
         created_at=now,
-    ).hashed()
-    account.head_hash = opening.hash
+    )
+    opening.hash = entry_hash(opening)
+    account = Account(
+        id=account_id,
+        **terms,
+        **balances,
+        base=privacy_filter.base,
+        frozen=False,
+        closed=False,
+        head_sequence=1,
+        head_hash=opening.hash,
+        created_at=now,
+        project_id=project_id,
+    )
+    session.add(account)
     try:
-        add_account(session, account)
+        session.flush()
     except IntegrityError as error:
         if not is_duplicate(error):
             raise
-        raise _taken(name) from None  # at the same moment, elsewhere
-    add_entry(session, opening)
+        raise _taken(name) from None  # by a concurrent transaction
+    session.add(opening)
+    session.flush()
+    set_committed_value(account, "head", opening)
     return account
 
 
 @dataclass(frozen=True)
 class Balance:
-    """An account at one moment. Nano-units are exact; epsilons (at the account's delta) are a reading of them.
+    """An account at one moment. Nano-units are exact; epsilons are their values at the account's delta.
 
-    `left_nano` is never negative; epsilons of parts do not add up to the limit's. `promised_epsilon` is that of all
-    that may ever be published: the limit, or what is spent and held where the limit was lowered below that.
-    `sure_at_most` is how sure anybody can become by it, who was 50% sure of a unit's presence, but with probability
-    delta.
+    `left_nano` is never negative. Epsilons of parts do not add up to that of the limit. `promised_epsilon` covers
+    everything that may ever be published: the limit, or what is spent and held if the limit was lowered below that.
+    `sure_at_most` is the certainty that an attacker who was 50% sure of a unit's presence can reach by it, except with
+    probability delta.
     """
 
     account_id: str
@@ -181,7 +181,7 @@ def balance(session: Session, account_id: str) -> Balance:
 
 
 def balance_of(account: Account) -> Balance:
-    """Return the balance of an account that was read or locked already."""
+    """Return the balance of a loaded account."""
     privacy_filter = filter_of(account)
     return Balance(
         account_id=account.id,
@@ -203,15 +203,15 @@ def balance_of(account: Account) -> Balance:
 
 
 def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
-    """Return the largest three-digit epsilon whose whole budget fits into what is left; 0.0 when none does.
+    """Return the largest three-digit epsilon that fits into what is left; 0.0 if it is below the least of a request.
 
-    A job that asks for exactly this much is admitted. 0.0 too where that would be less than a request may name.
+    A job that asks for exactly this much is admitted.
     """
     epsilon = privacy_filter.epsilon_of(left_nano)
     if left_nano == 0 or epsilon <= EPSILON_LEAST:
         return EPSILON_LEAST if privacy_filter.nano_of(EPSILON_LEAST) <= left_nano else 0.0
     digits = 2 - math.floor(math.log10(epsilon))
-    for step in range(3):  # the first fits but for the rounding of the conversion
+    for step in range(3):  # rounding in the conversion may make the first too large
         candidate = (math.floor(epsilon * 10.0**digits + 1e-6) - step) / 10.0**digits
         if candidate >= EPSILON_LEAST and 0 < privacy_filter.nano_of(candidate) <= left_nano:
             return candidate
@@ -219,12 +219,10 @@ def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
 
 
 def insufficient(account: Account, requested_nano: int, requested_epsilon: float | None = None) -> InsufficientBudget:
-    """Return the error for a request above the account's rest, with every number.
+    """Return the error for a request above what is left, with every number.
 
     Args:
-        account: checked.
-        requested_nano: what was asked for.
-        requested_epsilon: as the caller put it; None reads it from the nano-units.
+        requested_epsilon: as the caller put it; None converts the nano-units.
     """
     now = balance_of(account)
     return InsufficientBudget(
@@ -246,7 +244,7 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
 
 
 def require_unfrozen(account: Account) -> None:
-    """Let an account pass that takes new jobs.
+    """Raise unless an account takes new jobs.
 
     Raises:
         AccountFrozen: it takes none.
@@ -256,20 +254,20 @@ def require_unfrozen(account: Account) -> None:
 
 
 def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
-    """Close an account to new data, or reopen it. Setting it twice changes nothing, and the log says nothing of it.
+    """Close an account to new data, or reopen it. Idempotent; the log does not record it.
 
-    An upload that is under way is refused when it is about to be accepted.
+    An upload in progress is refused when it would be accepted.
     """
     account = lock_account(session, account_id)
     if account.closed != closed:
         account.closed = closed
-        close_account(session, account_id, closed)
+        session.flush()
         changed(session, account_id)
     return account
 
 
-def require_open(account: Account | AccountRow) -> None:
-    """Let an account pass that takes new data.
+def require_open(account: Account) -> None:
+    """Raise unless an account takes new data.
 
     Raises:
         AccountClosed: it takes none.
@@ -278,35 +276,33 @@ def require_open(account: Account | AccountRow) -> None:
         raise AccountClosed(account.name)
 
 
-def audited_by_id(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:
-    """Return accounts by their ids, each with what its log says against it, if anything: one query, however many."""
-    rows = account_rows(session, sorted(ids)) if ids else []
-    return {account.id: (account, _fault(account, head)) for account, head in rows}
-
-
-def _fault(account: Account, head: Entry | None) -> LedgerCorruption | None:
-    try:
-        check_account(account, head)
-    except LedgerCorruption as error:
-        return error
-    return None
+def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
+    """Store the check value of an account's subjects key unless it has one; return the account's name and value."""
+    first = Account.id == account_id, Account.subjects_key_check.is_(None)
+    session.execute(update(Account).where(*first).values(subjects_key_check=check))
+    stored = select(Account.name, Account.subjects_key_check).where(Account.id == account_id)
+    name, value = session.execute(stored).one()
+    return name, value or ""
 
 
 def entries(session: Session, account_id: str, after: int, limit: int) -> Sequence[Entry]:
     """Return a page of an account's log, oldest first, with its hashes, links and numbering checked.
 
     Args:
-        after: sequence of the last entry of the page before; 0 for the first page.
-        limit: of the page, 1 to 1000.
+        after: sequence of the last entry of the previous page; 0 for the first page.
+        limit: page size, 1 to 1000.
 
     Raises:
         NotFound: no such account.
         LedgerCorruption: names the first bad entry.
     """
-    account = get_account(session, account_id)
-    start, limit = max(after, 0), _page(limit)
-    # The last entry of the page before is read again: it is what the first one here must link to.
-    rows = entry_rows(session, account_id, start, account.head_sequence, limit + (start > 0))
+    if not 1 <= limit <= PAGE_SIZE_MAX:
+        raise InvalidInput(f"A page has 1 to {PAGE_SIZE_MAX} rows.", limit=limit)
+    account, start = get_account(session, account_id), max(after, 0)
+    # The last entry of the previous page is read again: the first one here must link to it.
+    numbers = Entry.account_id == account_id, Entry.sequence.between(start, account.head_sequence)
+    query = select(Entry).where(*numbers).order_by(Entry.sequence).limit(limit + (start > 0))
+    rows = session.scalars(query.execution_options(populate_existing=True)).all()
     previous_hash, expected = GENESIS_HASH, 1
     if start > 0:
         previous_hash, expected = rows[0].previous_hash if rows else "", start
@@ -326,9 +322,3 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
 
 def _taken(name: str) -> Conflict:
     return Conflict(f"An account named *{name}* exists already; datasets about the same people share it.")
-
-
-def _page(limit: int) -> int:
-    if not 1 <= limit <= PAGE_SIZE_MAX:
-        raise InvalidInput(f"A page has 1 to {PAGE_SIZE_MAX} rows.", limit=limit)
-    return limit

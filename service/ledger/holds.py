@@ -1,6 +1,6 @@
 """Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
-Invariant numbers (I1-I14) are those of docs/states.md. Nothing here commits: what a step promises holds once the
+Invariant numbers (I1-I14) are those of docs/states.md. Nothing here commits: the effect of a step is durable once the
 caller's transaction has committed.
 """
 
@@ -10,51 +10,54 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter
-from service.db.base import new_id
-from service.errors import AccountFrozen, Conflict, HoldExhausted, short_reason
-from service.ledger.accounts import insufficient, require_unfrozen
-from service.ledger.chain import Entry
-from service.ledger.records import Account, Hold
-from service.ledger.rows import (
-    append,
-    dated,
-    entry_of_hold,
-    lock_account,
-    lock_hold,
-    lock_hold_and_entry,
-    require_attempt,
-    stale,
-    whole,
-    wrong_state,
+from service.db.base import Base, new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Sweep
+from service.db.ledger_tables import Account, Hold
+from service.errors import (
+    AccountFrozen,
+    Conflict,
+    HoldExhausted,
+    InvalidInput,
+    LedgerCorruption,
+    StaleAttempt,
+    short_reason,
 )
-from service.ledger.statements import hold_of_job, hold_row, move_hold
+from service.ledger.accounts import insufficient, require_unfrozen
+from service.ledger.commitments import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
+from service.ledger.rows import append, entry_of_hold, entry_time, get_hold, lock_account, lock_hold
 from service.ledger.stops import require_armable
+
+NANO_MAX = 2**63 - 1
 
 
 class RateChanged(Conflict):
-    """The account's limit was raised after a price was found: at the new rate it may be another one."""
+    """The account's limit was raised after a price was computed, which changes prices."""
 
 
 def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Account:
-    """Lock an account to hold what was priced before it was locked.
+    """Lock an account to hold a price that was computed before the lock.
 
-    Finding a price may take seconds, and nobody should wait for them: so the account is locked afterwards, and a price
-    of another rate is refused. The proof on raises in docs/accounting.md rests on that.
+    Pricing may take seconds, and other writers should not wait for it. So the account is locked afterwards, and a price
+    of another rate is refused. The proof on raises in docs/accounting.md depends on that.
 
     Args:
-        priced_by: the account's filter when the price was found.
+        priced_by: the account's filter when the price was computed.
 
     Raises:
         RateChanged: a raise has changed the rate since; end the transaction, or roll back to before the lock, and price
-            anew.
+            again.
         AccountFrozen: the account takes no new holds.
+        ArmingStopped: a check of the ledger found a fault: the job would wait, with its price held, for no stated
+            reason.
     """
     account = lock_account(session, account_id)
-    require_armable(session, account_id)  # else the job would wait, with its price held, and nothing would say why
+    require_armable(session, account_id)
     require_unfrozen(account)
     if (account.rate, account.base) != (priced_by.rate, priced_by.base):
         raise RateChanged(
@@ -76,29 +79,28 @@ def hold(
     now: datetime,
     details: Mapping[str, Any] | None = None,
 ) -> Hold:
-    """Reserve budget for a job; the filter admits it only if spent + held + amount <= capacity.
+    """Reserve budget for a job if spent + held + amount <= capacity.
 
     Args:
         job_id: at most one hold for each job.
         amount_nano: the plan's price, a whole number > 0.
-        priced_by: the account's filter when the price was found.
+        priced_by: the account's filter when the price was computed.
         details: public JSON facts from which the price can be recomputed.
 
     Raises:
         RateChanged: the price is of a rate that the account no longer has.
         InsufficientBudget: too little is left; carries all numbers.
         AccountFrozen: the account takes no new holds.
-        ArmingStopped: a check of the ledger found a fault and nobody has mended it.
+        ArmingStopped: a check of the ledger found a fault that is not yet mended.
         Conflict: the job has a hold already.
     """
-    amount_nano = whole(amount_nano, "amount_nano")
+    _require_amount(amount_nano)
     account = lock_to_hold(session, account_id, priced_by)
     if amount_nano > account.left_nano:
         raise insufficient(account, amount_nano)
-    if hold_of_job(session, job_id) is not None:
+    if session.scalar(select(Hold.id).where(Hold.job_id == job_id)) is not None:
         raise Conflict("This job has a hold already.", job_id=job_id)
-    opened_at = dated(session, account, EntryKind.HOLD, now)
-    reserved = Hold(
+    new = Hold(
         id=new_id("hold"),
         account_id=account.id,
         job_id=job_id,
@@ -108,62 +110,54 @@ def hold(
         captured_nano=0,
         attempt=0,
         armed_attempt=0,
-        last_sequence=account.head_sequence + 1,
-        created_at=opened_at,
-        updated_at=opened_at,
+        created_at=entry_time(session, account, EntryKind.HOLD, now),
     )
-    append(
-        session, account, EntryKind.HOLD, reserved, amount_nano=amount_nano, held=amount_nano, details=details, now=now
-    )
-    return reserved
+    append(session, account, EntryKind.HOLD, new, amount_nano=amount_nano, held=amount_nano, details=details, now=now)
+    return new
 
 
 def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> None:  # noqa: ARG001 - as for every step
-    """Let only this attempt (and no earlier one) write to the hold from now on.
+    """Give an attempt the sole right to write to the hold.
 
     Raises:
         StaleAttempt: a later attempt has taken over, or the hold has ended.
     """
-    _account, reserved = lock_hold(session, hold_id)  # both, in the usual order: a step may follow in this transaction
-    if attempt < reserved.attempt:
-        raise stale(reserved, attempt)
-    _require_open(reserved, attempt)
-    move_hold(session, reserved, {"attempt": attempt})
+    hold = lock_hold(session, hold_id)  # with its account, in the usual order: a step may follow in this transaction
+    if attempt < hold.attempt or hold.state not in (HoldState.HELD, HoldState.ARMED):
+        raise _stale(hold, attempt)
+    hold.attempt = attempt
+    session.flush()
 
 
 def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
     """Open the private data to an attempt. Must be committed before the first private read (I4).
 
-    Arming twice with the same attempt changes nothing; a later attempt that resumes arms again.
+    Idempotent for an attempt; a later attempt that resumes arms again.
 
     Raises:
         StaleAttempt: the attempt has been superseded, or the hold has ended.
         AccountFrozen: the account was frozen before this hold was first armed.
-        ArmingStopped: a check of the ledger found a fault and nobody has mended it.
+        ArmingStopped: a check of the ledger found a fault that is not yet mended.
     """
-    account, reserved, last = lock_hold_and_entry(session, hold_id)
-    require_attempt(reserved, attempt)
-    _require_open(reserved, attempt)
-    require_armable(session, account.id)
-    if reserved.armed_attempt == attempt:
-        return reserved
-    if account.frozen and reserved.state is HoldState.HELD:
-        raise AccountFrozen(f"Account *{account.name}* was frozen; a job that has not read its data may not start.")
+    hold = _lock_open(session, hold_id, attempt)
+    require_armable(session, hold.account_id)
+    if hold.armed_attempt == attempt:
+        return hold
+    if hold.account.frozen and hold.state is HoldState.HELD:
+        raise AccountFrozen(
+            f"Account *{hold.account.name}* was frozen; a job that has not read its data may not start."
+        )
+    details = {"attempt": attempt, "charged_nano": hold.charged_nano, "hold_nano": hold.amount_nano}
     append(
         session,
-        account,
+        hold.account,
         EntryKind.ARM,
-        reserved,
+        hold,
         moves={"state": HoldState.ARMED, "armed_attempt": attempt},
-        details={
-            "attempt": attempt,
-            "charged_nano": reserved.charged_nano,
-            "hold_nano": reserved.amount_nano,
-            **_tally(_released_by(last)),
-        },
+        details=details | _tally(_released_by(hold)),
         now=now,
     )
-    return reserved
+    return hold
 
 
 def charge(
@@ -179,8 +173,8 @@ def charge(
 ) -> int:
     """Journal a charge ahead of the release it pays for. Replayed steps are charged again (I5).
 
-    A stage that is priced as a whole is charged all of its price with its first release. The others cost nothing more,
-    but are counted, and refused beyond what the price pays for.
+    A stage that is priced as a whole is charged all of its price with its first release. Further releases cost nothing
+    more, but are counted, and refused beyond the number that was priced.
 
     Args:
         session: in a writing transaction, to be committed before the release is made.
@@ -188,7 +182,8 @@ def charge(
         amount_nano: a whole number > 0; of a stage priced as a whole, the price of the stage.
         stage: of the plan; public.
         event: what is paid for, as `Event.to_json` writes it, from which the price can be recomputed; public.
-        paid_as_whole: how many releases of the stage `amount_nano` pays for together; None where it pays for the event.
+        paid_as_whole: the number of releases of the stage that `amount_nano` pays for together; None if it pays for
+            this event alone.
 
     Returns:
         The hold's charged amount so far, in nano-units.
@@ -199,49 +194,38 @@ def charge(
         StaleAttempt: the attempt has been superseded, or the hold has ended.
         Conflict: the hold is not armed by this attempt.
     """
-    amount_nano = whole(amount_nano, "amount_nano")
-    account, reserved, last = lock_hold_and_entry(session, hold_id)
-    require_attempt(reserved, attempt)
-    _require_open(reserved, attempt)
-    if reserved.armed_attempt != attempt:
-        raise wrong_state(reserved, "charged")
-    counts = _released_by(last)
+    _require_amount(amount_nano)
+    hold = _lock_open(session, hold_id, attempt)
+    if hold.armed_attempt != attempt:
+        raise _wrong_state(hold, "charged")
+    counts = _released_by(hold)
     if paid_as_whole is not None:
         assert event is not None
         amount_nano = 0 if counts.get(stage) else amount_nano
         counts[stage] = counts.get(stage, 0) + event["count"]
-    charged_nano = reserved.charged_nano + amount_nano
-    left_nano = reserved.amount_nano - reserved.charged_nano
+    left_nano = hold.amount_nano - hold.charged_nano
+    numbers = {"requested_nano": amount_nano, "left_nano": left_nano, "hold_nano": hold.amount_nano}
     if amount_nano > left_nano:
         raise HoldExhausted(
-            f"This charge needs {amount_nano} nano-units; the hold has {left_nano} of {reserved.amount_nano} left.",
-            requested_nano=amount_nano,
-            left_nano=left_nano,
-            hold_nano=reserved.amount_nano,
+            f"This charge needs {amount_nano} nano-units; the hold has {left_nano} of {hold.amount_nano} left.",
+            **numbers,
         )
     if paid_as_whole is not None and counts[stage] > paid_as_whole:
         raise HoldExhausted(
             f"The price of stage {stage} pays for {paid_as_whole} releases, repeated ones included; these would make "
             f"{counts[stage]}.",
-            requested_nano=amount_nano,
-            left_nano=left_nano,
-            hold_nano=reserved.amount_nano,
+            **numbers,
         )
+    charged_nano = hold.charged_nano + amount_nano
+    details = {"attempt": attempt, "stage": stage, "charged_nano": charged_nano, "hold_nano": hold.amount_nano}
     append(
         session,
-        account,
+        hold.account,
         EntryKind.CHARGE,
-        reserved,
+        hold,
         moves={"charged_nano": charged_nano},
         amount_nano=amount_nano,
-        details={
-            "attempt": attempt,
-            "stage": stage,
-            "charged_nano": charged_nano,
-            "hold_nano": reserved.amount_nano,
-            **({} if event is None else {"event": dict(event)}),
-            **_tally(counts),
-        },
+        details={**details, **({} if event is None else {"event": dict(event)}), **_tally(counts)},
         now=now,
     )
     return charged_nano
@@ -257,110 +241,171 @@ def capture(
     now: datetime,
     release: Mapping[str, str] | None = None,
 ) -> Hold:
-    """Spend what was charged and return the rest of the hold, in one transaction. Replaying it changes nothing.
+    """Spend the charged amount and return the rest of the hold. Idempotent.
 
     Args:
         attempt: the current one.
         artifact_sha256: hash of the artifact that becomes readable (I7); None when nothing is published.
         reason: public, short.
-        release: id and digest of the row that shows the artifact (`commitments.row_digest`), where one is published.
+        release: id and digest of the row that shows the artifact (`commitments.row_digest`), if one is published.
 
     Raises:
         StaleAttempt: the attempt has been superseded.
         Conflict: the hold is not armed, was captured for something else, or an artifact was never paid for.
         InvalidInput: there is no reason, or it is too long.
     """
-    reason = short_reason(reason)  # before anything is written
-    account, reserved = lock_hold(session, hold_id)
-    require_attempt(reserved, attempt)
-    if reserved.state is HoldState.CAPTURED:
-        ended = entry_of_hold(session, hold_id, EntryKind.CAPTURE)
-        if ended.details["artifact_sha256"] == artifact_sha256:
-            return reserved
-    if reserved.state is not HoldState.ARMED:
-        raise wrong_state(reserved, "captured")
-    if artifact_sha256 is not None and reserved.charged_nano == 0:
+    reason = short_reason(reason)
+    hold = lock_hold(session, hold_id)
+    _require_attempt(hold, attempt)
+    if hold.state is HoldState.CAPTURED:
+        end = entry_of_hold(session, hold_id, EntryKind.CAPTURE)
+        if end.details["artifact_sha256"] == artifact_sha256:
+            return hold
+    if hold.state is not HoldState.ARMED:
+        raise _wrong_state(hold, "captured")
+    if artifact_sha256 is not None and hold.charged_nano == 0:
         raise Conflict("Nothing was charged for this artifact, so it cannot be private: it is not published.")
-    captured_nano, returned_nano = reserved.charged_nano, reserved.amount_nano - reserved.charged_nano
+    captured_nano = hold.charged_nano
     append(
         session,
-        account,
+        hold.account,
         EntryKind.CAPTURE,
-        reserved,
+        hold,
         moves={"state": HoldState.CAPTURED, "captured_nano": captured_nano},
         amount_nano=captured_nano,
         spent=captured_nano,
-        held=-reserved.amount_nano,
+        held=-hold.amount_nano,
         details={
             "attempt": attempt,
             "artifact_sha256": artifact_sha256,
             "reason": reason,
-            "returned_nano": returned_nano,
+            "returned_nano": hold.amount_nano - captured_nano,
             **({} if release is None else {"release": dict(release)}),
         },
         now=now,
     )
-    return reserved
+    return hold
 
 
 def return_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
-    """Return a hold that never opened its private data. Replaying it changes nothing.
+    """Return a hold that never opened its private data. Idempotent.
 
     Raises:
         Conflict: the hold was armed; it can only be captured.
         InvalidInput: there is no reason, or it is too long.
     """
-    reason = short_reason(reason)  # before anything is written
-    account, reserved = lock_hold(session, hold_id)
-    if reserved.state is HoldState.RETURNED:
-        return reserved
-    if reserved.state is not HoldState.HELD:
-        raise wrong_state(reserved, "returned")
-    amount_nano = reserved.amount_nano
+    reason = short_reason(reason)
+    hold = lock_hold(session, hold_id)
+    if hold.state is HoldState.RETURNED:
+        return hold
+    if hold.state is not HoldState.HELD:
+        raise _wrong_state(hold, "returned")
     append(
         session,
-        account,
+        hold.account,
         EntryKind.RETURN,
-        reserved,
+        hold,
         moves={"state": HoldState.RETURNED},
-        amount_nano=amount_nano,
-        held=-amount_nano,
+        amount_nano=hold.amount_nano,
+        held=-hold.amount_nano,
         details={"reason": reason},
         now=now,
     )
-    return reserved
+    return hold
 
 
 def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: datetime) -> Hold:
-    """Close the hold of a job that publishes nothing: returned when it was never armed, else captured as charged.
+    """Close the hold of a job that publishes nothing: return it if it was never armed, else capture what was charged.
 
     Raises:
         StaleAttempt: the attempt has been superseded. A job that was never claimed has attempt 0.
         InvalidInput: there is no reason, or it is too long.
     """
-    _account, reserved = lock_hold(session, hold_id)
-    if attempt != reserved.attempt:
-        raise stale(reserved, attempt)
-    if reserved.state in (HoldState.HELD, HoldState.RETURNED):
+    hold = lock_hold(session, hold_id)
+    if attempt != hold.attempt:
+        raise _stale(hold, attempt)
+    if hold.state in (HoldState.HELD, HoldState.RETURNED):
         return return_hold(session, hold_id=hold_id, reason=reason, now=now)
     return capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason=reason, now=now)
 
 
+def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
+    """Return the digests that the HOLD entry of a training commits to, by part.
+
+    Args:
+        job: has every column of the order; it need not be in the database yet.
+        secret: of the job, as it is stored.
+    """
+    tables: dict[str, type[Base]] = {"datasets": Dataset, "sweeps": Sweep}
+    order = {name: getattr(job, name) for name in ORDER_COLUMNS}
+    parts = {}
+    for part, (table, row_id) in parts_of_order(order).items():
+        row = session.get(tables[table], row_id)
+        if row is not None:
+            parts[part] = (table, columns_of(row))
+    return order_digests(order, secret, parts)
+
+
+def require_as_held(session: Session, job: Job, secret: str) -> None:
+    """Raise unless a training still is the one that its hold was taken for. Call it before arming.
+
+    Raises:
+        LedgerCorruption: something was changed since, or there is no such hold.
+    """
+    if job.hold_id is None:
+        raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
+    entry = entry_of_hold(session, job.hold_id, EntryKind.HOLD)
+    held, expected = entry.details["order"], order_of(session, job, secret)
+    changed = sorted(part for part in held.keys() | expected.keys() if held.get(part) != expected.get(part))
+    if (entry.job_id, entry.account_id) != (job.id, job.account_id):
+        changed.append("payer")
+    if changed:
+        raise LedgerCorruption(
+            f"Ledger: a training is not what its hold was taken for: {', '.join(changed)}. Nothing was opened.",
+            job_id=job.id,
+            changed=changed,
+        )
+
+
 def released(session: Session, hold_id: str) -> dict[str, int]:
-    """Return how many releases of a hold are in the log, by stage, of those stages that are priced as a whole."""
-    row = hold_row(session, hold_id)
-    return {} if row is None else _released_by(row[1])
+    """Return the number of releases of a hold that are in the log, by stage, for stages that are priced as a whole."""
+    return _released_by(get_hold(session, hold_id))
 
 
-def _released_by(last: Entry | None) -> dict[str, int]:
-    """Return what the newest entry about a hold counts."""
-    return {} if last is None else dict(last.details.get("released", {}))
+def _released_by(hold: Hold) -> dict[str, int]:
+    return {} if hold.last_entry is None else dict(hold.last_entry.details.get("released", {}))
 
 
 def _tally(counts: Mapping[str, int]) -> dict[str, Any]:
     return {"released": dict(counts)} if counts else {}
 
 
-def _require_open(reserved: Hold, attempt: int) -> None:
-    if reserved.state not in (HoldState.HELD, HoldState.ARMED):
-        raise stale(reserved, attempt)
+def _lock_open(session: Session, hold_id: str, attempt: int) -> Hold:
+    hold = lock_hold(session, hold_id)
+    _require_attempt(hold, attempt)
+    if hold.state not in (HoldState.HELD, HoldState.ARMED):
+        raise _stale(hold, attempt)
+    return hold
+
+
+def _require_attempt(hold: Hold, attempt: int) -> None:
+    """Refuse every attempt except the current one (I6). Attempts count from 1; a hold at 0 has none that may write."""
+    if attempt < 1 or attempt != hold.attempt:
+        raise _stale(hold, attempt)
+
+
+def _require_amount(amount_nano: int) -> None:
+    if isinstance(amount_nano, bool) or not isinstance(amount_nano, int) or not 0 < amount_nano <= NANO_MAX:
+        raise InvalidInput("amount_nano must be a whole number of nano-units above 0.")
+
+
+def _stale(hold: Hold, attempt: int) -> StaleAttempt:
+    return StaleAttempt(
+        f"Attempt {attempt} may no longer write: attempt {hold.attempt} has the job, or the job has ended.",
+        attempt=attempt,
+        current_attempt=hold.attempt,
+    )
+
+
+def _wrong_state(hold: Hold, action: str) -> Conflict:
+    return Conflict(f"A hold that is {hold.state.value} cannot be {action}.", hold_id=hold.id)

@@ -1,6 +1,6 @@
-"""What an account may spend in all: lowering the limit, raising it by two people, and the freeze switch.
+"""Limits: lower one, raise one by two people, and freeze an account.
 
-The capacity of an account changes by nothing else: no date, no deletion and no failure ever gives budget back.
+Nothing else changes an account's capacity: no date, deletion or failure returns budget.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from obscura.wire.budgets import EPSILON_LEAST, EPSILON_MOST
 from obscura.wire.words import DecisionAction, EntryKind
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from service import decisions
 from service.db.access_tables import Admin, ApiKey, Decision
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Account, Entry
 from service.db.session import changed
 from service.errors import Conflict, InvalidInput, short_reason
+from service.identity import decisions
 from service.ledger.accounts import filter_of
 from service.ledger.chain import utc_text
-from service.ledger.records import Account
 from service.ledger.rows import append, lock_account
 from service.times import to_the_hour
 
@@ -34,11 +33,11 @@ CARRIED = "nano-units that were spent after the backup from which this database 
 def lower_limit(
     session: Session, *, account_id: str, epsilon: float, reason: str, now: datetime, by: str | None = None
 ) -> Account:
-    """Lower an account's limit. Below what is spent and held it leaves 0 and freezes the account (I13).
+    """Lower an account's limit. A limit below what is spent and held leaves 0 and freezes the account (I13).
 
     Args:
         epsilon: the new limit, > 0 and below the present one; delta stays.
-        reason: kept in the log.
+        reason: recorded in the log.
         by: id of the key that asked for it; None for the service itself.
 
     Raises:
@@ -65,12 +64,12 @@ def request_raise(
     """Ask for a higher limit. Nothing changes before a second admin approves it.
 
     Args:
-        epsilon: the limit asked for, above the present one.
-        reason: kept with the request and, once it is approved, in the log.
+        epsilon: the requested limit, above the present one.
+        reason: recorded with the request and, once it is approved, in the log.
         asked_with: id of an admin's key.
 
     Raises:
-        InvalidInput: the limit asked for is not a higher one, is out of range, or there is no reason.
+        InvalidInput: the requested limit is not a higher one, is out of range, or there is no reason.
         Forbidden: the key is no admin's.
         Conflict: another request for this account waits already, or it has carried spending.
     """
@@ -91,7 +90,6 @@ def request_raise(
 
 
 def _raise_limit(session: Session, decision: Decision, approving: ApiKey, now: datetime) -> None:
-    """Raise the limit as was asked for. The account's delta stays; a frozen account stays frozen."""
     account, epsilon = lock_account(session, str(decision.account_id)), float(decision.epsilon or 0)
     _require_nothing_carried(session, account)
     if account.epsilon != decision.epsilon_before:
@@ -123,11 +121,11 @@ LIMIT_EFFECTS = {DecisionAction.RAISE: _raise_limit}
 def set_frozen(
     session: Session, *, account_id: str, frozen: bool, reason: str, now: datetime, by: str | None = None
 ) -> Account:
-    """Freeze an account (no new hold, no first read of data) or open it again. Setting it twice changes nothing.
+    """Freeze an account (no new hold, no first read of data) or open it again. Idempotent.
 
     Args:
         frozen: True freezes.
-        reason: kept in the log.
+        reason: recorded in the log.
         by: id of the key that asked for it; None for the service itself.
 
     Raises:
@@ -177,8 +175,8 @@ def _require_nothing_carried(session: Session, account: Account) -> None:
     Raises:
         Conflict: the log shows such spending.
     """
-    changes = EntryRow.account_id == account.id, EntryRow.kind.in_((EntryKind.LIMIT, EntryKind.FREEZE))
-    for details in session.scalars(select(EntryRow.details).where(*changes)):
+    changes = Entry.account_id == account.id, Entry.kind.in_((EntryKind.LIMIT, EntryKind.FREEZE))
+    for details in session.scalars(select(Entry.details).where(*changes)):
         if CARRIED in str(details.get("reason", "")) and not details.keys() & {"by", "request_id"}:
             raise Conflict(
                 f"The limit of *{account.name}* cannot be raised. A restore has lowered it because the backup lacked "

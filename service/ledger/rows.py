@@ -1,110 +1,120 @@
-"""How ledger rows are locked, checked and written. Every change of a balance goes through `append`.
+"""Lock, read, check and append ledger rows. Every balance changes through `append` alone.
 
-Each write checks the account against the head of its log and the hold against the newest entry about it (I8), before
-and after, and is a conditional UPDATE, so that a mistake above fails here rather than overspends.
+Every read of an account brings the head of its log, and every read of a hold the newest entry about it, so both are
+checked (I8) at a cost that does not depend on the length of the log. Locks are taken in the order account, hold, as
+FOR NO KEY UPDATE: writers exclude each other, but not transactions that insert a job which refers to the account.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import bindparam, func, or_, select
+from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.exc import StaleDataError
 
-from obscura.wire.words import EntryKind
+from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter, open_filter
-from service.access import require_visible
 from service.db.access_tables import Installation
-from service.db.ledger_tables import AccountRow
-from service.errors import ClockRefused, Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
-from service.ledger import statements
-from service.ledger.chain import Entry
-from service.ledger.records import Account, Hold, check_account, check_balances, check_entry, check_hold, corrupt
+from service.db.ledger_tables import ENDS_A_HOLD, Account, Entry, Hold
+from service.errors import ClockRefused, LedgerCorruption, NotFound
+from service.identity.access import require_visible
+from service.ledger.chain import entry_hash
 from service.times import to_the_hour, wrong_clock
 
-NANO_MAX = 2**63 - 1
+Row = TypeVar("Row", Account, Hold)
 _IN_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE})
+# Rows are read again even if the session has them: they may have changed before the lock was granted.
+_FRESH = {"populate_existing": True}
+_ACCOUNTS = select(Account).options(joinedload(Account.head)).execution_options(**_FRESH)
+_HOLDS = select(Hold).options(joinedload(Hold.last_entry)).execution_options(**_FRESH)
+_ENTRIES = select(Entry).execution_options(**_FRESH)
+# Statements of every step of a job: built once, because building one costs as much as running it.
+_ACCOUNT = _ACCOUNTS.where(Account.id == bindparam("account_id"))
+_HOLD = _HOLDS.where(Hold.id == bindparam("hold_id"))
+_HOLD_AND_ACCOUNT = _HOLD.options(joinedload(Hold.account).joinedload(Account.head))
+# A joined read that had to wait for the lock would miss an entry that was appended meanwhile: lock first, then read.
+_LOCK_ACCOUNT = select(Account.id).where(Account.id == bindparam("account_id")).with_for_update(key_share=True)
+_LOCK_BOTH = (
+    select(Account.id, Hold.id)
+    .join(Hold, Hold.account_id == Account.id)
+    .where(Hold.id == bindparam("hold_id"))
+    .with_for_update(of=(Account, Hold), key_share=True)
+)
 
 
 def get_account(session: Session, account_id: str) -> Account:
-    """Return an account, read only, checked against the head of its log.
+    """Return an account, checked against the head of its log.
 
     Raises:
         NotFound: no such account.
         LedgerCorruption: its balances contradict the log.
     """
-    return _checked_account(session, account_id, lock=False)
+    require_visible(session, Account, account_id)
+    account = session.scalar(_ACCOUNT, {"account_id": account_id})
+    if account is None:
+        raise NotFound("There is no such account.", account_id=account_id)
+    check_account(account)
+    return account
 
 
 def lock_account(session: Session, account_id: str) -> Account:
-    """Lock an account's row until the transaction ends, and check it against the head of its log.
-
-    Raises:
-        NotFound: no such account.
-        LedgerCorruption: the cached balances or the head do not match the log.
-    """
-    return _checked_account(session, account_id, lock=True)
-
-
-def lock_hold(session: Session, hold_id: str) -> tuple[Account, Hold]:
-    """Lock a hold and, before it, its account.
-
-    Raises:
-        NotFound: no such hold.
-        LedgerCorruption: a row contradicts the log or itself.
-    """
-    account, reserved, _last = lock_hold_and_entry(session, hold_id)
-    return account, reserved
-
-
-def lock_hold_and_entry(session: Session, hold_id: str) -> tuple[Account, Hold, Entry | None]:
-    """As `lock_hold`; also return the newest entry about the hold, which is read with it and checked."""
-    row = statements.locked_rows(session, hold_id)
-    if row is None:
-        raise NotFound("There is no such hold.", hold_id=hold_id)
-    account, head, reserved, last = row
-    check_account(account, head)
-    check_hold(reserved, last, head)
-    return account, reserved, last
+    """Lock an account's row until the transaction ends, and return it as `get_account` does."""
+    session.execute(_LOCK_ACCOUNT, {"account_id": account_id})
+    return get_account(session, account_id)
 
 
 def get_hold(session: Session, hold_id: str) -> Hold:
-    """Return a hold, read only, checked against the log.
+    """Return a hold, checked against the newest entry about it.
 
     Raises:
         NotFound: no such hold.
         LedgerCorruption: its row contradicts the log or itself.
     """
-    row = statements.hold_row(session, hold_id)
-    if row is None:
+    hold = session.scalar(_HOLD, {"hold_id": hold_id})
+    if hold is None:
         raise NotFound("There is no such hold.", hold_id=hold_id)
-    reserved, last = row
-    check_hold(reserved, last)
-    return reserved
+    check_hold(hold)
+    return hold
+
+
+def lock_hold(session: Session, hold_id: str) -> Hold:
+    """Lock a hold's account and then the hold; return the hold with `account` and `last_entry`, all checked.
+
+    Raises:
+        NotFound: no such hold.
+        LedgerCorruption: a row contradicts the log or itself.
+    """
+    session.execute(_LOCK_BOTH, {"hold_id": hold_id})
+    hold = session.scalar(_HOLD_AND_ACCOUNT, {"hold_id": hold_id})
+    if hold is None:
+        raise NotFound("There is no such hold.", hold_id=hold_id)
+    check_account(hold.account)
+    check_hold(hold)
+    return hold
+
+
+def audited_accounts(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:
+    """Return accounts by id, each with the error of its check or None: one query for any number."""
+    rows = session.scalars(_ACCOUNTS.where(Account.id.in_(sorted(ids)))) if ids else ()
+    return {account.id: (account, _fault(check_account, account)) for account in rows}
 
 
 def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hold, LedgerCorruption | None]]:
-    """Return holds by their ids, each with what the log says against it, if anything: one query, however many."""
-    audited: dict[str, tuple[Hold, LedgerCorruption | None]] = {}
-    for reserved, last in statements.hold_rows(session, sorted(ids)) if ids else []:
-        audited[reserved.id] = reserved, None
-        try:
-            check_hold(reserved, last)
-        except LedgerCorruption as error:
-            audited[reserved.id] = reserved, error
-    return audited
+    """Return holds by id, each with the error of its check or None: one query for any number."""
+    rows = session.scalars(_HOLDS.where(Hold.id.in_(sorted(ids)))) if ids else ()
+    return {hold.id: (hold, _fault(check_hold, hold)) for hold in rows}
 
 
-def _checked_account(session: Session, account_id: str, *, lock: bool) -> Account:
-    require_visible(session, AccountRow, account_id)
-    row = statements.account_row(session, account_id, lock=lock)
-    if row is None:
-        raise NotFound("There is no such account.", account_id=account_id)
-    account, head = row
-    check_account(account, head)
-    return account
+def _fault(check: Callable[[Row], None], row: Row) -> LedgerCorruption | None:
+    try:
+        check(row)
+    except LedgerCorruption as error:
+        return error
+    return None
 
 
 def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
@@ -113,7 +123,8 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
     Raises:
         LedgerCorruption: it is missing, or does not match its hash.
     """
-    entry = statements.entry_of_hold(session, hold_id, kind)
+    query = _ENTRIES.where(Entry.hold_id == hold_id, Entry.kind == kind)
+    entry = session.scalar(query if kind is EntryKind.HOLD else query.where(ENDS_A_HOLD))
     if entry is None:
         raise LedgerCorruption(f"Ledger: a hold has no entry of the kind {kind.value}.", hold_id=hold_id)
     check_entry(entry)
@@ -121,171 +132,248 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
 
 
 def filter_of_hold(session: Session, hold_id: str) -> Filter:
-    """Return the filter of an account as it was when a hold was taken, by which the hold was priced.
+    """Return the account's filter as it was when a hold was taken, by which the hold was priced and is certified.
 
-    The limit may have been raised or lowered since. What a hold pays for is certified by this filter, for at another
-    rate the same releases have another price.
+    The limit may have changed since; at another rate the same releases have another price.
 
     Raises:
         LedgerCorruption: an entry that says so is missing, or does not match its hash.
     """
-    held = entry_of_hold(session, hold_id, EntryKind.HOLD)
-    limit = statements.limit_before(session, held.account_id, held.sequence)
+    opening = entry_of_hold(session, hold_id, EntryKind.HOLD)
+    limits = _ENTRIES.where(
+        Entry.account_id == opening.account_id,
+        Entry.sequence < opening.sequence,
+        or_(Entry.kind == EntryKind.OPEN, Entry.kind == EntryKind.LIMIT),
+    )
+    limit = session.scalar(limits.order_by(Entry.sequence.desc()).limit(1))
     if limit is None:
         raise LedgerCorruption("Ledger: a hold has no limit before it.", hold_id=hold_id)
     check_entry(limit)
-    delta = get_account(session, held.account_id).delta
-    said = limit.details  # entries of a time without rates leave them out: all of delta belonged to mu then
-    return open_filter(said["epsilon"], delta, said.get("rate", 0.0), said.get("base", 0.0))
+    delta = get_account(session, opening.account_id).delta
+    terms = limit.details
+    return open_filter(terms["epsilon"], delta, terms["rate"], terms.get("base", 0.0))
 
 
 def append(
     session: Session,
     account: Account,
     kind: EntryKind,
-    reserved: Hold | None = None,
+    hold: Hold | None = None,
     *,
     now: datetime,
     amount_nano: int = 0,
     spent: int = 0,
     held: int = 0,
     capacity_nano: int | None = None,
-    job_id: str | None = None,
     details: Mapping[str, Any] | None = None,
     also: Mapping[str, Any] | None = None,
     moves: Mapping[str, Any] | None = None,
-) -> None:
-    """Append an entry, and move the account and the hold with it.
+) -> Entry:
+    """Append an entry, move the account and the hold with it, and write all of it to the database.
 
     Args:
         session: in the transaction that holds the account's lock.
-        account: as `lock_account` or `lock_hold` returned it; shows the new balances afterwards.
-        reserved: the hold that the entry is about: a new one, or as `lock_hold` returned it.
+        account: locked; shows the new balances afterwards.
+        hold: that the entry is about: new, or locked.
         amount_nano: of the entry, >= 0.
         spent: change of the spent balance, in nano-units, >= 0 (I2).
         held: change of the held balance, in nano-units.
-        capacity_nano: the new capacity, where the entry changes it.
-        job_id: of the job concerned, where there is no hold.
+        capacity_nano: the new capacity, if the entry changes it.
         details: public JSON facts.
         also: further columns of the account that this entry changes.
-        moves: columns of the locked hold that this entry changes; None where the hold is new.
+        moves: columns of the hold that this entry changes.
 
     Raises:
-        LedgerCorruption: a row is not what was locked, spent would decrease (I2), the account would be overspent, or
-            the hold would contradict the log.
+        LedgerCorruption: a row is not the one that was locked, spent would decrease (I2), the account would be
+            overspent (I1), or the hold would contradict the log.
+        ClockRefused: the clock is wrong.
     """
     if spent < 0:
         raise corrupt("the spent balance would decrease", account)
     if amount_nano < 0:
         raise corrupt("an entry would have a negative amount", account)
+    more_nano = spent + held
+    if more_nano > 0 and (account.frozen or account.spent_nano + account.held_nano + more_nano > account.capacity_nano):
+        raise corrupt("a reservation does not fit into the capacity, or the account is frozen", account)
     entry = Entry(
         account_id=account.id,
         sequence=account.head_sequence + 1,
         kind=kind,
-        hold_id=reserved.id if reserved else None,
-        job_id=reserved.job_id if reserved else job_id,
+        hold_id=hold.id if hold else None,
+        job_id=hold.job_id if hold else None,
         amount_nano=amount_nano,
         capacity_nano=account.capacity_nano if capacity_nano is None else capacity_nano,
         spent_nano=account.spent_nano + spent,
         held_nano=account.held_nano + held,
         details=dict(details or {}),
         previous_hash=account.head_hash,
-        created_at=dated(session, account, kind, now),
-    ).hashed()
-    account_moves = {
-        "spent_nano": entry.spent_nano,
-        "held_nano": entry.held_nano,
-        "capacity_nano": entry.capacity_nano,
-        "head_sequence": entry.sequence,
-        "head_hash": entry.hash,
-        **(also or {}),
-    }
-    moved = None
-    if reserved is not None and moves is not None:
-        moved = reserved, {**moves, "last_sequence": entry.sequence, "updated_at": entry.created_at}
-    new_hold = reserved if moved is None else None
-    statements.write_entry(
-        session, account, account_moves, entry, more_nano=spent + held, new_hold=new_hold, moved_hold=moved
+        created_at=entry_time(session, account, kind, now),
     )
-    check_balances(account, entry)
-    account.newest_at = entry.created_at
-    if reserved is not None:
-        check_hold(reserved, entry, entry)
+    entry.hash = entry_hash(entry)
+    balances = {name: getattr(entry, name) for name in ("capacity_nano", "spent_nano", "held_nano")}
+    _set(account, **balances, head_sequence=entry.sequence, head_hash=entry.hash, **(also or {}))
+    session.add(entry)
+    if hold is not None:
+        _set(hold, **(moves or {}), last_sequence=entry.sequence, updated_at=entry.created_at)
+        session.add(hold)
+    try:
+        session.flush()
+    except StaleDataError as error:
+        raise corrupt("the account or the hold moved under its lock", account) from error
+    set_committed_value(account, "head", entry)
+    check_account(account)
+    if hold is not None:
+        set_committed_value(hold, "last_entry", entry)
+        check_hold(hold)
+    return entry
 
 
-def dated(session: Session, account: Account, kind: EntryKind, now: datetime) -> datetime:
-    """Return the time that the next entry of an account bears: the hour, and never one before the newest entry's.
+def _set(row: Account | Hold, **columns: Any) -> None:
+    for name, value in columns.items():
+        setattr(row, name, value)
 
-    That holds for every kind. An exact time after a charge would tell when, at the latest, that was made; and people's
-    acts follow on private events, for programs act for them that have waited. What a training writes on its way bears
-    the newest entry's time, whatever the hour: which of a thousand charges began it would tell the training's pace.
+
+def entry_time(session: Session, account: Account, kind: EntryKind, now: datetime) -> datetime:
+    """Return the time of the next entry of an account: the hour of `now`, and never before the newest entry.
+
+    An exact time after a charge would reveal when, at the latest, that charge was made, and people's actions follow
+    private events because programs act for them. Entries that a training writes on its way repeat the newest entry's
+    time: which of a thousand charges began a new hour would reveal the training's pace.
 
     Args:
-        account: as it was locked.
-        kind: of the entry.
+        account: locked.
         now: aware.
 
     Raises:
-        ClockRefused: the clock is wrong, so nothing is written.
+        ClockRefused: the clock is wrong.
     """
-    _require(session, now, account.newest_at)
+    newest_at = None if account.head is None else account.head.created_at
+    _require_clock(session, now, newest_at)
     hour = to_the_hour(now)
-    if account.newest_at is None:
+    if newest_at is None:
         return hour
-    return account.newest_at if kind in _IN_TRAININGS else max(hour, account.newest_at)
+    return newest_at if kind in _IN_TRAININGS else max(hour, newest_at)
+
+
+def newest_at(session: Session) -> datetime | None:
+    """Return the time of the newest entry of all logs; None if there is no log."""
+    newest: datetime | None = session.scalar(select(func.max(Entry.created_at)).join(Account.head))
+    return newest
 
 
 def require_clock(session: Session, now: datetime) -> None:
-    """Let a clock pass by which entries may be dated and leases end: not far from those that dated the logs so far.
+    """Raise unless entries may be dated and leases may end by this clock: it is close to the newest entry of all logs.
 
     Raises:
-        ClockRefused: it is wrong.
+        ClockRefused: it is not.
     """
-    _require(session, now, statements.newest_at(session))
+    _require_clock(session, now, newest_at(session))
 
 
-def _require(session: Session, now: datetime, newest: datetime | None) -> None:
+def _require_clock(session: Session, now: datetime, newest: datetime | None) -> None:
     why = wrong_clock(now, newest)
     if why is not None and newest is not None:
         accepted = session.execute(select(Installation.clock_accepted_at, Installation.clock_ahead_until)).first()
         if accepted is not None and accepted.clock_ahead_until is not None and newest <= accepted.clock_ahead_until:
-            why = wrong_clock(now, accepted.clock_accepted_at)  # the operator has said that those entries are ahead
+            why = wrong_clock(now, accepted.clock_accepted_at)  # the operator has confirmed that those are ahead
     if why is not None:
         raise ClockRefused(
             f"The clock of this machine is wrong: {why}. Nothing was written. Set it, and try again.", now=str(now)
         )
 
 
-def require_attempt(reserved: Hold, attempt: int) -> None:
-    """Refuse every attempt but the current one (I6). Attempts count from 1; a hold at 0 has none that may write.
+def check_account(account: Account) -> None:
+    """Raise unless an account repeats the head of its log, the head is intact, and nothing is overspent.
 
     Raises:
-        StaleAttempt: the attempt is not the one the hold was fenced for.
+        LedgerCorruption: a check failed (I1, I8, I13).
     """
-    if attempt < 1 or attempt != reserved.attempt:
-        raise stale(reserved, attempt)
+    head = account.head
+    if head is None or head.hash != account.head_hash:
+        raise corrupt("the head of the log is missing or is not the one the account names", account)
+    check_entry(head)
+    if (account.capacity_nano, account.spent_nano, account.held_nano, account.head_sequence) != (
+        head.capacity_nano,
+        head.spent_nano,
+        head.held_nano,
+        head.sequence,
+    ):
+        raise corrupt("the cached balances differ from the log", account)
+    if account.spent_nano < 0 or account.held_nano < 0:
+        raise corrupt("a balance is negative", account)
+    if not account.frozen and account.spent_nano + account.held_nano > account.capacity_nano:
+        raise corrupt("more is spent and held than the capacity", account)
+    if head.kind in (EntryKind.LIMIT, EntryKind.FREEZE) and head.details["frozen"] != account.frozen:
+        raise corrupt("the freeze switch differs from the log", account)
 
 
-def whole(value: int, name: str) -> int:
-    """Return a price: a whole number of nano-units > 0.
+def check_entry(entry: Entry) -> None:
+    """Raise unless an entry's hash covers its contents.
 
     Raises:
-        InvalidInput: it is not one.
+        LedgerCorruption: the entry was changed after it was written.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= NANO_MAX:
-        raise InvalidInput(f"{name} must be a whole number of nano-units above 0.")
-    return value
+    if entry.hash != entry_hash(entry):
+        raise LedgerCorruption(
+            f"Ledger: entry {entry.sequence} of account {entry.account_id} does not match its hash.",
+            account_id=entry.account_id,
+            sequence=entry.sequence,
+        )
 
 
-def stale(reserved: Hold, attempt: int) -> StaleAttempt:
-    """Return the error for an attempt that may no longer write."""
-    return StaleAttempt(
-        f"Attempt {attempt} may no longer write: attempt {reserved.attempt} has the job, or the job has ended.",
-        attempt=attempt,
-        current_attempt=reserved.attempt,
+def check_hold(hold: Hold) -> None:
+    """Raise unless a hold's amounts fit its state, and both repeat the newest entry about it.
+
+    Raises:
+        LedgerCorruption: a check failed (I3, I5, I8).
+    """
+    last = hold.last_entry
+    if last is not None:
+        check_entry(last)
+    if not (_fits_state(hold) and last is not None and _fits_log(hold, last)):
+        raise LedgerCorruption(
+            "Ledger: a hold's amounts do not fit its state, or the log.",
+            hold_id=hold.id,
+            account_id=hold.account_id,
+            sequence=hold.last_sequence,
+        )
+
+
+def _fits_state(hold: Hold) -> bool:
+    armed = hold.state in (HoldState.ARMED, HoldState.CAPTURED)
+    captured_nano = hold.charged_nano if hold.state is HoldState.CAPTURED else 0
+    return (
+        hold.amount_nano > 0
+        and 0 <= hold.charged_nano <= hold.amount_nano
+        and hold.captured_nano == captured_nano
+        and (armed or hold.charged_nano == 0)
+        and (hold.armed_attempt >= 1 if armed else hold.armed_attempt == 0)
+        and hold.armed_attempt <= hold.attempt
     )
 
 
-def wrong_state(reserved: Hold, action: str) -> Conflict:
-    """Return the error for a step that the hold's state does not allow."""
-    return Conflict(f"A hold that is {reserved.state.value} cannot be {action}.", hold_id=reserved.id)
+def _fits_log(hold: Hold, last: Entry) -> bool:
+    """Compare a hold with the newest entry about it; only `attempt` is not in the log."""
+    if (last.hold_id, last.job_id, last.sequence) != (hold.id, hold.job_id, hold.last_sequence):
+        return False
+    details = last.details
+    match last.kind:
+        case EntryKind.HOLD:
+            logged = HoldState.HELD, last.amount_nano, 0, 0
+        case EntryKind.ARM | EntryKind.CHARGE:
+            logged = HoldState.ARMED, details["hold_nano"], details["charged_nano"], details["attempt"]
+        case EntryKind.CAPTURE:
+            amount_nano = last.amount_nano + details["returned_nano"]
+            logged = HoldState.CAPTURED, amount_nano, last.amount_nano, hold.armed_attempt
+        case EntryKind.RETURN:
+            logged = HoldState.RETURNED, last.amount_nano, 0, 0
+        case _:
+            return False
+    return logged == (hold.state, hold.amount_nano, hold.charged_nano, hold.armed_attempt)
+
+
+def corrupt(why: str, account: Account) -> LedgerCorruption:
+    """Return the error for an account that contradicts its log."""
+    return LedgerCorruption(
+        f"Ledger: account {account.id}: {why}.", account_id=account.id, sequence=account.head_sequence
+    )

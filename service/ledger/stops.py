@@ -1,53 +1,48 @@
-"""Arming stops: while one stands for an account, or for all, no private data of it is opened.
+"""Arming stops: while an account, or every account, has one, none of its private data is opened.
 
-A verification that finds something writes one (`service.audit.arming`). It stands beside the log, because nothing
-should be appended to a log that is in doubt. Jobs whose account is stopped wait; nothing of theirs is spent or given
-back.
+A verification with a finding writes one (`service.audit.arming`), beside the log, because nothing should be appended to
+a log that is in doubt. Jobs of a stopped account wait; nothing of theirs is spent or returned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, bindparam, exists, or_, select
+from sqlalchemy import ColumnElement, SQLColumnExpression, exists, or_, select
 from sqlalchemy.orm import Session
 
 from service.db.ledger_tables import EVERYWHERE, ArmingStop
-from service.db.prepared import Prepared
 from service.errors import ObscuraError
-
-_STOP = Prepared(  # every arming runs it
-    select(ArmingStop.code).where(or_(ArmingStop.scope == bindparam("account_id"), ArmingStop.scope == EVERYWHERE))
-)
 
 
 class ArmingStopped(ObscuraError):
-    """A check of the ledger found a fault: private data stays closed until an operator has mended it."""
+    """A check of the ledger found a fault: private data stays closed until an operator has corrected it."""
 
     code = "arming_stopped"
 
 
 def require_armable(session: Session, account_id: str) -> None:
-    """Let an account pass for which no stop stands.
+    """Raise if an account is stopped.
 
     Raises:
-        ArmingStopped: one does.
+        ArmingStopped: it is; names the finding.
     """
-    stop = _STOP.row(session, {"account_id": account_id})
-    if stop is not None:
+    scopes = ArmingStop.scope.in_((account_id, EVERYWHERE))
+    code = session.scalar(select(ArmingStop.code).where(scopes).limit(1))
+    if code is not None:
         raise ArmingStopped(
-            f"Trainings are stopped: the check of the ledger has found `{stop[0]}`, so no private data is opened until "
+            f"Trainings are stopped: the check of the ledger has found `{code}`, so no private data is opened until "
             "an operator has looked. Nothing was spent or reserved. Ask the operator to run `obscura ledger verify`, "
             "to correct what it reports, and to run `obscura ledger verify --clear`.",
-            reason=stop[0],
+            reason=code,
         )
 
 
 def stopped(account_id: SQLColumnExpression[str | None]) -> ColumnElement[bool]:
-    """Return the SQL condition that a stop stands for the account in a column."""
+    """Return the SQL condition that the account in a column is stopped."""
     return exists().where(or_(ArmingStop.scope == account_id, ArmingStop.scope == EVERYWHERE))
 
 
 def arming_stops(session: Session) -> Sequence[ArmingStop]:
-    """Return the stops that stand, oldest first."""
+    """Return all stops, oldest first."""
     return session.scalars(select(ArmingStop).order_by(ArmingStop.found_at, ArmingStop.scope)).all()

@@ -1,6 +1,7 @@
-"""Where files are kept: data sets, checkpoints, journals, releases, samples, receipts and the trash.
+"""Storage of files that outlive processes: datasets, checkpoints, journals, releases, samples, receipts and the trash.
 
-Everything else that lies on a disk is this machine's own: keys, logs, extractors, quarantine, a job's scratch.
+It exports `storage_of`, which returns the operator's choice; `interface` has the verbs. Keys, logs, extractors,
+quarantine and scratch folders never go there: they belong to one machine.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from service.storage.interface import Storage
 @lru_cache(maxsize=4)
 def _bucket(url: str, folder: Path) -> Storage:
     try:
-        with extras("A storage elsewhere (OBSCURA_STORAGE)"):
+        with extras("A remote storage (OBSCURA_STORAGE)"):
             from service.storage.s3.storage import S3Storage
     except MissingExtra as error:
         raise InvalidInput(str(error)) from None
@@ -33,17 +34,17 @@ BACKENDS: dict[str, Callable[[Settings], Storage]] = {
 
 
 def is_elsewhere(settings: Settings) -> bool:
-    """Tell whether machines share the storage only: no folder, so that each has keys of its own or none."""
+    """Return whether the storage is remote, so that machines share no folder and each has its own keys."""
     return settings.storage != "folder"
 
 
 def storage_of(settings: Settings) -> Storage:
-    """Return the storage that the operator has chosen.
+    """Return the storage that OBSCURA_STORAGE names.
 
     Raises:
-        InvalidInput: no storage has that name.
+        InvalidInput: there is no such storage.
     """
     make = BACKENDS.get(settings.storage.partition("://")[0])
     if make is None:
-        raise InvalidInput(f"OBSCURA_STORAGE is {settings.storage}; there are {', '.join(BACKENDS)}.")
+        raise InvalidInput(f"OBSCURA_STORAGE is {settings.storage}; choose one of {', '.join(BACKENDS)}.")
     return make(settings)

@@ -1,4 +1,4 @@
-"""Plain files of this machine: opened without following links, and what they hash to."""
+"""Regular files of this machine, opened without following links, and their digests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from service.errors import InvalidInput, NotFound
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading, not following a link at its last step.
+    """Open a regular file for reading without following a link at the last step.
 
     Raises:
-        NotFound: There is no such file, or it is a link or a special file.
+        NotFound: there is no such file, or it is a link or a special file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -29,7 +29,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 (hex) of a regular file, not following links."""
+    """Return the SHA-256 (hex) of a regular file. Raises NotFound as `open_regular`."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -38,8 +38,8 @@ def digest_directory(directory: Path) -> str:
     """Return the SHA-256 (hex) of the canonical JSON that maps each file's relative path to its SHA-256.
 
     Raises:
-        InvalidInput: Something in the folder is neither a folder nor a regular file.
-        NotFound: There is no such folder.
+        InvalidInput: the folder holds a link or a special file.
+        NotFound: there is no such folder.
     """
     if directory.is_symlink() or not directory.is_dir():
         raise NotFound("There are no files under this identifier.")
@@ -51,7 +51,7 @@ def regular_files(directory: Path) -> list[Path]:
     """Return the files at and below a folder, in order.
 
     Raises:
-        InvalidInput: There is something else, such as a link.
+        InvalidInput: the folder holds a link or a special file.
     """
     files: list[Path] = []
     for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):

@@ -12,25 +12,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from obscura.private_files import flush_directory, make_private, make_private_folder
-from service.errors import Conflict, InvalidInput, NotFound
+from service.errors import Conflict, NotFound
 from service.storage.files import digest_directory, open_regular, regular_files
-from service.storage.interface import UNFINISHED, Storage, is_plain
+from service.storage.interface import UNFINISHED, Storage, is_plain, require_key
 from service.times import to_the_hour
 
 
 class FolderStorage(Storage):
-    """Keeps everything below one folder, on one file system.
-
-    Args:
-        root: made when missing.
-    """
+    """Keeps everything below one folder of one file system, which is created if it is missing."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
 
     @contextmanager
     def stage(self, key: str, mark: str = "") -> Iterator[Path]:
-        """Make the folder beside the final one, so that it can be renamed."""
+        """Make the folder beside the final one, to be renamed."""
         target = self._path(key)
         make_private_folder(target.parent)
         staging = _beside(target, mark)
@@ -38,7 +34,7 @@ class FolderStorage(Storage):
         try:
             yield staging
         finally:
-            shutil.rmtree(staging, ignore_errors=True)  # a sweep may be at it, too
+            shutil.rmtree(staging, ignore_errors=True)  # a sweep may be removing it, too
 
     def publish(self, staged: Path, key: str) -> None:
         """Flush and rename."""
@@ -52,14 +48,14 @@ class FolderStorage(Storage):
         flush_directory(target.parent)
 
     def append(self, key: str, content: bytes) -> None:
-        """Write at the end of the file, in one piece."""
+        """Write at the end of the file, in one call."""
         path = self._path(key)
         make_private_folder(path.parent)
         fresh = not path.exists()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
             if os.write(descriptor, content) != len(content):
-                raise OSError("what was appended to a file was cut short")
+                raise OSError("an append was cut short")
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -79,18 +75,18 @@ class FolderStorage(Storage):
         return path
 
     def list(self, key: str) -> list[str]:
-        """Return what lies in the folder but links."""
+        """Return the names in the folder, except links."""
         try:
             return sorted(entry.name for entry in os.scandir(self._path(key)) if not entry.is_symlink())
         except FileNotFoundError:
             return []
 
     def idle_seconds(self, key: str) -> float:
-        """Look at every file and folder."""
+        """Return the time since the newest modification."""
         path = self._path(key)
         try:
             newest = max(each.stat().st_mtime for each in (path, *path.rglob("*")))
-        except OSError:  # somebody renames or removes it right now
+        except OSError:  # renamed or removed meanwhile
             return 0.0
         return time.time() - newest
 
@@ -117,13 +113,12 @@ class FolderStorage(Storage):
                 return
             flush_directory(path.parent)
         if doomed.is_dir():
-            shutil.rmtree(doomed, ignore_errors=True)  # a sweep may be at it, too, and will finish what is left
+            shutil.rmtree(doomed, ignore_errors=True)  # a sweep may be removing it, too, and finishes the rest
         else:
             doomed.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        if key and not all(is_plain(step) for step in key.split("/")):
-            raise InvalidInput("This is not a key of ours.")
+        require_key(key)
         return self._root / key
 
 

@@ -1,6 +1,6 @@
-"""What a storage can do. A key such as `releases/rel_...` names a file or a folder of files, and the keys below it.
+"""The verbs of a storage. A key such as `releases/rel_...` names a file or a folder of files, and the keys below it.
 
-Keys are built from identifiers of ours, never from a name that somebody chose. Every storage must pass
+Keys are built from our own identifiers, never from names that users choose. Every storage must pass
 `tests/service/storage/contract.py`.
 """
 
@@ -16,36 +16,36 @@ from service.dependencies import guarded
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.storage.files import open_regular
 
-# The name of a data set's content: the data set's id, and how often it was written anew.
+# The name of a dataset's content: the dataset's id, and the number of times that it was rewritten.
 CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
 _IDENTIFIER = re.compile(rf"(?:rel|smp)_[a-z2-7]{{20}}|{CONTENT.pattern}")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _GUARDED = {"send", "publish", "append", "open", "list", "holds", "idle_seconds", "move", "remove"}
 _GUARDED |= {"read", "read_all", "write"}
-UNFINISHED = ".tmp"  # ends the names of what is being staged, or was when its process died
+UNFINISHED = ".tmp"  # ends the names of staging folders, also of those that a crash left
 
 
 class StorageUnavailable(ObscuraError, OSError):
-    """A storage elsewhere does not answer, or refuses: nothing is known to be lost, and whatever needs it waits.
+    """A remote storage does not answer, or refuses. Nothing is known to be lost; callers wait.
 
-    `numbers["why"]` tells in one word what a person has to look at.
+    `numbers["why"]` is one word for what an operator must check.
     """
 
     code: ClassVar[str] = "storage_unavailable"
 
     @property
     def dependency_failed(self) -> bool:
-        """Whether the storage did not answer; otherwise it has refused."""
+        """Whether the storage did not answer; otherwise it refused."""
         return self.numbers.get("why") == "away"
 
 
 class Storage(ABC):
-    """Files that outlive processes and machines. All of a publication appears, durably, or nothing does.
+    """Files that outlive processes and machines. Publishing is atomic and durable.
 
-    Several processes use one at the same time. A full or failing disk, or network, raises OSError: of a storage
-    elsewhere StorageUnavailable, after a minute or two at most. Every method but `stage`, which uses this machine's
-    disk alone, holds a place of the storage where it serves a web request (`service.dependencies`).
+    Several processes use one storage at the same time. A full or failing disk raises OSError; a remote storage raises
+    StorageUnavailable, after a minute or two at most. Every method except `stage`, which uses this machine's disk
+    only, holds a place of the dependency `storage` in a web request (`service.dependencies`).
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -56,74 +56,76 @@ class Storage(ABC):
 
     @abstractmethod
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
-        """Make an empty folder on this machine, for its owner alone, in which to prepare what is published under a key.
+        """Make an empty private folder on this machine in which to prepare a publication.
 
-        It is removed when the block ends. What a crash leaves of it may be listed as `NAME.MARK.tmp` beside the key.
+        It is removed when the block ends. After a crash it may be listed as `NAME.MARK.tmp` beside the key.
 
         Args:
             key: to be published.
-            mark: tells this try from others; a random one by default.
+            mark: distinguishes this attempt from others; random by default.
         """
 
     def send(self, staged: Path, key: str) -> None:  # noqa: B027 - most have nothing to send
-        """Bring a folder that was staged to where it is published from, so that publishing takes but a moment: for
-        who publishes while others wait. Nobody sees it yet."""
+        """Transfer a staged folder ahead of its publication, which is then quick. It stays invisible.
+
+        For callers that publish while they hold locks.
+        """
 
     @abstractmethod
     def publish(self, staged: Path, key: str) -> None:
-        """Make what was staged durable and visible: a folder, or a file in it, for its owner alone.
+        """Make what was staged durable and visible: a folder, or a file in it, readable by its owner only.
 
-        A folder is published once: the same content again changes nothing. A file takes the place of the one before.
-        The files of a folder are dated by the hour.
+        A folder is published once; publishing the same content again is idempotent. A file replaces the one before.
+        Timestamps of a folder's files are rounded to the hour.
 
         Raises:
-            Conflict: there is a folder of that name with other content.
+            Conflict: a folder with other content has that key.
             InvalidInput: the folder holds links or special files.
         """
 
     @abstractmethod
     def append(self, key: str, content: bytes) -> None:
-        """Add to the end of a file, which is made if it is missing; durable when this returns.
+        """Append to a file, which is created if it is missing. Durable on return.
 
         Raises:
-            OSError: not all of it was written. A part of it may have been.
+            OSError: not all of it was written; a part may have been.
         """
 
     @abstractmethod
     def open(self, key: str, file: str = "") -> Path:
-        """Return where this machine can read a folder, or a file in it. Nobody writes there.
+        """Return a local path to a folder, or to a file in it, for reading only.
 
         Raises:
-            NotFound: there is no such folder, or no such plain file in it; links lead nowhere.
+            NotFound: there is no such folder, or no such regular file in it; links are not followed.
         """
 
     @abstractmethod
     def list(self, key: str) -> list[str]:
-        """Return the names directly below a key, in order. There may be names in it that nobody here has given."""
+        """Return the sorted names directly below a key, including foreign ones."""
 
     @guarded("storage")
     def holds(self, key: str) -> bool:
-        """Tell whether there is anything under a key. Surer than a list, which may be behind in a storage elsewhere."""
+        """Return whether there is anything under a key. Exact even where lists may be stale."""
         parent, _, name = key.rpartition("/")
         return name in self.list(parent)
 
     @abstractmethod
     def idle_seconds(self, key: str) -> float:
-        """Return how long nobody has written to anything at or below a key; 0 where that cannot be told."""
+        """Return the time since anything at or below a key was written; 0 if it is unknown."""
 
     @abstractmethod
     def move(self, key: str, target: str) -> None:
-        """Give a file or folder, and all that is below it, another key, durably.
+        """Durably rename a file or folder and everything below it.
 
-        Nothing is lost where that is interrupted: what is not under the new key is under the old one.
+        After an interruption everything is under one of the two keys, or both.
 
         Raises:
-            NotFound: there is nothing under the key; somebody else may just have moved it.
+            NotFound: there is nothing under the key, perhaps because another process has just moved it.
         """
 
     @abstractmethod
     def remove(self, key: str) -> None:
-        """Remove a file or folder, if it is there, and all that is below it. It vanishes under its key at once."""
+        """Remove a file or folder, if it exists, and everything below it. It disappears from its key at once."""
 
     @guarded("storage")
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
@@ -133,19 +135,17 @@ class Storage(ABC):
             bytes_max: of a longer file, this many bytes and one more are read; -1: all.
 
         Raises:
-            NotFound: there is no such plain file.
+            NotFound: there is no such regular file.
         """
         with open_regular(self.open(key, file)) as opened:
             return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
 
     @guarded("storage")
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
-        """Return the small files directly below a key whose names begin so, by name.
-
-        None stands for what cannot be read: it is gone, is no plain file, or the disk refuses it.
+        """Return the small files directly below a key whose names begin so, by name; None for an unreadable one.
 
         Args:
-            bytes_max: as `read` takes it, of each file.
+            bytes_max: of each file, as for `read`.
 
         Raises:
             StorageUnavailable: the storage as a whole does not answer.
@@ -171,10 +171,10 @@ class Storage(ABC):
 
 
 def key_of(identifier: str) -> str:
-    """Return the key of a data set's content, a release or a sample.
+    """Return the key of a dataset's content, a release or a sample.
 
     Raises:
-        InvalidInput: the identifier does not have the form of one of ours.
+        InvalidInput: the identifier is malformed.
     """
     if not _IDENTIFIER.fullmatch(identifier):
         raise InvalidInput("This is not an identifier of a dataset, release or sample.")
@@ -182,10 +182,16 @@ def key_of(identifier: str) -> str:
 
 
 def work_key(job_id: str) -> str:
-    """Return the key of what a job's attempts hand on to each other. It may be private and is never served."""
+    """Return the key of the private files that a job's attempts share. They are never served."""
     return f"work/{job_id}"
 
 
 def is_plain(name: str) -> bool:
-    """Tell whether one step of a key, or the name of a file, has the only form that they may have."""
+    """Return whether a string is a valid step of a key, or file name."""
     return _NAME.fullmatch(name) is not None
+
+
+def require_key(key: str) -> None:
+    """Raise InvalidInput unless every step of a key is valid; the empty key is."""
+    if key and not all(is_plain(step) for step in key.split("/")):
+        raise InvalidInput("This is not a valid storage key.")

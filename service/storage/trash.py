@@ -1,7 +1,7 @@
-"""The trash: what nobody needs any more, as far as the database knows, waits there before it is removed.
+"""The trash: unneeded folders wait there before they are removed for good.
 
-It is moved at once, under a name that says when, and where it lay: `trash/20300102T030405Z.releases.rel_...`. Whoever
-misses it moves it back. Each move, and each removal for good, is a line in the log.
+A name holds the time and the former key: `trash/20300102T030405Z.releases.rel_...`. To restore a folder, move it back.
+Each move, and each removal, is logged.
 """
 
 from __future__ import annotations
@@ -19,14 +19,10 @@ _NAME = re.compile(r"(\d{8}T\d{6}Z)\.[a-z]+\.[A-Za-z0-9_.]+")
 
 
 def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
-    """Move what lies under a key of two steps, such as `releases/rel_...`, into the trash.
-
-    Args:
-        key: to be moved.
-        now: aware; the grace period begins.
+    """Move a key of two steps, such as `releases/rel_...`, into the trash; the grace period begins now.
 
     Returns:
-        False where it could not be moved, or is not there: another process may just have moved it.
+        False if it could not be moved or does not exist: another process may just have moved it.
     """
     target = f"{_SHELF}/{now.astimezone(UTC).strftime(_MOVED_AT)}.{key.replace('/', '.')}"
     try:
@@ -41,13 +37,13 @@ def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
 
 
 def waiting_since(storage: Storage, before: datetime) -> list[str]:
-    """Return the keys of what was put away before a moment. What has another name than ours is left alone."""
-    named = [(name, _NAME.fullmatch(name)) for name in storage.list(_SHELF)]
-    return [f"{_SHELF}/{name}" for name, form in named if form is not None and _moment(form[1]) < before]
+    """Return the keys of what was put away before a moment; foreign names are ignored."""
+    matches = map(_NAME.fullmatch, storage.list(_SHELF))
+    return [f"{_SHELF}/{form[0]}" for form in matches if form is not None and _moment(form[1]) < before]
 
 
 def remove_for_good(storage: Storage, key: str) -> None:
-    """Remove something of the trash. Several processes may be at it."""
+    """Remove a key of the trash. Several processes may do so at the same time."""
     get_logger(__name__).info("removed_for_good", folder=key)
     storage.remove(key)
 
@@ -55,5 +51,5 @@ def remove_for_good(storage: Storage, key: str) -> None:
 def _moment(text: str) -> datetime:
     try:
         return datetime.strptime(text, _MOVED_AT).replace(tzinfo=UTC)
-    except ValueError:  # somebody else's name for something: it has been put away just now
+    except ValueError:  # a foreign name: treated as put away just now
         return datetime.max.replace(tzinfo=UTC)

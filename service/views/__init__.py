@@ -1,4 +1,5 @@
-"""What readers see: rows as the records of the wire. The JSON API answers with them, and the pages show them.
+"""Records of the wire, made from rows, for the API and the pages.
 
-Functions take a session in any transaction and write nothing. A job's secret is never loaded.
+Functions take a session in any transaction and write nothing. They never load a job's secret, and show an amount of a
+budget only after comparing it with the log.
 """

@@ -1,6 +1,6 @@
-"""Accounts, their logs, and requests to raise a limit.
+"""Accounts, their logs, and limit requests.
 
-Every amount of a budget that leaves the service comes from `Payments`, `read` or `page`, which compare it with the log.
+Every amount that leaves the service comes from `Payments`, `read` or `page`, which compare it with the log.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from obscura.wire.schemas import (
 )
 from obscura.wire.words import EntryKind
 from service import ledger
-from service.access import require_visible, visible
 from service.db.access_tables import Decision
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import LedgerCorruption, NotFound
+from service.identity.access import require_visible, visible
 from service.logs import get_logger
 from service.views.admins import lifetime
 from service.views.rows import ROWS_MAX
@@ -38,7 +38,7 @@ CHART_POINTS_MAX = 120  # on 640 pixels
 
 @dataclass(frozen=True)
 class DoubtfulAccount:
-    """An account that its log contradicts, or a hold of it: nothing of its budget is shown."""
+    """An account whose log contradicts it or one of its holds: no amount is shown."""
 
     id: str
     name: str
@@ -54,12 +54,12 @@ Payer = AccountRecord | DoubtfulAccount
 
 
 def account(row: ledger.Account) -> AccountRecord:
-    """An account with its balance; its row was compared with the log when it was read."""
+    """Return the record of an account that was compared with its log."""
     return record_of(AccountRecord, row, balance=record_of(BalanceFacts, ledger.balance_of(row)))
 
 
 def payer(row: ledger.Account, fault: LedgerCorruption | None) -> Payer:
-    """An account whose log may contradict it, which an operator is told."""
+    """Return an account as shown; if its log contradicts it, alert the operator."""
     if fault is None:
         return account(row)
     get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
@@ -67,11 +67,7 @@ def payer(row: ledger.Account, fault: LedgerCorruption | None) -> Payer:
 
 
 def sound(shown: Payer) -> AccountRecord:
-    """Let an account pass whose figures its log confirms.
-
-    Raises:
-        LedgerCorruption: They contradict it.
-    """
+    """Return the record of an account, or raise LedgerCorruption if its log contradicts it."""
     if isinstance(shown, DoubtfulAccount):
         raise shown.fault
     return shown
@@ -79,10 +75,10 @@ def sound(shown: Payer) -> AccountRecord:
 
 @dataclass(frozen=True)
 class Payments:
-    """Accounts and holds by their ids, each compared with the log: two queries, however many there are.
+    """Accounts and holds by id, compared with the log in two queries.
 
-    An account is in doubt where its own figures are, or those of one of these holds. Pages say so and show the others;
-    an answer of the API is refused.
+    An account is in doubt if its own figures or one of these holds contradict the log. Pages say so and show the
+    others; the API answers with an error.
     """
 
     accounts: Mapping[str, ledger.Account]
@@ -91,9 +87,9 @@ class Payments:
 
     @classmethod
     def read(cls, session: Session, account_ids: Iterable[str | None], hold_ids: Iterable[str | None] = ()) -> Self:
-        """Read what these ids name, without those that are None."""
+        """Read accounts and holds by id, ignoring None."""
         holds = ledger.audited_holds(session, {id for id in hold_ids if id is not None})
-        accounts = ledger.audited_by_id(session, {id for id in account_ids if id is not None})
+        accounts = ledger.audited_accounts(session, {id for id in account_ids if id is not None})
         faults = {hold.account_id: fault for hold, fault in holds.values() if fault is not None}
         faults |= {id: fault for id, (_, fault) in accounts.items() if fault is not None}
         return cls(
@@ -101,34 +97,26 @@ class Payments:
         )
 
     def require_sound(self) -> Self:
-        """Let amounts pass that the log confirms.
-
-        Raises:
-            LedgerCorruption: The log contradicts one of them.
-        """
+        """Raise LedgerCorruption if the log contradicts any of them."""
         for fault in self.faults.values():
             raise fault
         return self
 
     def payer(self, account_id: str) -> Payer:
-        """Return an account as it is shown.
-
-        Raises:
-            NotFound: No account has this id.
-        """
+        """Return an account as shown."""
         if account_id not in self.accounts:
             raise NotFound("There is no such account.", account_id=account_id)
         return payer(self.accounts[account_id], self.faults.get(account_id))
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
-        """Return what reads nano-units as an epsilon at an account's delta; of an account in doubt, as none."""
+        """Return the function from nano-units to epsilon at an account's delta; 0 for an account in doubt."""
         return (
             (lambda _nano: 0.0) if account_id in self.faults else ledger.filter_of(self.accounts[account_id]).epsilon_of
         )
 
 
 def part_of_budget(payer: Payer, spent_nano: int) -> float | None:
-    """Return what was spent, as a part of all that an account ever promises; None where its figures are in doubt."""
+    """Return spent budget as a fraction of the lifetime budget; None in doubt."""
     balance = payer.balance
     if balance is None:
         return None
@@ -136,25 +124,16 @@ def part_of_budget(payer: Payer, spent_nano: int) -> float | None:
 
 
 def read(session: Session, account_id: str) -> Payer:
-    """Return an account, compared with its log.
-
-    Raises:
-        NotFound: No account has this id.
-    """
+    """Return an account, compared with its log."""
     require_visible(session, AccountRow, account_id)
     return Payments.read(session, [account_id]).payer(account_id)
 
 
 def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer], str | None]:
-    """Return a page of accounts, oldest first, each compared with its log, and the last one's id if there are more.
+    """Return a page of accounts, oldest first, compared with their logs, and the last id if there are more.
 
     Args:
-        session: Any transaction.
-        after: Id of the last account of the page before; None for the first page.
-        limit: Of the page.
-
-    Raises:
-        NotFound: There is no such account.
+        after: Id of the last account of the previous page.
     """
     order = AccountRow.created_at, AccountRow.id
     query = visible(session, AccountRow, select(AccountRow.id)).order_by(*order).limit(limit + 1)
@@ -167,13 +146,13 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
 
 
 def entry(row: ledger.Entry) -> EntryRecord:
-    """A ledger row."""
+    """Return the record of a ledger entry."""
     return record_of(EntryRecord, row)
 
 
 @dataclass(frozen=True)
 class EntriesPage:
-    """Part of an account's log, newest first, checked against its chain."""
+    """Part of an account's log, newest first, with its chain verified."""
 
     entries: Sequence[EntryRecord]
     older_before: int | None
@@ -181,21 +160,16 @@ class EntriesPage:
 
     @property
     def groups(self) -> list[list[EntryRecord]]:
-        """The entries, newest first, with charges of one job and stage that follow each other together."""
+        """The entries, with consecutive charges of one job and stage grouped."""
         return [list(run) for _, run in groupby(self.entries, _charged_for)]
 
 
 def _charged_for(row: EntryRecord) -> object:
-    """Return the job and stage of a charge; of any other entry what no other has."""
     return (row.job_id, row.details.get("stage")) if row.kind == EntryKind.CHARGE else row.sequence
 
 
 def newest_entries(session: Session, account_id: str, before: int | None) -> EntriesPage:
-    """Return the entries below a sequence number, newest first, with their links checked.
-
-    Raises:
-        LedgerCorruption: The log is broken there.
-    """
+    """Return the entries below a sequence number, newest first, with their chain verified."""
     head = ledger.get_account(session, account_id).head_sequence
     end = head + 1 if before is None else max(min(before, head + 1), 1)
     start = max(end - 1 - ENTRIES_A_PAGE, 0)
@@ -206,7 +180,7 @@ def newest_entries(session: Session, account_id: str, before: int | None) -> Ent
 
 @dataclass(frozen=True)
 class SpendPoint:
-    """Balances of an account after one entry, as parts of its present capacity."""
+    """Balances after one entry, as fractions of the present capacity."""
 
     at: datetime
     spent: float
@@ -214,11 +188,7 @@ class SpendPoint:
 
 
 def spending(session: Session, account_id: str) -> list[SpendPoint]:
-    """Return the latest balances over time, oldest first.
-
-    Raises:
-        LedgerCorruption: The log is broken there.
-    """
+    """Return the latest balances, oldest first."""
     account = ledger.get_account(session, account_id)
     before = max(account.head_sequence - CHART_POINTS_MAX, 0)
     rows = ledger.entries(session, account_id, before, CHART_POINTS_MAX)
@@ -231,7 +201,7 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
 
 
 def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
-    """Return the holds of an account that reserve budget now, oldest first; None where the log contradicts one."""
+    """Return the open holds of an account, oldest first; None in doubt."""
     # The states are spelt out, for SQLite uses the index on open holds only where it sees them.
     of_account = HoldRow.account_id == account_id
     query = visible(session, HoldRow, select(HoldRow.id)).where(of_account, text("state IN ('held', 'armed')"))
@@ -241,7 +211,7 @@ def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
 
 
 def limit_request(row: Decision, now: datetime) -> LimitRequestRecord:
-    """A request to raise a limit."""
+    """Return the record of a limit request."""
     return record_of(
         LimitRequestRecord,
         row,

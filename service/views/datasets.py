@@ -1,4 +1,4 @@
-"""Datasets, as they were declared."""
+"""Records of datasets."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import Visibility
-from service.access import visible
 from service.db.dataset_tables import Dataset
+from service.identity.access import visible
 from service.views.rows import ROWS_MAX
 
 
 def dataset(row: Dataset) -> DatasetRecord:
-    """A dataset. Size and digest of private content are functions of private data and stay inside."""
+    """Return the record of a dataset. Size and digest of private content depend on private data and are left out."""
     public = row.visibility is Visibility.PUBLIC
     return record_of(
         DatasetRecord,

@@ -1,4 +1,4 @@
-"""The audit log as its readers see it: of their project, to the minute, without numbers that count others' events."""
+"""The audit log as shown: only the caller's project, times to the minute, no sequence numbers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import AuditEventRecord
 from obscura.wire.schemas import record_of
-from service.access import visible
 from service.db.audit_tables import AuditEvent
 from service.errors import NotFound
+from service.identity.access import visible
 
 
 def oldest(session: Session, *, after: str | None, limit: int) -> list[AuditEventRecord]:
-    """Return events that the caller may see in their order, those after one of them.
-
-    Raises:
-        NotFound: there is no such event, or not any more.
-    """
+    """Return visible events, oldest first, optionally those after one of them."""
     query = visible(session, AuditEvent).order_by(AuditEvent.sequence).limit(limit)
     if after is not None:
         query = query.where(AuditEvent.sequence > _place(session, after))
@@ -27,11 +23,7 @@ def oldest(session: Session, *, after: str | None, limit: int) -> list[AuditEven
 
 
 def newest(session: Session, *, before: str | None, limit: int) -> list[AuditEventRecord]:
-    """Return events that the caller may see, newest first, those before one of them.
-
-    Raises:
-        NotFound: there is no such event, or not any more.
-    """
+    """Return visible events, newest first, optionally those before one of them."""
     query = visible(session, AuditEvent).order_by(AuditEvent.sequence.desc()).limit(limit)
     if before is not None:
         query = query.where(AuditEvent.sequence < _place(session, before))

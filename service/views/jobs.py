@@ -1,4 +1,4 @@
-"""Jobs: what the wire says of them, and what pages tell besides."""
+"""Jobs: records of the wire, and views of pages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from obscura.wire.job_schemas import FINAL_STATES, EventRecord, JobRecord, Progr
 from obscura.wire.schemas import minutes_between, record_of
 from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
-from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sample
 from service.db.ledger_tables import AccountRow
 from service.errors import NotFound
+from service.identity.access import visible
 from service.jobs import charged_before_useful
 from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS
@@ -65,22 +65,18 @@ _IS_UNFINISHED = text("jobs.state IN ('queued', 'running')")
 
 
 def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
-    """Jobs, whole or as JOBS finds them, with their progress and what they made.
-
-    Raises:
-        LedgerCorruption: The log contradicts what one of them holds, or its account.
-    """
+    """Return the records of jobs, whole or as JOBS selects them. Raise LedgerCorruption in doubt."""
     paid = payments_of(session, rows).require_sound()
     return _records(rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
 
 
 def record(session: Session, row: Job) -> JobRecord:
-    """One job, as `records` shows several."""
+    """Return the record of one job."""
     return records(session, [row])[0]
 
 
 def made(session: Session, row: Job) -> Any:
-    """What a job makes, or the job itself where that is no row of its own."""
+    """Return the record of a job's result, or of the job itself."""
     kind = KINDS[row.kind]
     if kind.makes is None or kind.show is None:
         return record(session, row)
@@ -88,7 +84,7 @@ def made(session: Session, row: Job) -> Any:
 
 
 def event(session: Session, row: Job) -> EventRecord:
-    """What one server-sent event says about a job."""
+    """Return the data of one server-sent event."""
     drawn = samples_of(session, [row]).get(row.id)
     return EventRecord(
         job_id=row.id,
@@ -102,12 +98,12 @@ def event(session: Session, row: Job) -> EventRecord:
 
 
 def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
-    """Return the holds and the accounts of jobs, compared with the log."""
+    """Return the holds and accounts of jobs."""
     return Payments.read(session, [row.account_id for row in rows], [row.hold_id for row in rows])
 
 
 def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
-    """Return what jobs draw, by the job's id."""
+    """Return the samples that jobs generate, by job id."""
     ids = [row.id for row in rows if KINDS[row.kind].makes is Sample]
     if not ids:
         return {}
@@ -116,7 +112,7 @@ def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
 
 
 def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
-    """Where a job is and what it has charged: the allow-list of what a running job may say."""
+    """Return progress and charges: the allow-list of what a running job may report."""
     said: dict[str, Any] = row.progress or {}
     charged_nano = planned_nano = 0
     charged_epsilon = planned_epsilon = 0.0
@@ -140,19 +136,10 @@ def _records(
     drawn: Mapping[str, Sample],
     useful_from_nano: Mapping[str, int | None],
 ) -> list[JobRecord]:
-    """Return the records of jobs.
-
-    Args:
-        rows: The jobs.
-        paid: Their holds and accounts.
-        drawn: What they draw, by the job's id.
-        useful_from_nano: As `_useful_from_nano` finds it; empty where nobody is told what cancelling would publish.
-    """
     return [_record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id)) for row in rows]
 
 
 def _useful_from_nano(session: Session, rows: Sequence[AnyJob]) -> dict[str, int | None]:
-    """Return what trainings that go on must have charged to have something to publish, by the job's id."""
     going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
     if not going_on:
         return {}
@@ -161,14 +148,6 @@ def _useful_from_nano(session: Session, rows: Sequence[AnyJob]) -> dict[str, int
 
 
 def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from_nano: int | None) -> JobRecord:
-    """Return a job's record.
-
-    Args:
-        row: The job.
-        facts: Its progress.
-        drawn: The sample that it draws.
-        useful_from_nano: What a training that goes on must have charged to have something to publish.
-    """
     publishes = None if useful_from_nano is None else facts.charged_nano >= max(useful_from_nano, 1)
     return record_of(
         JobRecord,
@@ -185,7 +164,7 @@ def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from
 
 @dataclass(frozen=True)
 class JobView:
-    """A job in a list of a page: its record, of which no amount is shown there, and what people are told besides."""
+    """A job in a list on a page. Its record's amounts are not shown there."""
 
     job: JobRecord
     title: str
@@ -197,13 +176,13 @@ class JobView:
 
     @property
     def active(self) -> bool:
-        """Queued or running."""
+        """Whether it is queued or running."""
         return self.job.state not in FINAL_STATES
 
 
 @dataclass(frozen=True)
 class WholeJob(JobView):
-    """A job on its own page. Where its payer is in doubt, no amount of its record is shown."""
+    """A job on its own page. If its payer is in doubt, no amount is shown."""
 
     payer: Payer | None
     hold: ledger.Hold | None
@@ -211,7 +190,7 @@ class WholeJob(JobView):
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
-    """Jobs as ON_PAGES finds them, for lists."""
+    """Return list views of jobs as ON_PAGES selects them."""
     paid = payments_of(session, rows)
     for account_id in {row.account_id for row in rows if row.hold_id is not None} & paid.faults.keys():
         paid.payer(account_id)  # an operator is told
@@ -241,18 +220,13 @@ def _views(
 
 
 def _took(row: Row[Any], now: datetime) -> timedelta | None:
-    """Return the time since the start, or from start to end, in minutes, at least one."""
     if row.started_at is None:
         return None
     return max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
 
 
 def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[str, Any]]:
-    """Return one job and its plan.
-
-    Raises:
-        NotFound: No job has this id.
-    """
+    """Return one job and its plan."""
     query = visible(session, Job, ON_PAGES.add_columns(Job.plan)).where(Job.id == job_id)
     row = session.execute(query).one_or_none()
     if row is None:
@@ -272,18 +246,11 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[s
 def page(
     session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
 ) -> tuple[list[JobView], str | None]:
-    """Return a page of jobs, and the last one's id where more have ended: first those under way, oldest first, if it is
-    the first page, and then the newest that have ended.
+    """Return a page of jobs and the id to continue from: unfinished ones first, on the first page, then ended ones.
 
     Args:
-        session: Any transaction.
-        now: Aware.
-        narrowed: Conditions on the jobs.
-        limit: Of those that have ended.
-        before: Id of the last job of the page before; None for the first page.
-
-    Raises:
-        NotFound: There is no such job.
+        limit: Of ended jobs.
+        before: Id of the last job of the previous page.
     """
     active = _unfinished(session, *narrowed) if before is None else []
     rows, last = _ended(session, *narrowed, limit=limit, before=before)
@@ -291,7 +258,7 @@ def page(
 
 
 def recent(session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int) -> list[JobView]:
-    """Return the jobs under way, and then the newest that have ended, as long as there is room."""
+    """Return unfinished jobs, then the newest ended ones up to `limit` in total."""
     active = _unfinished(session, *narrowed)
     rest = limit - len(active)
     rows = _ended(session, *narrowed, limit=rest)[0] if rest > 0 else []
@@ -299,7 +266,6 @@ def recent(session: Session, now: datetime, *narrowed: ColumnElement[bool], limi
 
 
 def _unfinished(session: Session, *narrowed: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """Return the jobs that are queued or running, oldest first."""
     query = visible(session, Job, ON_PAGES).where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
     return session.execute(query.limit(UNFINISHED_MAX)).all()
 

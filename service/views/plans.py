@@ -1,4 +1,4 @@
-"""Plans: what a training would buy, and what it would leave of an account's budget."""
+"""Plans: what a training would buy, and what it would leave of the budget."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ _EXTRACTORS_NAMED_MAX = 10
 
 
 def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord:
-    """Return a plan with its price, what it buys, and the account before and after. No data is touched.
-
-    Raises:
-        InvalidInput: The dataset is public, or an argument is out of range.
-        NotFound: There is no such dataset.
-    """
+    """Return a plan with its price and the budget before and after. Opens no data."""
     trained = training_set(session, asked.dataset_id)
     made = plan_on(session, trained, asked.recipe, asked.epsilon, asked.options)
     require_extractor(settings, made)
@@ -75,7 +70,7 @@ def _budget(payer: ledger.Account, price_nano: int, budget_nano: int) -> BudgetF
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A training of a search that is not asked for yet, with its price and the options that differ between trials."""
+    """A trial that is not requested yet; `options` are those that differ between trials."""
 
     epsilon: float
     options: dict[str, Any]
@@ -85,7 +80,7 @@ class PlannedTrial:
 
 @dataclass(frozen=True)
 class PlannedSweep:
-    """A search that is not asked for yet, the price of all its trials, and the largest affordable epsilon of each."""
+    """A sweep that is not requested yet, the price of all trials, and the largest affordable epsilon of each."""
 
     trials: Sequence[PlannedTrial]
     price_nano: int
@@ -95,12 +90,7 @@ class PlannedSweep:
 
 
 def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> PlannedSweep:
-    """Return a search with its price, before anything is held. No data is touched.
-
-    Raises:
-        InvalidInput: The dataset is public, or an argument is out of range; for a trial, the message says which.
-        NotFound: There is no such dataset.
-    """
+    """Return a sweep with its price. Opens no data."""
     trained = training_set(session, asked.dataset_id)
     trials = jobs.trials_asked(asked)
     made = jobs.plan_trials(session, trained, asked.recipe, trials)
@@ -128,17 +118,10 @@ def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> Pla
 
 
 def require_extractor(settings: Settings, plan: Plan) -> None:
-    """Let a plan pass whose extractor, a network that the operator provides, is there, or that needs none.
+    """Raise InvalidInput unless the operator has installed the extractor that a plan needs.
 
-    An extractor NAME is `NAME.safetensors`, its weights, and `NAME.json`, which says what they are. Only workers read
-    them, with torch.
-
-    Args:
-        settings: of this process.
-        plan: an extractor's name has the form of one there, and is no path.
-
-    Raises:
-        InvalidInput: one of its files is missing.
+    An extractor NAME consists of `NAME.safetensors`, its weights, and `NAME.json`, its description. Only workers load
+    them.
     """
     name = plan.config.needed_extractor
     if not name:

@@ -1,4 +1,4 @@
-"""Releases, with what was measured of them and drawn from them."""
+"""Releases, their evaluations, samples and shares."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.share_schemas import ShareRecord, ShareRequestRecord
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
-from service.access import is_own, projects_of, visible
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.project_tables import EVERY_PROJECT
 from service.errors import NotFound
+from service.identity.access import is_own, projects_of, visible
 from service.jobs.kinds import evaluate
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.kinds.sample import show as show_sample
@@ -55,10 +55,7 @@ def _with_job(made: type[Release | Sample | Evaluation]) -> ORMOption:
 
 
 def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:
-    """Releases, whole or as RELEASES finds them, with the figures of their newest evaluations.
-
-    Their cards and files have addresses of their own.
-    """
+    """Return the records of releases, whole or as RELEASES selects them, with figures of their newest evaluations."""
     measured = newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
     return [_record(row, measured.get(row.id), projects[row.account_id]) for row in rows]
@@ -79,10 +76,7 @@ def _record(row: Release | Row[Any], measured: Evaluation | None, project_id: st
 
 @dataclass(frozen=True)
 class ReleaseView:
-    """A release in a list of a page, with its card.
-
-    Of one that another project shares, the names of its dataset and account are not shown.
-    """
+    """A release in a list on a page. For shared releases the dataset's name is hidden."""
 
     release: ReleaseRecord
     card: dict[str, Any]
@@ -92,17 +86,7 @@ class ReleaseView:
 def views(
     session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
 ) -> tuple[list[ReleaseView], str | None]:
-    """Return a page of releases, newest first, and the last one's id where there are more.
-
-    Args:
-        session: Any transaction.
-        narrowed: Conditions on the releases.
-        limit: Of the page.
-        before: Id of the last release of the page before; None for the first page.
-
-    Raises:
-        NotFound: There is no such release.
-    """
+    """Return a page of releases, newest first, and the id to continue from."""
     rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=_ON_PAGES)
     shown = []
     for release, row in zip(records(session, rows), rows, strict=True):
@@ -113,10 +97,7 @@ def views(
 
 @dataclass(frozen=True)
 class WholeRelease(ReleaseView):
-    """A release on its own page, or beside others, with what paid for it and how it was made.
-
-    Of one that another project shares neither is told: it has no payer.
-    """
+    """A release on its own page. A shared release shows neither payer nor options."""
 
     payer: Payer | None
     hold: ledger.Hold | None
@@ -126,21 +107,17 @@ class WholeRelease(ReleaseView):
 
     @property
     def used_share(self) -> float | None:
-        """What was spent for it of all that its account ever promises; None in doubt."""
+        """Its cost as a fraction of the account's lifetime budget; None in doubt."""
         return None if self.payer is None or self.hold is None else part_of_budget(self.payer, self.hold.captured_nano)
 
     @property
     def chance(self) -> float:
-        """Accuracy of guessing, one in the number of classes."""
+        """Accuracy of random guessing."""
         return 1 / len(self.dataset.classes)
 
 
 def view(session: Session, release_id: str) -> WholeRelease:
-    """Return one release.
-
-    Raises:
-        NotFound: No release has this id.
-    """
+    """Return one release."""
     query = visible(session, Release).options(_with_job(Release), joinedload(Release.dataset))
     row = session.scalar(query.where(Release.id == release_id))
     if row is None:
@@ -161,7 +138,7 @@ def view(session: Session, release_id: str) -> WholeRelease:
 
 
 def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
-    """With whom releases of the own project are shared."""
+    """Return the records of shares."""
     names = project_names(session, [row.project_id for row in rows])
     return [
         record_of(
@@ -175,14 +152,14 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
 
 
 def share_request(row: Decision, now: datetime) -> ShareRequestRecord:
-    """A request to share a release."""
+    """Return the record of a share request."""
     other = None if row.shared_with == EVERY_PROJECT else row.shared_with
     return record_of(ShareRequestRecord, row, shared_with=other, **lifetime(row, now))
 
 
 @dataclass(frozen=True)
 class EvaluationView:
-    """An evaluation on its release's page, and whether it was asked to end."""
+    """An evaluation on its release's page, and whether it is being cancelled."""
 
     evaluation: EvaluationRecord
     dataset_name: str
@@ -190,7 +167,7 @@ class EvaluationView:
 
 
 def evaluations(session: Session, release_id: str) -> list[EvaluationView]:
-    """Return what was measured of a release, and is being measured, newest first."""
+    """Return the evaluations of a release, newest first."""
     query = visible(session, Evaluation).options(_with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
     return [
@@ -201,21 +178,21 @@ def evaluations(session: Session, release_id: str) -> list[EvaluationView]:
 
 @dataclass(frozen=True)
 class SampleView:
-    """What was drawn, or is being drawn, on its release's page, and whether it was asked to end."""
+    """A sample on its release's page, and whether it is being cancelled."""
 
     sample: SampleRecord
     stopping: bool
 
 
 def samples(session: Session, release_id: str) -> list[SampleView]:
-    """Return the drawings from a release, newest first."""
+    """Return the samples of a release, newest first."""
     query = visible(session, Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
     return [SampleView(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
 
 
 def datasets_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
-    """Return the public datasets that a release of a dataset can be measured on, newest first."""
+    """Return the public datasets on which a release can be evaluated, newest first."""
     query = visible(session, Dataset).where(
         Dataset.visibility == Visibility.PUBLIC,
         Dataset.state == DatasetState.READY,

@@ -1,4 +1,4 @@
-"""Lists of rows in pages, newest first."""
+"""Pages of rows, newest first."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, select, tuple_
 from sqlalchemy.orm import Session
 
-from service.access import visible
 from service.errors import NotFound
+from service.identity.access import visible
 
 ROWS_MAX = 200
 
@@ -23,19 +23,12 @@ def newest(
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> tuple[Sequence[Any], str | None]:
-    """Return a page of a table's rows that the caller may see, newest first, and the last one's id if there are more.
+    """Return a page of visible rows, newest first, and the last id if there are more.
 
     Args:
-        session: Any transaction.
-        table: Whose rows these are.
-        conditions: On the rows.
-        limit: Of the page.
-        before: Id of the last row of the page before; None for the first page.
-        columns: A query of whole rows, or of columns with `id` among them; None for whole rows.
-        moment: The column to sort by.
-
-    Raises:
-        NotFound: There is no such row.
+        before: Id of the last row of the previous page.
+        columns: A query of whole rows, or of columns including `id`; None for whole rows.
+        moment: Column to sort by.
     """
     at = getattr(table, moment)
     query = (visible(session, table) if columns is None else visible(session, table, columns)).where(*conditions)

@@ -1,4 +1,4 @@
-"""Sweeps with their trials, what these cost together, and which is best on public data."""
+"""Sweeps with their trials, total cost, and the best trial on public data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.sweep_schemas import SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.words import TRAIN, HoldState
-from service.access import find, visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
 from service.errors import LedgerCorruption
+from service.identity.access import find, visible
 from service.jobs.kind import failure_of
 from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
 from service.jobs.lookup import get_sweep
@@ -41,18 +41,14 @@ _STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.
 
 
 def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
-    """Sweeps with their trials and what they cost together.
-
-    Raises:
-        LedgerCorruption: The log contradicts what one of them holds, or its account.
-    """
+    """Return the records of sweeps. Raise LedgerCorruption in doubt."""
     trials = _trials(session, rows)
     return _records(session, rows, trials, payments_of(session, trials).require_sound())
 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """A sweep in a list of a page, with what its account pays. Where that is in doubt, no amount is shown."""
+    """A sweep in a list on a page. If its payer is in doubt, no amount is shown."""
 
     id: str
     name: str
@@ -66,7 +62,7 @@ class SweepRow:
 
 
 def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRow]:
-    """Return the latest sweeps, of an account or of any, newest first."""
+    """Return the latest sweeps, optionally of one account."""
     latest = visible(session, Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
     rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
     if not rows:
@@ -98,7 +94,7 @@ def _listed(row: Sweep, trials: Sequence[Row[Any]], paid: Payments, payer: Payer
 
 @dataclass(frozen=True)
 class TrialView:
-    """One training of a sweep, as a job and as a trial, and those of its options that differ between trials."""
+    """A trial as a job and as a trial, with the options that differ between trials."""
 
     view: JobView
     trial: TrialFacts
@@ -107,7 +103,7 @@ class TrialView:
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep on its own page. Where its payer is in doubt, no amount of it is shown."""
+    """A sweep on its own page. If its payer is in doubt, no amount is shown."""
 
     sweep: SweepRecord
     payer: Payer
@@ -117,21 +113,17 @@ class SweepView:
 
     @property
     def active(self) -> bool:
-        """Whether a trial, or the evaluation of one, is queued or running."""
+        """Whether a trial or an evaluation is unfinished."""
         return self.sweep.state == "open"
 
     @property
     def ended(self) -> int:
-        """How many trials have ended."""
+        """Number of ended trials."""
         return sum(trial.state in FINAL_STATES for trial in self.sweep.trials)
 
 
 def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
-    """Return a sweep with its trials in their order.
-
-    Raises:
-        NotFound: No sweep has this id.
-    """
+    """Return a sweep with its trials."""
     row = get_sweep(session, sweep_id)
     rows = _trials(session, [row])
     paid = payments_of(session, rows)
@@ -152,7 +144,7 @@ def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of options that are not the same in all configurations, in their order."""
+    """Return the names of options that differ between configurations."""
     names = dict.fromkeys(name for config in configs for name in config)
     return [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]
 
@@ -181,14 +173,6 @@ def _still_held(hold: Hold) -> int:
 
 
 def _record(row: Sweep, trials: list[TrialFacts], paid: Payments, measuring: bool) -> SweepRecord:
-    """Return a sweep's record.
-
-    Args:
-        row: The sweep.
-        trials: Its trials.
-        paid: Its account, and the holds of its trials.
-        measuring: Whether a release of it is being measured.
-    """
     held_nano, spent_nano = sum(trial.held_nano for trial in trials), sum(trial.spent_nano for trial in trials)
     measured = {trial.job_id: figure for trial in trials if (figure := trial.compared_by) is not None}
     epsilon_of = paid.epsilon_of(row.account_id)

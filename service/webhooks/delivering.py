@@ -14,12 +14,12 @@ from sqlalchemy import delete, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.access import find
 from service.background import Background
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Delivery, Webhook
 from service.dependencies import calling
+from service.identity.access import find
 from service.logs import get_logger
 from service.notices import body_of, is_of_somebody_gone
 from service.webhooks.sending import Answer, Outgoing, Sender

@@ -10,10 +10,10 @@ from datetime import datetime
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from service.access import Principal, find
 from service.db.base import new_id
 from service.db.webhook_tables import Delivery, Webhook
 from service.errors import Conflict
+from service.identity.access import Principal, find
 from service.notices import is_of_somebody_gone
 from service.webhooks.addresses import read_url
 

@@ -10,22 +10,24 @@ from tests.service.storage.contract import publish
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
 from benchmarks import chaos_storage
-from service.storage.s3 import entries
-from service.storage.s3 import storage as s3
+from service.storage import BACKENDS
+from service.storage.s3.entries import KEYS, PARTS
+from service.storage.s3.storage import S3Storage, Sizes
 from tests.service.storage.memory_bucket import MemoryBucket
 from tests.together import wait_until
 
 
 def test_objects_that_nobody_names_are_counted(tmp_path, sqlite_url, sqlite_factory, monkeypatch):
     bucket = MemoryBucket()
-    for module in (s3, chaos_storage):
-        monkeypatch.setattr(module, "Bucket", lambda _: bucket)
+    storage = S3Storage("s3://bucket", tmp_path / "var" / "storage", bucket=bucket)
+    monkeypatch.setitem(BACKENDS, "s3", lambda _: storage)
+    monkeypatch.setattr(chaos_storage, "Bucket", lambda _: bucket)
     settings = Settings(data_dir=tmp_path / "var", database_url=sqlite_url, storage="s3://bucket")
-    publish(storage_of(settings), {"model": os.urandom(2 * entries.SMALL_BYTES)}, "releases/kept")
+    publish(storage_of(settings), {"model": os.urandom(2 * Sizes().small_bytes)}, "releases/kept")
     storage_of(settings).append("journals/job_a.jsonl", b"1")
     assert chaos_storage.orphans(settings, sqlite_factory) == 0
-    bucket.put(f"{entries.PARTS}releases/kept/0/0.0", b"of a crash")
-    bucket.put(f"{entries.KEYS}releases/kept.3.tmp", bucket.get(f"{entries.KEYS}releases/kept") or b"")
+    bucket.put(f"{PARTS}releases/kept/0/0.0", b"of a crash")
+    bucket.put(f"{KEYS}releases/kept.3.tmp", bucket.get(f"{KEYS}releases/kept") or b"")
     assert chaos_storage.orphans(settings, sqlite_factory) == 2
     bucket.put("claims/releases/kept/0", b"")
     assert chaos_storage.old_claims(settings) == 0

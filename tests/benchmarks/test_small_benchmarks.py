@@ -1,4 +1,4 @@
-"""Benchmarks that need a test or two: what they measure, on little, and what they compare."""
+"""Benchmarks that need a test or two: their measurements on small inputs."""
 
 import gzip
 import struct
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gradient_bytes, membership_inference, uploads
+from benchmarks import gradient_memory, membership_inference
 from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, neighbours
 from benchmarks.membership_inference import row_of
+from benchmarks.small_data import Folder
 from models.public_images import fashion_mnist
 
 
@@ -48,7 +49,7 @@ def test_a_row_of_the_table_of_neighbours_distances():
 
 
 def test_live_and_peak_bytes_are_those_of_the_tensors_that_exist():
-    with gradient_bytes.LiveBytes() as counter:
+    with gradient_memory.LiveBytes() as counter:
         kept = torch.zeros(100)  # 400 bytes
         passing = torch.ones(1000) * 2  # 4,000 bytes twice
         assert counter.now == 4400
@@ -60,9 +61,9 @@ def test_live_and_peak_bytes_are_those_of_the_tensors_that_exist():
 
 
 def test_explicit_gradients_take_every_parameter_once_for_each_record_and_carriers_far_less():
-    model = gradient_bytes.network(depth=10, widen=2)
+    model = gradient_memory.network(depth=10, widen=2)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    found = gradient_bytes.measure(model, records=3, rank=2)
+    found = gradient_memory.measure(model, records=3, rank=2)
     assert 1 <= found["dpsgd"]["per_sample_bytes"] / (4 * 3 * parameters) < 1.01
     assert found["rgp"]["per_sample_bytes"] < found["dpsgd"]["per_sample_bytes"] / 4
     for figures in found.values():
@@ -72,11 +73,10 @@ def test_explicit_gradients_take_every_parameter_once_for_each_record_and_carrie
 def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeypatch):
     """On images and labels without any pattern: whatever is right about them was learned by heart."""
 
-    def load(split: str) -> tuple[np.ndarray, np.ndarray]:
-        stream = np.random.default_rng(len(split))
-        return stream.integers(0, 256, (200, 28, 28)).astype(np.uint8), stream.integers(0, 10, 200)
-
-    monkeypatch.setattr(membership_inference, "fetched_fashion_mnist", load)
+    stream = np.random.default_rng(0)
+    images, labels = stream.integers(0, 256, (400, 28, 28)).astype(np.uint8), stream.integers(0, 10, 400)
+    folder = Folder(images[:200], labels[:200], images[200:], labels[200:], tuple("0123456789"))
+    monkeypatch.setattr(membership_inference, "fashion", lambda: folder)
     monkeypatch.setitem(membership_inference.PRIVATE, "epochs", 2.0)
     monkeypatch.setitem(membership_inference.PRIVATE, "expected_batch", 50)
     bare = row_of(None, [0, 1], members=120, epochs=60)
@@ -85,10 +85,3 @@ def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeyp
     private = row_of(1.0, [0, 1], members=120, epochs=60)
     assert abs(private["success_rate"] - 0.5) < 4 * max(private["standard_error"], 0.02)
     assert private["accuracy_members"] < 0.3
-
-
-def test_an_upload_is_timed_from_its_first_byte_until_the_dataset_is_ready():
-    (row,) = uploads.measure(((5000, (8, 8, 3)),), repeats=1)
-    assert (row["records"], row["shape"]) == (5000, "8 x 8 x 3")
-    assert row["mb_per_s"] > 0
-    assert row["cpu_s"] > 0

@@ -1,4 +1,4 @@
-"""What belongs to somebody is read for people through `service/access.py` alone, which keeps departments apart."""
+"""Rows that belong to a project are read for callers through `service.identity.access` alone."""
 
 import ast
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ READERS = {"select", "get", "get_one"}
 
 # Who reads whole tables, and why nothing of it reaches a caller who may not see it.
 WHOLE = {
-    "access.py": "says by its account, release or job whose a row is",
-    "admins.py": "who may decide, and that two admins stay, does not depend on who asks",
+    "identity/access.py": "says by its account, release or job whose a row is",
+    "identity/admins.py": "who may decide, and that two admins stay, does not depend on who asks",
     "audit": "verifies every row",
-    "auth.py": "finds the caller, and revokes with a key all that it made",
+    "identity/auth.py": "finds the caller, and revokes with a key all that it made",
     "backups": "copies and restores every row",
     "dashboard/sessions.py": "finds the caller, whose own name it shows",
     "datasets/deletion.py": "an image stays as long as anybody's job needs it; ends deletions without being asked",
@@ -27,15 +27,15 @@ WHOLE = {
     "datasets/receiving.py": "checks every public dataset at the start",
     "datasets/states.py": "ends everybody's uploads whose lease has run out",
     "datasets/withdrawal.py": "goes on with what was begun, and tells a restored database, without being asked",
-    "decisions.py": "finds who asks and decides and whom they count as, and whether the same was asked for",
+    "identity/decisions.py": "finds who asks and decides and whom they count as, and whether the same was asked for",
     "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",
     "ledger/limits.py": "writes down who asked for a raise and who approved it",
     "metrics.py": "counts everybody's jobs, for whoever is on call",
     "notices.py": "tells each webhook what its own project's members see",
     "quotas.py": "counts the jobs of a project once it was found, and puts everybody's jobs in their order",
-    "people": "finds who signs in and is asked about, whom no project owns, and their own roles",
-    "recording.py": "deletes old events, whoever's they are",
+    "identity/people.py": "finds who signs in and is asked about, whom no project owns, and their own roles",
+    "identity/recording.py": "deletes old events, whoever's they are",
     "jobs/lifecycle.py": "workers take any job",
     "jobs/lookup.py": "what is known with a release that was found: its classes, recipe and options",
     "jobs/sharing.py": "names projects on both sides of a share, and ends what others draw when it ends",

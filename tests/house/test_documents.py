@@ -12,8 +12,6 @@ from typer.core import TyperCommand, TyperGroup
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGE_LINES_MAX = 120
-OPERATIONS_LINES_MAX = 300  # whoever is on call finds everything on one page
 TOP_FOLDERS = (
     "obscura", "privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts", "deploy",
 )  # fmt: skip
@@ -98,21 +96,8 @@ def test_settings_exist(document, text):
         assert name in known, f"{document.name} names {name}"
 
 
-def test_pages_for_users_are_short():
-    """What was measured and tried stands in docs/research, where a page is as long as it must be."""
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "docs").glob("*.md")}
-    lengths.pop("architecture.md")  # for developers
-    assert lengths.pop("operations.md") < OPERATIONS_LINES_MAX
-    assert {name: lines for name, lines in lengths.items() if lines > PAGE_LINES_MAX} == {}
-
-
 def test_nothing_is_promised_that_mathematics_does_not_give(text):
     assert not re.search(r"anonymous|anonymis|anonymiz|100 ?% private|completely private", text, flags=re.IGNORECASE)
-
-
-def test_documents_are_plain_and_finished(document, text):
-    assert text.strip(), f"{document.name} is empty"
-    assert not re.search(r"\b(TODO|TBD|FIXME|lorem ipsum)\b", text, flags=re.IGNORECASE)
 
 
 def test_the_api_guide_lists_every_route_and_no_other(tmp_path):

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import product
@@ -28,7 +29,7 @@ from service.dashboard.sessions import form_token
 from service.db.access_tables import Person
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
-from service.people.roles import Claims, roles
+from service.identity.people import Claims, roles
 from service.settings import Settings
 from tests.conftest import clear_postgres
 from tests.service.reading_routes import TestClient, address, stocked
@@ -116,12 +117,27 @@ class Department:
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def department(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Department]:
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Settings of a service on a database of this module's own, once for each kind."""
     folder: Path = tmp_path_factory.mktemp("departments")
     url = f"sqlite:///{folder / 'obscura.db'}"
     if request.param == "postgresql":
         url = request.getfixturevalue("migrated_postgres")
-    with stocked(Settings(data_dir=folder, database_url=url, mode="celery")) as (admin, ids):
+    yield Settings(data_dir=folder, database_url=url, mode="celery")
+    if request.param == "postgresql":
+        clear_postgres(url)
+
+
+@pytest.fixture(scope="module")
+def department(place: Settings) -> Iterator[Department]:
+    with departments(place) as department:
+        yield department
+
+
+@contextmanager
+def departments(settings: Settings) -> Iterator[Department]:
+    """Run a service with two projects and a signed-in client for every role of each."""
+    with stocked(settings) as (admin, ids):
         other = admin.post("/v1/projects", json={"name": "heart"}).raise_for_status().json()["id"]
         clients = {("admin", "nobody"): admin}
         for role, (whose, project) in product(ROLES, {"ours": DEFAULT_PROJECT, "theirs": other}.items()):
@@ -146,8 +162,6 @@ def department(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
             name: re.sub(r"(?<=_)\w+$", "a" * 20, id) if name.endswith("_id") else id for name, id in ids.items()
         }
         yield Department(clients, ids, missing)
-    if request.param == "postgresql":
-        clear_postgres(url)
 
 
 def key_of(admin: TestClient, role: str, name: str, project_id: str) -> str:

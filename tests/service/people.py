@@ -5,9 +5,10 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from service import admins, auth, decisions, ledger
+from service import ledger
 from service.db.access_tables import ApiKey
 from service.db.base import new_id
+from service.identity import admins, auth, decisions
 
 
 def make_key(

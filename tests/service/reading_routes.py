@@ -12,8 +12,7 @@ from datetime import datetime
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from benchmarks.api_stock import lay_in
-from benchmarks.fuzz_api import STOCK
+from benchmarks.api_stock import SMALL, lay_in
 from service import dashboard
 from service.api.events import StreamLimits
 from service.api.routes import routers
@@ -49,7 +48,7 @@ def stocked(settings: Settings, clock: Callable[[], datetime] = utc_now) -> Iter
     with TestClient(
         app, raise_server_exceptions=False, follow_redirects=False, base_url="http://127.0.0.1:8420"
     ) as client:
-        stock = asdict(lay_in(app.state.factory, settings.data_dir, **STOCK))
+        stock = asdict(lay_in(app.state.factory, settings.data_dir, **SMALL))
         token = stock.pop("token")
         assert client.post("/login", data={"key": token}).headers["location"] == "/"
         client.headers["Authorization"] = f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""A rule in the one place of `service.access` hides rows from every list, page, item, download and act."""
+"""A rule in the one place of `service.identity.access` hides rows from every list, page, item, download and act."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import ColumnElement, false
 
-from service import access
-from service.access import Principal
 from service.db.base import Base
+from service.identity import access
+from service.identity.access import Principal
 from service.settings import Settings
 from tests.service.reading_routes import TestClient, address, reading_routes, stocked
 

@@ -11,12 +11,13 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service import admins, auth, decisions, ledger
-from service.access import Principal, Scope
+from service import ledger
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
+from service.identity import admins, auth, decisions
+from service.identity.access import Principal, Scope
 from tests.together import at_once
 
 LATER = timedelta(hours=1)

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import select, text
 
-from service.access import Principal, Scope
-from service.admins import bootstrap_admin
-from service.auth import authenticate, create_key, is_usable, revoke, revoke_key
 from service.db.access_tables import ApiKey
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from service.identity.access import Principal, Scope
+from service.identity.admins import bootstrap_admin
+from service.identity.auth import authenticate, create_key, is_usable, revoke, revoke_key
 from tests.conftest import NOW
 from tests.service import people
 from tests.together import at_once, wait_until

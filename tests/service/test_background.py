@@ -12,8 +12,8 @@ from service.api import auditing
 from service.api.auditing import EventWriter
 from service.background import Background
 from service.db.session import make_engine, make_session_factory
+from service.identity.recording import AuditLogUnavailable, event_of
 from service.main import utc_now
-from service.recording import AuditLogUnavailable, event_of
 from service.settings import Settings
 from tests.together import wait_until
 

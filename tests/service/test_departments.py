@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 
 from service.db.project_tables import DEFAULT_PROJECT
-from tests.service.departments import NOBODYS, SHAPE, Department, ask, department
+from tests.service.departments import NOBODYS, SHAPE, Department, ask, department, place
 from tests.service.reading_routes import address, reading_routes
 
-__all__ = ["department"]
+__all__ = ["department", "place"]
 
 
 def test_lists_and_pages_of_others_name_nothing_of_ours(department: Department) -> None:

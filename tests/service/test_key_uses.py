@@ -4,13 +4,12 @@ from datetime import timedelta
 
 from sqlalchemy import event, select
 
-from service.access import Scope
-from service.auth import create_key, remember_key
 from service.db.access_tables import ApiKey
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
-from service.key_uses import KeyUses
+from service.identity.access import Scope
+from service.identity.auth import KeyUses, create_key, remember_key
 from service.times import to_the_hour
 from tests.together import wait_until
 

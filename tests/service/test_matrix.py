@@ -19,11 +19,11 @@ from urllib.parse import unquote
 import anyio
 import pytest
 
-from service import access
 from service.dashboard.access import COOKIE
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
+from service.identity import access
 from service.storage.interface import key_of
 from tests.service.departments import (
     READ_FIRST,
@@ -33,6 +33,7 @@ from tests.service.departments import (
     department,
     message,
     named,
+    place,
     routes,
     share,
     signed_in_people,
@@ -40,7 +41,7 @@ from tests.service.departments import (
 )
 from tests.service.reading_routes import TestClient
 
-__all__ = ["department"]
+__all__ = ["department", "place"]
 
 CALLERS = (*ROLES, "admin")
 People = Mapping[tuple[str, str], TestClient]

@@ -5,10 +5,11 @@ from datetime import datetime
 
 import pytest
 
-from service import jobs, projects, quotas
+from service import jobs, quotas
 from service.db.project_tables import Project
 from service.db.session import SessionFactory, transaction
 from service.errors import InvalidInput
+from service.identity import projects
 from service.quotas import QuotaExceeded
 from tests.service.jobs.shop import LEASE, Shop
 from tests.together import at_once

@@ -11,13 +11,13 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import IntegrityError
 
 from obscura.wire.words import Outcome
-from service import recording
-from service.access import Principal, Scope
 from service.audit.rows import find_missing_triggers
 from service.db.audit_tables import AuditEvent
 from service.db.session import SessionFactory, transaction
+from service.identity import recording
+from service.identity.access import Principal, Scope
+from service.identity.recording import Act, append, event_of, record, recorded, remove_old
 from service.logs import configure_logging
-from service.recording import Act, append, event_of, record, recorded, remove_old
 from tests.conftest import NOW
 
 DAYS = 30

@@ -114,7 +114,7 @@ def test_half_a_sign_in_provider_is_refused(wrong, said):
 
 
 def test_where_authlib_is_missing_the_start_says_what_brings_it(monkeypatch, tmp_path):
-    for module in [name for name in sys.modules if name.startswith("service.people")]:
+    for module in [name for name in sys.modules if name == "service.identity.provider"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "authlib", None)
     monkeypatch.setitem(sys.modules, "httpx2", None)

@@ -7,7 +7,7 @@ from obscura.wire import words
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
 from service.db.job_tables import FailureCode
-from service.decisions import EXPIRED
+from service.identity.decisions import EXPIRED
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import ENDED, TRAIN, JobState
-from service import jobs, queue, recording
+from service import jobs, queue
 from service.background import Background
 from service.datasets import deletion, receiving, withdrawal
 from service.db.access_tables import Outbox
@@ -25,6 +25,7 @@ from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
 from service.disk import short_of_room
+from service.identity import recording
 from service.inspection import nothing_is_found, nothing_stands, watch_over
 from service.installation import belongs
 from service.jobs import kinds
@@ -125,7 +126,7 @@ def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) 
 def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved: bool = False) -> int:
     """Put folders into the trash that nothing will ever publish or go on with; returns how many.
 
-    Old events of the audit log are deleted first (`service.recording.remove_old`).
+    Old events of the audit log are deleted first (`service.identity.recording.remove_old`).
 
     These are work folders of ended jobs, artifacts of jobs that ended without them, unfinished folders that nobody
     writes to any more, and samples that are older than `Settings.samples_days`. What the database does not know is left

@@ -1,4 +1,4 @@
-"""One module for each family of resources; `routers` returns all of them."""
+"""Routes by resource. `routers()` returns all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from service.api.routes import (
 
 
 def routers() -> tuple[APIRouter, ...]:
-    """Return the routes of all families."""
     return (
         health.router,
         health.metrics_router,

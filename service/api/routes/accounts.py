@@ -1,4 +1,4 @@
-"""Accounts: populations with one privacy budget each, their ledgers, and requests to raise a limit."""
+"""Accounts: budgets, ledgers, freezing and closing, and requests for higher limits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from obscura.wire.schemas import (
     WithdrawalRequest,
     record_of,
 )
-from service import decisions, ledger, projects, restrictions
-from service.access import Principal
+from service import ledger, restrictions
 from service.api.conditional import answer, answer_decision
 from service.api.deps import (
     DATA,
@@ -40,6 +39,8 @@ from service.datasets import withdrawal
 from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.dependencies import calling
+from service.identity import decisions, projects
+from service.identity.access import Principal
 from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
@@ -57,7 +58,7 @@ def open_account(service: Running, request: Request, body: AccountRequest) -> Re
 
 @router.get("", dependencies=[READ], response_model=Page[AccountRecord], summary="List accounts")
 def list_accounts(service: Running, request: Request, page: Paging) -> Response:
-    """List the accounts with their balances, oldest first."""
+    """List accounts with their balances, oldest first."""
     after = decode_cursor(page.cursor, [str])[0] if page.cursor else None
     with transaction(service.factory, read_only=True) as session:
         payers, last = views.page(session, after=after, limit=page.limit)
@@ -67,7 +68,7 @@ def list_accounts(service: Running, request: Request, page: Paging) -> Response:
 
 @router.get("/{account_id}", dependencies=[READ], response_model=AccountRecord, summary="Read an account")
 def read_account(service: Running, request: Request, account_id: AccountId) -> Response:
-    """Read an account: limit, spent, held and left."""
+    """Return an account: limit, spent, held and left."""
     with transaction(service.factory, read_only=True) as session:
         record = views.sound(views.read(session, account_id))
     return answer(request, record)
@@ -77,7 +78,7 @@ def read_account(service: Running, request: Request, account_id: AccountId) -> R
     "/{account_id}/entries", dependencies=[READ], response_model=Page[EntryRecord], summary="Read an account's ledger"
 )
 def list_entries(service: Running, request: Request, account_id: AccountId, page: Paging) -> Response:
-    """Read the immutable ledger of an account, oldest first; each entry's hash covers the one before."""
+    """List the immutable ledger entries of an account, oldest first. Each hash covers the entry before it."""
     after = decode_cursor(page.cursor, [int])[0] if page.cursor else 0
     with transaction(service.factory, read_only=True) as session:
         rows = ledger.entries(session, account_id, after, page.limit + 1)
@@ -90,7 +91,9 @@ def list_entries(service: Running, request: Request, account_id: AccountId, page
 def lower_limit(
     service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
 ) -> Response:
-    """Lower the lifetime limit, at once. Below what is spent and held it leaves nothing and freezes the account."""
+    """Lower the lifetime limit at once. If more is already spent and held, nothing is left and the account is
+    frozen.
+    """
     wish = {"account_id": account_id, **body.model_dump()}
     with transaction(service.factory) as session:
         record = views.account(ledger.lower_limit(session, **wish, by=admin.id, now=service.clock()))
@@ -106,9 +109,9 @@ def lower_limit(
 def request_raise(
     service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
 ) -> Response:
-    """Ask for a higher limit. Nothing changes until another admin approves it, within seven days.
+    """Request a higher limit. Nothing changes until another admin approves it, within seven days.
 
-    One request waits at a time. Delta and rate stay as they were fixed when the account was opened.
+    One request can be pending at a time. Delta and rate stay as they were when the account was opened.
     """
     with transaction(service.factory) as session:
         now = service.clock()
@@ -119,13 +122,13 @@ def request_raise(
 
 @router.post("/{account_id}/freeze", response_model=AccountRecord, summary="Freeze an account")
 def freeze(service: Running, admin: Admin, request: Request, account_id: AccountId, body: ReasonRequest) -> Response:
-    """Take no new jobs and let no waiting one open its data. Jobs that have opened theirs go on. Twice is as once."""
+    """Accept no new jobs, and start no queued ones. Jobs that have opened their data continue. Idempotent."""
     return _switch(service, admin, request, account_id, body, frozen=True)
 
 
 @router.post("/{account_id}/unfreeze", response_model=AccountRecord, summary="Open a frozen account again")
 def unfreeze(service: Running, admin: Admin, request: Request, account_id: AccountId, body: ReasonRequest) -> Response:
-    """Take jobs again. 409 while more is spent and held than the limit allows."""
+    """Accept jobs again. 409 while more is spent and held than the limit allows."""
     return _switch(service, admin, request, account_id, body, frozen=False)
 
 
@@ -140,16 +143,16 @@ def _switch(
 
 @router.post("/{account_id}/close", response_model=AccountRecord, summary="Close an account to new data")
 def close(service: Running, _admin: Admin, request: Request, account_id: AccountId) -> Response:
-    """Take no new dataset, and no upload, which would have the account's people share its budget with new ones.
+    """Accept no new datasets or uploads, whose subjects would share this budget.
 
-    Trainings on what it has go on. Twice is as once.
+    Trainings on existing datasets continue. Idempotent.
     """
     return _close(service, request, account_id, closed=True)
 
 
 @router.post("/{account_id}/reopen", response_model=AccountRecord, summary="Let an account take new data again")
 def reopen(service: Running, _admin: Admin, request: Request, account_id: AccountId) -> Response:
-    """Take new datasets and uploads again. Twice is as once."""
+    """Accept new datasets and uploads again. Idempotent."""
     return _close(service, request, account_id, closed=False)
 
 
@@ -161,11 +164,11 @@ def reopen(service: Running, _admin: Admin, request: Request, account_id: Accoun
 )
 @body_limit(LARGE_BODY_BYTES_MAX)
 def withdraw_subjects(service: Running, request: Request, account_id: AccountId, body: WithdrawalRequest) -> Response:
-    """Destroy the images of subjects in all datasets of the account that recognise them, and leave them out for ever.
+    """Destroy the images of subjects in all datasets of the account that recognise them, and exclude them forever.
 
-    What was spent stays spent, releases stay, and the ledger does not change. The answer is the same whether a subject
-    was there or not. Refused while trainings that need one of the datasets are queued or running, unless they may be
-    cancelled. Twice is as once. 422 where the account protects records, or recognises nobody.
+    Spent budget stays spent, releases stay, and the ledger does not change. The answer does not reveal whether a
+    subject was present. 409 while trainings that need one of the datasets are queued or running, unless `cancel_jobs`
+    is set. Idempotent. 422 if the account protects records, or no dataset recognises subjects.
     """
     done = withdrawal.withdraw(
         service.settings,

@@ -1,4 +1,4 @@
-"""Admins, what two of them decide about a third, projects, and API keys."""
+"""Admins and the decisions about them, projects, and API keys."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from obscura.wire.admin_schemas import (
     RotationRequest,
 )
 from obscura.wire.schemas import Identifier, Page, ReasonRequest
-from service import admins, auth, projects, quotas
-from service.access import find
+from service import quotas
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, ApiRoute, Paging, Running
 from service.api.pages import answer_newest, each
@@ -34,6 +33,8 @@ from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
 from service.db.project_tables import Project
 from service.db.session import transaction
+from service.identity import admins, auth, projects
+from service.identity.access import find
 from service.views import admins as views
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS, route_class=ApiRoute)

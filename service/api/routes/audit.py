@@ -1,4 +1,4 @@
-"""The audit log, for the auditors and owners of a project and the admins of the installation."""
+"""The audit log, for auditors and owners of a project and admins of the installation."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def list_audit_events(
     limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Lines of the answer, at most.")] = LINES_MAX,
     after: Annotated[Identifier | None, Query(description="`id` of the last line that you have.")] = None,
 ) -> Response:
-    """Read who asked for what and what came of it, oldest first, one JSON object a line.
+    """Read the audit log, oldest first, one JSON object per line.
 
-    Each has `id`, `at` (to the minute), `action`, `object_id`, `outcome` (`allowed`, `refused`, `missing` or
-    `failed`), `key_id`, `admin_id` and `project_id`. Ask again with the last line's `id` as `after`: fewer lines than
-    `limit` are all that there are so far. It is empty where the service keeps no audit log. Treat it as private.
+    Each event has `id`, `at` (to the minute), `action`, `object_id`, `outcome` (`allowed`, `refused`, `missing` or
+    `failed`), `key_id`, `admin_id` and `project_id`. Send the last `id` as `after` to continue; fewer lines than
+    `limit` mean that there are no more yet. Empty if the service keeps no audit log. Treat it as private.
     """
     with transaction(service.factory, read_only=True) as session:
         records = events.oldest(session, after=after, limit=limit)

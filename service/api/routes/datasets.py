@@ -1,4 +1,4 @@
-"""Datasets: declare what is public about them, then stream their content."""
+"""Datasets: declare public facts, then upload the images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
-from service.access import find
 from service.api.conditional import answer
 from service.api.deps import DATA, PROBLEMS, READ, ApiRoute, OfAccount, Paging, Running, Uploader
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
@@ -19,6 +18,7 @@ from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
+from service.identity.access import find
 from service.ingest.formats import titles
 from service.views import datasets as views
 
@@ -37,7 +37,7 @@ _RAW_BODY = {
 @router.post("", dependencies=[DATA], status_code=201, response_model=DatasetRecord, summary="Declare a dataset")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def declare_dataset(service: Running, request: Request, body: DatasetRequest) -> Response:
-    """Declare a dataset. What is declared is public: it appears in plans, privacy cards and reports."""
+    """Declare a dataset. The declaration is public: it appears in plans, privacy cards and reports."""
     with transaction(service.factory) as session:
         dataset = states.declare(session, service.settings, **body.model_dump(), now=service.clock())
         record = views.dataset(dataset)
@@ -65,9 +65,9 @@ def put_content(
         ),
     ] = None,
 ) -> Response:
-    """Stream the content as the raw body. It is validated in a confined process before this answers.
+    """Stream the content as the raw body. A confined process validates it before the answer.
 
-    A refused upload changes nothing: the dataset stays declared, and the answer says which rule was broken.
+    A refused upload changes nothing: the dataset stays declared, and the answer names the rule that was broken.
     """
     body = Body(request, service.uploads.limits)
     with service.uploads.taken(caller.id, caller.project_id):
@@ -90,14 +90,14 @@ def list_datasets(
     account_id: OfAccount = None,
     state: Annotated[DatasetState | None, Query(description="In this state only.")] = None,
 ) -> Response:
-    """List the datasets, newest first, all or those of an account, a state."""
+    """List datasets, newest first, optionally of one account or state."""
     asked = narrowed(Dataset, account_id=account_id, state=state)
     return answer_newest(service, request, page, Dataset, each(views.dataset), *asked)
 
 
 @router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")
 def read_dataset(service: Running, request: Request, dataset_id: DatasetId) -> Response:
-    """Read a dataset's declaration and state."""
+    """Return a dataset's declaration and state."""
     with transaction(service.factory, read_only=True) as session:
         record = views.dataset(find(session, Dataset, dataset_id))
     return answer(request, record)
@@ -112,12 +112,11 @@ def delete_dataset(
     dataset_id: DatasetId,
     cancel_jobs: Annotated[bool, Query(description="Cancel the trainings that need it, instead of refusing.")] = False,
 ) -> Response:
-    """Destroy the key of the images and of checkpoints made from them, so that no copy can be read, and then the files.
+    """Destroy the keys of the images and of their checkpoints, so that no copy can be read, then delete the files.
 
-    What was spent stays spent, and releases, entries and receipts stay. Refused while a training that needs the
-    dataset is queued or running, unless it may be cancelled: then the state is `deleting` until its process has
-    stopped. Deleting it again changes nothing. A dataset that no job has used is erased, names included: afterwards it
-    is found and listed nowhere.
+    Spent budget stays spent; releases, entries and receipts stay. 409 while a training that needs the dataset is queued
+    or running, unless `cancel_jobs` is set: then the state is `deleting` until its process has stopped. Idempotent. A
+    dataset that no job has used is erased, names included, and is not listed afterwards.
     """
     dataset = deletion.delete(
         service.settings, service.factory, dataset_id, cancel_jobs=cancel_jobs, now=service.clock()

@@ -1,4 +1,4 @@
-"""Liveness and readiness, the only routes without a key; and metrics."""
+"""Liveness and readiness, the only routes without a key, and metrics."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ READY_SECONDS = 2.0
 
 @router.get("/live", response_model=HealthRecord, summary="Liveness")
 async def live() -> HealthRecord:
-    """The process answers. It asks no database and waits for no thread."""
+    """Answer if the process is alive. Uses no database and no thread."""
     return HealthRecord(status="ok", version=VERSION)
 
 
 @router.get("/ready", response_model=HealthRecord, summary="Readiness")
 async def ready(service: Running) -> HealthRecord:
-    """The database answers within two seconds, and so does the audit log where it is required. 503 otherwise, and while
-    the service shuts down.
+    """Answer 200 if the database, and a required audit log, respond within two seconds; 503 otherwise and during
+    shutdown.
 
-    Reports whether trainings may start, and which external services do not answer: `storage`, `sign-in provider`. The
-    process stays ready without these, because all other requests are served. The state of the disks is left out: it
-    follows from the sizes of uploads.
+    Reports whether trainings may start, and which external services do not respond: `storage`, `sign-in provider`. The
+    service stays ready without these, because all other requests work. Disk usage is not reported: it would reveal the
+    sizes of uploads.
     """
     if service.stopping.is_set():
         raise Busy("The service is shutting down.")
@@ -55,9 +55,6 @@ async def ready(service: Running) -> HealthRecord:
 
 
 def _look(service: Service) -> tuple[bool, str]:
-    """Ask the database whether trainings are stopped, and the audit log; free the place among those who ask, however
-    late the answer comes.
-    """
     try:
         with transaction(service.factory, read_only=True) as session:
             stopped = bool(arming_stops(session))
@@ -71,5 +68,5 @@ metrics_router = APIRouter(route_class=ApiRoute)
 
 @metrics_router.get("/metrics", dependencies=[METRICS], include_in_schema=False)
 def read_metrics(service: Running) -> Response:
-    """Return the metrics in Prometheus' text format, as of the first request of this minute."""
+    """Return the metrics in Prometheus' text format, at most a minute old."""
     return Response(service.metrics.tell(), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""Plans, jobs and sweeps: what a training would cost; ask for it, follow it, stop it."""
+"""Plans, jobs and sweeps: price, start, follow and cancel trainings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from obscura.wire.schemas import Identifier, Page
 from obscura.wire.sweep_schemas import SweepRecord, SweepRequest
 from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES
-from service import auth, jobs
-from service.access import Principal
+from service import jobs
 from service.api.conditional import answer
 from service.api.deps import (
     PROBLEMS,
@@ -37,6 +36,8 @@ from service.api.ordering import order_sweep
 from service.api.pages import answer_newest, narrowed
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
+from service.identity import auth
+from service.identity.access import Principal
 from service.views import jobs as views
 from service.views import plans, sweeps
 
@@ -51,7 +52,7 @@ plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, 
 @plan_router.post("", dependencies=[READ], response_model=PlanRecord, summary="Plan a training")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
-    """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
+    """Plan a training: what it buys, its price, and the budget left. Opens no data and stores nothing."""
     with transaction(service.factory, read_only=True) as session:
         return plans.plan(session, service.settings, body)
 
@@ -77,7 +78,7 @@ def list_jobs(
     state: Annotated[JobState | None, Query(description="In this state only.")] = None,
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Response:
-    """List the jobs, newest first, all or those of an account, a state, a recipe."""
+    """List jobs, newest first, optionally of one account, state or recipe."""
     asked = narrowed(Job, state=state, recipe=recipe)
     asked += [] if account_id is None else [Job.account_id == account_id]
     return answer_newest(service, request, page, Job, views.records, *asked, columns=views.JOBS)
@@ -85,7 +86,7 @@ def list_jobs(
 
 @router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
 def read_job(service: Running, request: Request, job_id: JobId) -> Response:
-    """Read a job: its state, its planned and charged budget, and what it made."""
+    """Return a job: its state, its planned and charged budget, and its result."""
     with transaction(service.factory, read_only=True) as session:
         record = views.record(session, jobs.get_job(session, job_id))
     headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
@@ -99,9 +100,9 @@ def follow_job(
     job_id: JobId,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)] = None,
 ) -> Response:
-    """Follow a job as server-sent events; the last one carries the final state.
+    """Follow a job by server-sent events; the last event has the final state.
 
-    Streams are bounded in number and duration: a client reconnects with Last-Event-ID and misses nothing.
+    Streams are bounded in number and duration. Reconnect with Last-Event-ID to miss nothing.
     """
     read = partial(_snapshot, service, job_id, principal.id)
     return stream_events(service, principal, read, last_event_id)
@@ -110,7 +111,7 @@ def follow_job(
 def stream_events(
     service: Service, caller: Principal | None, read: Callable[[], Snapshot | None], last_event_id: str | None
 ) -> Response:
-    """Open a stream of what is read of a job, or answer that its last event was seen."""
+    """Open an event stream, or answer 204 if the client has seen the final event."""
     first = read()
     if first is not None and first.final and first.id == last_event_id:
         return Response(status_code=204)
@@ -122,11 +123,11 @@ def stream_events(
 
 @router.post("/{job_id}/cancel", dependencies=[TRAIN], response_model=JobRecord, summary="Cancel a job")
 def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRequest | None = None) -> Response:
-    """End a job early. A queued job ends at once and its hold returns.
+    """End a job early. A queued job ends at once, and its hold returns.
 
     A training that has charged publishes what it has made, marked as incomplete, and the unspent rest of its hold
-    returns. `publishes_if_cancelled` of the job says before whether there is anything to publish. With `discard` it
-    stops at once and publishes nothing; what was charged stays spent.
+    returns; `publishes_if_cancelled` of the job tells in advance whether there is anything to publish. With `discard`
+    it stops at once and publishes nothing; what was charged stays spent.
     """
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
@@ -136,7 +137,6 @@ def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRe
 
 
 def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
-    """Look at a job for whoever follows it, whose key may have been revoked, or have expired, since the last look."""
     with transaction(service.factory, read_only=True) as session:
         if auth.find_usable(session, key_id, now=service.clock()) is None:
             return None
@@ -156,8 +156,8 @@ def create_sweep(
 ) -> Response:
     """Hold the price of all trials in one transaction and queue them, or do nothing.
 
-    409 with every number, and with how many trials would fit, when the account cannot pay for all. Every trial is paid
-    for, whichever is used in the end. Choosing the best by its accuracy on a public dataset is post-processing.
+    409 if the account cannot pay for all, with the number of trials that would fit. Every trial is paid for, whichever
+    you use. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
     """
     record = order_sweep(service, principal.id, key, body, _record)
     return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})
@@ -165,7 +165,7 @@ def create_sweep(
 
 @sweep_router.get("", dependencies=[READ], response_model=Page[SweepRecord], summary="List sweeps")
 def list_sweeps(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
-    """List the sweeps with their trials, newest first, at most six on a page; all, or those of an account."""
+    """List sweeps with their trials, newest first, at most six per page, optionally of one account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
     asked = [] if account_id is None else [Sweep.account_id == account_id]
     return answer_newest(service, request, short, Sweep, sweeps.records, *asked)
@@ -173,7 +173,7 @@ def list_sweeps(service: Running, request: Request, page: Paging, account_id: Of
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], response_model=SweepRecord, summary="Read a sweep")
 def read_sweep(service: Running, request: Request, sweep_id: SweepId) -> Response:
-    """Read a sweep: each trial's state, what it holds or has spent, and how good its release is on public data."""
+    """Return a sweep: state, cost and public accuracy of each trial."""
     with transaction(service.factory, read_only=True) as session:
         record = _record(session, jobs.get_sweep(session, sweep_id))
     return answer(request, record, headers={} if record.state == "ended" else {"Retry-After": "2"})
@@ -181,7 +181,7 @@ def read_sweep(service: Running, request: Request, sweep_id: SweepId) -> Respons
 
 @sweep_router.post("/{sweep_id}/cancel", dependencies=[TRAIN], response_model=SweepRecord, summary="Cancel a sweep")
 def cancel_sweep(service: Running, request: Request, sweep_id: SweepId, body: CancelRequest | None = None) -> Response:
-    """End every trial and evaluation that has not ended, as `cancel` of a job does. Holds of queued trials return."""
+    """Cancel every trial and evaluation that has not ended, as for jobs. Holds of queued trials return."""
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
         record = _record(session, jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard))

@@ -1,4 +1,4 @@
-"""The state of the ledger's verification, for admins. Verifying itself is `obscura ledger verify`, on the machine."""
+"""The state of the ledger's verification. `obscura ledger verify` runs it, on the machine."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ router = APIRouter(prefix="/v1/ledger", tags=["ledger"], responses=PROBLEMS, rou
 
 @router.get("", dependencies=[INSTALLATION], response_model=LedgerRecord, summary="Read the state of the ledger")
 def read_ledger_state(service: Running, request: Request) -> Response:
-    """Read which trainings are stopped and why, when the ledger was last verified, and its newest checkpoint."""
+    """Return stopped trainings with reasons, the latest verifications, and the newest checkpoint."""
     with transaction(service.factory, read_only=True) as session:
         record = read_ledger(session)
     return answer(request, record)

@@ -1,4 +1,4 @@
-"""Asking for jobs, and reading what they make: routes that are made for each kind from what its file says."""
+"""Routes to start jobs and to read their results, generated from each kind's `order` and `reading`."""
 
 from functools import cache
 from typing import Annotated, Any
@@ -10,7 +10,6 @@ from sqlalchemy.orm.interfaces import ORMOption
 from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import Identifier
 from service import jobs
-from service.access import find
 from service.api.conditional import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, VIEW, ApiRoute, IdempotencyKey, Running, Service, Trainer
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
@@ -19,6 +18,7 @@ from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.errors import NotFound
+from service.identity.access import find
 from service.jobs.kind import Kind, Order, Reading
 from service.views import jobs as views
 
@@ -32,7 +32,6 @@ def router() -> APIRouter:
 
 @cache
 def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
-    """Making the routes takes longer than all else that a process does for its application."""
     made = APIRouter(responses=PROBLEMS, route_class=ApiRoute)
     for kind in kinds:
         if kind.order is not None:
@@ -43,7 +42,7 @@ def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
 
 
 def read_picture(service: Service, request: Request, kind: Kind, made_id: str) -> Response:
-    """Send the picture that belongs to what a job has made."""
+    """Send the image that belongs to a job's result."""
     assert kind.makes is not None
     assert kind.reading is not None
     column, noun = kind.reading.picture, kind.noun

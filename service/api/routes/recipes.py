@@ -1,4 +1,4 @@
-"""Recipes: what this service can train, and with which options."""
+"""Recipes: what this service can train, and their options."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROBLEMS, r
 
 @router.get("", dependencies=[READ], response_model=RecipeList, summary="List recipes")
 def list_recipes(request: Request) -> Response:
-    """List what this service can train, each with its presets, its defaults and the JSON Schema of its options."""
+    """List the recipes with their presets, defaults and the JSON Schema of their options."""
     return answer(request, RecipeList(items=[describe(recipe) for recipe in RECIPES.values()]))
 
 
 @router.get("/{recipe}", dependencies=[READ], response_model=RecipeRecord, summary="Read a recipe")
 def read_recipe(request: Request, recipe: Annotated[Name, Path()]) -> Response:
-    """Read a recipe: its presets, its defaults and the JSON Schema of its options."""
+    """Return a recipe: its presets, defaults and the JSON Schema of its options."""
     known = RECIPES.get(recipe)
     if known is None:
         raise NotFound(f"There is no such recipe. Choose one of {', '.join(RECIPES)}.")
@@ -33,7 +33,7 @@ def read_recipe(request: Request, recipe: Annotated[Name, Path()]) -> Response:
 
 
 def describe(recipe: Recipe) -> RecipeRecord:
-    """Describe a recipe of this process."""
+    """Return the record of a recipe."""
     return RecipeRecord(
         name=recipe.name,
         title=recipe.title,

@@ -1,4 +1,4 @@
-"""Releases: what trainings have published, with cards and reports, and free sampling of generators."""
+"""Releases: cards, receipts, reports, files, evaluations, and samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
-from service.access import find, visible
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, VIEW, ApiRoute, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest
@@ -25,6 +24,7 @@ from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.errors import NotFound
+from service.identity.access import find, visible
 from service.jobs.kinds import evaluate
 from service.storage.files import digest_file
 from service.storage.interface import key_of
@@ -47,7 +47,7 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 
 @router.get("", dependencies=[VIEW], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
-    """List the releases, newest first, all or those of an account; shared ones are of none that you see."""
+    """List releases, newest first, optionally of one account. Releases shared with you belong to no account you see."""
     if account_id is not None:
         with transaction(service.factory, read_only=True) as session:
             own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == account_id)
@@ -58,7 +58,7 @@ def list_releases(service: Running, request: Request, page: Paging, account_id: 
 
 @router.get("/{release_id}", dependencies=[VIEW], response_model=ReleaseRecord, summary="Read a release")
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
-    """Read a release, with what was measured on public data."""
+    """Return a release with its measurements on public data."""
     with transaction(service.factory, read_only=True) as session:
         record = views.records(session, [jobs.get_release(session, release_id)])[0]
     return answer(request, record)
@@ -66,18 +66,17 @@ def read_release(service: Running, request: Request, release_id: ReleaseId) -> R
 
 @router.get("/{release_id}/card", dependencies=[VIEW], summary="Read the privacy card")
 def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
-    """Read what is guaranteed, how it was paid for, what was assumed public, and what it does not cover."""
+    """Return the privacy card: the guarantee, its cost, public assumptions, and what it does not cover."""
     with transaction(service.factory, read_only=True) as session:
         return JSONResponse(jobs.get_release(session, release_id).card)
 
 
 @router.get("/{release_id}/receipt", dependencies=[VIEW], summary="Read the receipt")
 def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
-    """Read the signed statement that this release was paid for: the whole ledger entry, the account's public terms,
-    the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served.
+    """Return the signed proof of payment: the ledger entry, the account's public terms, public key and signature.
 
-    The receipt of a release that another project shares stays with that project: it reveals what its account has
-    spent, and a signature covers the whole of a text or nothing of it.
+    `scripts/verify_receipt.py` checks it offline; keep it byte for byte. 404 for a release that another project shares:
+    its receipt reveals what that account has spent.
     """
     with transaction(service.factory, read_only=True) as session:
         return JSONResponse(jobs.get_own_release(session, release_id).receipt)
@@ -87,8 +86,9 @@ def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
     "/{release_id}/report.html", dependencies=[VIEW], response_class=Response, responses=_file_answer("text/html")
 )
 def read_report_page(service: Running, request: Request, release_id: ReleaseId) -> Response:
-    """Read the report as one HTML page: as it was published, with what evaluations have measured since. Of a release
-    that another project shares it leaves out what tells of that project's account."""
+    """Return the report as one HTML page, with evaluations made since publication. For a shared release, facts about
+    the account are left out.
+    """
     response = _send_report(service, request, release_id, reports.PAGE, "text/html; charset=utf-8")
     response.headers["Content-Security-Policy"] = REPORT_POLICY
     return response
@@ -101,13 +101,13 @@ def read_report_page(service: Running, request: Request, release_id: ReleaseId) 
     responses=_file_answer("application/json"),
 )
 def read_report_data(service: Running, request: Request, release_id: ReleaseId) -> Response:
-    """Read the report as JSON; of a release that another project shares without what tells of its account."""
+    """Return the report as JSON. For a shared release, facts about the account are left out."""
     return _send_report(service, request, release_id, reports.DATA, "application/json")
 
 
 @router.get("/{release_id}/grid.png", dependencies=[VIEW], response_class=Response, responses=_file_answer("image/png"))
 def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Response:
-    """Read a grid of synthetic samples, one row a class."""
+    """Return a grid of synthetic images, one row per class."""
     return _send(service, request, release_id, "grid.png", "image/png")
 
 
@@ -119,8 +119,9 @@ def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Resp
     summary="Download a file",
 )
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
-    """Download what was trained: `classifier.*` with `extractor.safetensors`, `generator.*` with a model card and
-    `load_generator.py`, which draws from it with torch alone, or `histogram.json`; and the privacy card."""
+    """Download a file: `classifier.*` with `extractor.safetensors`; `generator.*` with a model card and
+    `load_generator.py`, which generates images with torch alone; or `histogram.json`; and the privacy card.
+    """
     if name in formats.MADE:
         made = weights.read_made(service.storage, service.factory, release_id, name)
         return answer_bytes(request, made, "text/plain; charset=utf-8")
@@ -139,7 +140,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     summary="List a release's evaluations",
 )
 def list_evaluations(service: Running, request: Request, release_id: ReleaseId, page: Paging) -> Response:
-    """List what was measured, and is being measured, newest first."""
+    """List evaluations, also unfinished ones, newest first."""
 
     def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
         jobs.get_release(session, release_id)

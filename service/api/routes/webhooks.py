@@ -1,4 +1,4 @@
-"""Webhooks: addresses that are told of stops, of decisions that wait, and of jobs that ended."""
+"""Webhooks: notify addresses of stops, pending decisions, and ended jobs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fastapi import APIRouter, Path, Request, Response
 
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.webhook_schemas import NewWebhookRecord, WebhookRecord, WebhookRequest, WebhookTestRecord
-from service.access import find
 from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, Admin, ApiRoute, Paging, Running
 from service.api.pages import answer_newest
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
 from service.dependencies import SECONDS_MAX
+from service.identity.access import find
 from service.views import admins as views
 from service.webhooks import delivering, hooks
 from service.webhooks.sending import Sender
@@ -26,9 +26,9 @@ WebhookId = Annotated[Identifier, Path()]
 
 @router.post("", status_code=201, response_model=NewWebhookRecord, summary="Create a webhook")
 def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Response:
-    """Have an address told of what happens in the key's project, or in the installation for an admin's of no project.
+    """Notify an address of events in the key's project, or in the installation for an admin without a project.
 
-    The secret that signs is in this answer and nowhere else. With the key the webhook is revoked.
+    The signing secret is in this answer only. Revoking the key revokes the webhook.
     """
     private, now = service.settings.webhooks_private, service.clock()
     with transaction(service.factory) as session:
@@ -40,13 +40,13 @@ def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Resp
 
 @router.get("", dependencies=[ADMIN], response_model=Page[WebhookRecord], summary="List webhooks")
 def list_webhooks(service: Running, request: Request, page: Paging) -> Response:
-    """List the webhooks of the key's project, newest first, also those that are told nothing any more."""
+    """List the webhooks of the key's project, newest first, inactive ones included."""
     return answer_newest(service, request, page, Webhook, partial(views.webhooks, now=service.clock()))
 
 
 @router.post("/{webhook_id}/test", dependencies=[ADMIN], response_model=WebhookTestRecord, summary="Try a webhook")
 async def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
-    """Send a request of the type `test` now, and say what came of it."""
+    """Send a request of type `test` now, and return its result."""
     sender = Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
     sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
     return answer(request, WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason))
@@ -54,7 +54,7 @@ async def try_webhook(service: Running, request: Request, webhook_id: WebhookId)
 
 @router.delete("/{webhook_id}", dependencies=[ADMIN], response_model=WebhookRecord, summary="Remove a webhook")
 def remove_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
-    """Tell an address nothing more, nor what it was to be told already."""
+    """Send nothing more to an address, pending deliveries included."""
     with transaction(service.factory) as session:
         (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)], service.clock())
         hooks.remove(session, webhook_id)

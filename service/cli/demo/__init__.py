@@ -1,7 +1,6 @@
-"""`obscura demo`: fetch Fashion-MNIST, and do with it what `obscura quickstart` does with anybody's pictures.
+"""`obscura demo`: what `obscura quickstart` does, with Fashion-MNIST.
 
-Then teachers are trained on the same images by `datalens`, the main job, both releases are measured on the public test
-set, and everything that was found is kept in a summary.
+It then trains `datalens` on the same images, evaluates both releases on the public test set, and writes a summary.
 """
 
 from __future__ import annotations
@@ -36,23 +35,18 @@ METHODS = ("logistic_regression", "mlp", "cnn")
 
 
 def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool = False) -> None:
-    """Find real images, onboard them, measure the release, and write `summary.json`.
+    """Fetch real images, train twice, evaluate, and write `summary.json`.
 
     Args:
-        out: Where everything goes; a demo's earlier output there is replaced.
-        output: Where to write; results on stdout, progress on stderr.
-        images: "fashion-mnist" or "digits"; None takes the first that can be had.
+        out: Folder of the results; earlier results of a demo are replaced.
+        output: Results on stdout, progress on stderr.
+        images: "fashion-mnist" or "digits"; None takes the first available.
         keep: Leave the service running until Ctrl-C.
-
-    Raises:
-        CliError: The folder is somebody else's, the images cannot be had, or the service does not start.
-        JobFailed: A job failed.
     """
     seconds: dict[str, float] = {}
     began = time.monotonic()
 
     def done(phase: str) -> None:
-        """The phase ended now, and the next one begins."""
         seconds[phase] = round(time.monotonic() - began - sum(seconds.values()), 1)
 
     folder = _fresh_folder(out)
@@ -114,7 +108,6 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
 
 
 def _measured(walk: Onboarding, found: DemoImages, releases: Sequence[Release]) -> list[Release]:
-    """Measure releases on the public images of the set."""
     name = f"{found.name}, test images"
     datasets = walk.client.datasets
     public = datasets.declare(found.public, name=name, account_id=None, at_most=found.public_at_most)
@@ -127,7 +120,6 @@ def _measured(walk: Onboarding, found: DemoImages, releases: Sequence[Release]) 
 
 
 def _run(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
-    """Return the row of one training: seconds are those from its request to its release."""
     return {
         "recipe": plan.recipe,
         "epsilon": plan.epsilon,
@@ -174,11 +166,6 @@ def _percent(value: float | None) -> str:
 
 
 def _fresh_folder(out: Path) -> Path:
-    """Make room for the service's data. A demo's earlier data is removed; anybody else's is left alone.
-
-    Raises:
-        CliError: The folder holds something that no demo made.
-    """
     folder = out / "service"
     if folder.exists():
         if not (folder / MARKER).is_file():
@@ -194,12 +181,7 @@ def _fresh_folder(out: Path) -> Path:
 
 
 class DemoService(LocalService):
-    """Runs the embedded service for the time of a block.
-
-    Args:
-        folder: Of the service.
-        log: Where its output goes.
-    """
+    """Runs an embedded service during a block."""
 
     def __init__(self, folder: Path, *, log: Path) -> None:
         super().__init__(folder, log=log)
@@ -217,7 +199,7 @@ class DemoService(LocalService):
         super().__exit__(*_error)
 
     def peak_memory_bytes(self) -> int | None:
-        """The most resident memory that the service and its runners had together; None where it cannot be seen."""
+        """Peak resident memory of the service and its runners together; None if unknown."""
         return self._peak_bytes or None
 
     def _look(self) -> None:
@@ -226,9 +208,9 @@ class DemoService(LocalService):
 
 
 def resident_bytes(root: int) -> int:
-    """Resident memory of a process and all its descendants, in bytes, from /proc; 0 where it has ended.
+    """Return the resident memory of a process and its descendants in bytes, from /proc; 0 if it has ended.
 
-    Pages that several processes share count once for each, so this errs on the high side.
+    Shared pages count once per process, so this overestimates.
     """
     parents: dict[int, int] = {}
     sizes: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""Find real images for the demo: Fashion-MNIST wherever it can be had, else scikit-learn's bundled digits.
+"""Real images for the demo: Fashion-MNIST if available, otherwise scikit-learn's digits.
 
-Nothing here imports torch or scikit-learn: they are asked in processes of their own, with short time limits.
+Imports neither torch nor scikit-learn: both run in processes of their own, with short timeouts.
 """
 
 from __future__ import annotations
@@ -62,16 +62,14 @@ for name, chosen in (("digits", ~public), ("test", public)):
 
 @dataclass(frozen=True)
 class DemoImages:
-    """Real images, and what is known of them before they are read.
+    """Real images and their public facts.
 
     Attributes:
-        name: Of the set.
-        source: Where the files came from, for people.
-        folder: The training images, as `obscura datasets push` takes them with `flags`.
-        private: The training images.
-        public: The evaluation images.
-        private_at_most, public_at_most: How many there are of each at most.
-        delta: For the account; at most 1 / records.
+        source: Where the files came from.
+        folder: Training images for `obscura datasets push` with `flags`.
+        private: Training images.
+        public: Evaluation images.
+        delta: Of the account; at most 1 / records.
         options: Of the recipe.
     """
 
@@ -88,15 +86,12 @@ class DemoImages:
 
 
 def find_images(cache: Path, say: Callable[[str], None], wanted: str | None = None) -> DemoImages:
-    """Find Fashion-MNIST, or say that it cannot be had and take the bundled digits.
+    """Find Fashion-MNIST, or fall back to the bundled digits and say so.
 
     Args:
-        cache: Folder for what was downloaded or made.
-        say: Tells the person what is going on.
-        wanted: "fashion-mnist" or "digits"; None takes the first that can be had.
-
-    Raises:
-        CliError: What was wanted cannot be had.
+        cache: Folder for downloads.
+        say: Prints progress.
+        wanted: "fashion-mnist" or "digits"; None takes the first available.
     """
     if wanted not in (None, "fashion-mnist", "digits"):
         raise CliError("--images is fashion-mnist or digits.")
@@ -113,7 +108,7 @@ def find_images(cache: Path, say: Callable[[str], None], wanted: str | None = No
 
 
 def is_fashion_mnist(folder: Path) -> bool:
-    """Whether a folder holds the four files of Fashion-MNIST with the right content."""
+    """Return whether a folder holds the four files of Fashion-MNIST, by checksum."""
     try:
         return all(_content_sha256(_member(folder, name)) == digest for name, digest in CHECKSUMS.items())
     except OSError:
@@ -155,7 +150,6 @@ def _digits(folder: Path) -> DemoImages:
 
 
 def _fashion_folders(cache: Path, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
-    """Yield places to look in; each is tried only when those before it failed."""
     yield "local cache", cache
     yield "files on this machine", Path(os.environ.get("OBSCURA_FASHION_MNIST", str(DEBIAN_FOLDER)))
     if shutil.which("apt-get") and shutil.which("dpkg-deb"):
@@ -166,7 +160,6 @@ def _fashion_folders(cache: Path, say: Callable[[str], None]) -> Iterator[tuple[
 
 
 def _into_cache(cache: Path, fetch: Callable[[Path], Path]) -> Path:
-    """Fetch into a temporary folder; keep the files only when they are the right ones."""
     with tempfile.TemporaryDirectory(prefix="obscura-") as name:
         folder = fetch(Path(name))
         if is_fashion_mnist(folder):
@@ -191,7 +184,6 @@ def _from_torchvision(folder: Path) -> Path:
 
 
 def _run(command: list[str], seconds_max: float, cwd: Path | None = None) -> None:
-    """Run a command that may fail; what it left behind is looked at afterwards."""
     quiet = subprocess.DEVNULL
     try:
         subprocess.run(command, cwd=cwd, stdin=quiet, stdout=quiet, stderr=quiet, timeout=seconds_max, check=False)

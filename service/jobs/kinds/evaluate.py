@@ -12,10 +12,10 @@ from obscura.wire.release_schemas import EvaluationRecord, EvaluationRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind
 from privacy.plans.registry import plan_from_json
-from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.errors import Conflict, InvalidInput
+from service.identity.access import visible
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, failure_of
 from service.jobs.lookup import get_dataset, get_release, payer_of, trained_on, training_of

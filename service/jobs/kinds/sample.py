@@ -13,10 +13,10 @@ from obscura.wire.class_shares import AS_STATED, checked_class_shares, read_clas
 from obscura.wire.release_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind, SampleFormat
-from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
+from service.identity.access import visible
 from service.jobs.endings import finish_made, require_sha256
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
 from service.jobs.lookup import get_release, payer_of, trained_on, training_of

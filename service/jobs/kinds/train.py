@@ -14,13 +14,13 @@ from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, JobState, ReleaseKind
 from privacy.plans.plan import Plan
 from service import ledger
-from service.access import visible
 from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
 from service.db.job_tables import FailureCode, Job, Release
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
+from service.identity.access import visible
 from service.jobs.endings import end_job, lock_attempt, require_sha256
 from service.jobs.kind import Ask, Kind, Order
 from service.jobs.kinds.evaluate import queue_evaluation

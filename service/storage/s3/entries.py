@@ -1,57 +1,68 @@
-"""What stands in the bucket.
+"""The objects of a bucket: their format, how they are found, and who may write an entry first.
 
-    keys/KEY                    an entry: what was published under a key, or is about to be (`NAME.MARK.tmp`)
+    keys/KEY                    an entry: what is published under a key, or is about to be (`NAME.MARK.tmp`)
     keys/KEY/~ID                a segment of a file that grows, such as a journal: what one process has appended
     parts/ORIGIN/ID/FILE.PART   a part of a file that is too large for its entry
+    claims/KEY/ID               a process that is about to write an entry
 
-An entry is one object, so it is there whole or not at all, and so is what it names: it is written last. ORIGIN is the
-key that the content was first published under, ID tells it from every other, and is greater than those of before.
+An entry is one object, so it appears atomically, and so does what it names: it is written last. ORIGIN is the key that
+the content was first published under. ID is unique and grows with time.
 """
 
 from __future__ import annotations
 
-import base64
-import json
+import random
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from service.storage.s3.bucket import Damaged
+from pydantic import BaseModel, ConfigDict
 
-PART_BYTES = 16 * 2**20  # of which one at a time is in memory
-SMALL_BYTES = 32 * 2**10  # publications of so little stand in their entries
-KEYS, PARTS, SEGMENT = "keys/", "parts/", "~"
+from service.errors import NotFound
+from service.storage.interface import UNFINISHED, StorageUnavailable
+from service.storage.s3.bucket import Bucket, Listed, sha256_of
+
+DAMAGED = "The stored content is damaged: the storage does not hold what was written."
+KEYS, PARTS, SEGMENT, _CLAIMS = "keys/", "parts/", "~", "claims/"
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.0  # between two claims
 
 
-@dataclass(frozen=True)
-class Part:
-    """A piece of a file. While it is on its way its digest is empty."""
+class _Json(BaseModel):
+    model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class Part(_Json):
+    """A piece of a file. Until it is written its digest is empty."""
 
     size: int
     sha256: str = ""
 
 
-@dataclass(frozen=True)
-class File:
-    """A published file. Its parts are objects, unless the content is here."""
+class File(_Json):
+    """A published file: its content, or the parts that hold it."""
 
     size: int
     sha256: str = ""
     parts: tuple[Part, ...] = ()
     content: bytes | None = None
 
+    @classmethod
+    def holding(cls, content: bytes) -> File:
+        """Return a file that needs no parts."""
+        return cls(size=len(content), sha256=sha256_of(content), content=content)
 
-@dataclass(frozen=True)
-class Entry:
+
+class Entry(_Json):
     """A publication.
 
     Attributes:
-        id: of it.
+        id: of this publication.
         origin: the key that it was first published under.
-        is_folder: else it is one file, whose name in `files` is empty.
-        hour: since 1970, in seconds, by which its files are dated.
-        files: by their path in the folder.
+        is_folder: otherwise one file, whose name in `files` is empty.
+        hour: timestamp of its files, in seconds since 1970.
+        files: by their paths in the folder.
     """
 
     id: str
@@ -60,54 +71,170 @@ class Entry:
     hour: int
     files: Mapping[str, File]
 
-    def parts(self) -> Iterator[str]:
-        """Yield the names of the objects that hold its files."""
-        for number, file in enumerate(self.files.values()):
-            yield from (part_name(self.origin, self.id, number, each) for each in range(len(file.parts)))
+    def part_name(self, file: int, part: int) -> str:
+        """Return the name of the object that holds a part of a file, both by number."""
+        return f"{PARTS}{self.origin}/{self.id}/{file}.{part}"
+
+    def parts(self) -> list[str]:
+        """Return the names of all objects that hold its files."""
+        files = enumerate(self.files.values())
+        return [self.part_name(number, part) for number, file in files for part in range(len(file.parts))]
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each file."""
         return {name: file.sha256 for name, file in self.files.items()}
 
+    def sources(self, name: str) -> dict[str, Source]:
+        """Return its files by path; `name` is used instead of an empty path."""
+        return {
+            path: Source(
+                self.id,
+                path or name,
+                self.hour,
+                file,
+                tuple((self.part_name(number, each), part) for each, part in enumerate(file.parts)),
+            )
+            for number, (path, file) in enumerate(self.files.items())
+        }
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that can be copied to this machine.
+
+    Attributes:
+        id: of its publication.
+        path: in the publication.
+        hour: timestamp of the copy.
+        file: size, digest and perhaps content.
+        parts: the objects that hold it.
+    """
+
+    id: str
+    path: str
+    hour: int
+    file: File
+    parts: tuple[tuple[str, Part], ...]
+
 
 def new_id() -> str:
-    """Return an id that is greater than those that were made before, as far as clocks agree."""
+    """Return a unique id, greater than earlier ones as far as clocks agree."""
     return f"{time.time_ns():016x}{secrets.token_hex(6)}"
 
 
-def part_name(origin: str, identifier: str, file: int, part: int) -> str:
-    """Return the name of the object that holds a part of a publication's file."""
-    return f"{PARTS}{origin}/{identifier}/{file}.{part}"
+class Entries:
+    """Reads the entries of a bucket."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def entry(self, key: str) -> Entry | None:
+        """Return what is published under exactly this key, or about to be.
+
+        Raises:
+            NotFound: it is damaged.
+        """
+        content = self._bucket.get(KEYS + key)
+        try:
+            return None if content is None else Entry.model_validate_json(content)
+        except ValueError:
+            raise NotFound(DAMAGED) from None
+
+    def at_and_below(self, key: str) -> Iterator[Listed]:
+        """Yield the objects of a key and of the keys below it."""
+        name = KEYS + key
+        for listed in self._bucket.list(name):
+            if listed.name == name or listed.name.startswith(f"{name}/"):
+                yield listed
+
+    def entries(self, key: str) -> dict[str, Entry]:
+        """Return the entries at and below a key, by their keys."""
+        names = {listed.name.removeprefix(KEYS) for listed in self.at_and_below(key)} | {key}
+        entries = {name: self.entry(name) for name in names if not last_of(name).startswith(SEGMENT)}
+        return {name: entry for name, entry in entries.items() if entry is not None}
+
+    def find(self, path: str) -> dict[str, Source] | None:
+        """Return the files at and below a path, by relative path ("" for a file itself); None if there are none."""
+        entry = self.entry(path)
+        if entry is not None:
+            return entry.sources(last_of(path))
+        steps = path.split("/")
+        for cut in range(len(steps) - 1, 0, -1):
+            entry = self.entry("/".join(steps[:cut]))
+            if entry is not None and entry.is_folder:
+                inner, files = "/".join(steps[cut:]), entry.sources("")
+                if inner in files:
+                    return {"": files[inner]}
+                return {
+                    name.removeprefix(f"{inner}/"): each for name, each in files.items() if name.startswith(f"{inner}/")
+                } or None
+        sources: dict[str, Source] = {}
+        for name, entry in self.entries(path).items():
+            if not name.endswith(UNFINISHED):
+                for file, source in entry.sources(last_of(name)).items():
+                    sources[below(name, file).removeprefix(f"{path}/")] = source
+        for name, segments in grown_files(listed.name for listed in self.at_and_below(path)).items():
+            whole = File.holding(b"".join(self._bucket.get(each) or b"" for each in segments))
+            source = Source(whole.sha256, last_of(name), 0, whole, ())
+            sources[name.removeprefix(path).lstrip("/")] = source
+        return sources or None
 
 
-def write_entry(entry: Entry) -> bytes:
-    """Return an entry as JSON."""
-    files = {
-        name: {"size": file.size, "sha256": file.sha256, "parts": [[part.size, part.sha256] for part in file.parts]}
-        | ({} if file.content is None else {"content": base64.b64encode(file.content).decode()})
-        for name, file in entry.files.items()
-    }
-    said = {"id": entry.id, "origin": entry.origin, "folder": entry.is_folder, "hour": entry.hour, "files": files}
-    return json.dumps(said, separators=(",", ":")).encode()
+def grown_files(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the files that were appended to, by their keys, with the names of their segments in order."""
+    segments: dict[str, list[str]] = {}
+    for listed in names:
+        folder, _, name = listed.rpartition("/")
+        if name.startswith(SEGMENT):
+            segments.setdefault(folder.removeprefix(KEYS), []).append(listed)
+    return segments
 
 
-def read_entry(content: bytes) -> Entry:
-    """Read an entry.
+def last_of(key: str) -> str:
+    """Return the last step of a key."""
+    return key.rpartition("/")[2]
+
+
+def below(key: str, name: str) -> str:
+    """Return the key of a name below a key; either may be empty."""
+    return f"{key}/{name}" if key and name else key or name
+
+
+@contextmanager
+def alone(bucket: Bucket, key: str, exists: Callable[[], bool]) -> Iterator[bool]:
+    """Yield True while no other process may write the first entry of a key; False once the entry exists.
+
+    Not every S3 server supports conditional writes (OpenStack Swift does not). So a writer puts a claim beside the key
+    and lists all claims: if it sees another one, it withdraws and retries. Of two writers at least one lists after the
+    other's claim was written, so two never proceed, provided that lists show what was written before. A claim that a
+    crash has left expires after longer than any request of its owner can take.
+
+    Args:
+        exists: returns whether the entry exists.
 
     Raises:
-        Damaged: it cannot be read.
+        StorageUnavailable: other processes kept their claims for too long.
     """
-    try:
-        said = json.loads(content)
-        files = {
-            name: File(
-                int(file["size"]),
-                str(file["sha256"]),
-                tuple(Part(int(size), str(sha256)) for size, sha256 in file["parts"]),
-                base64.b64decode(file["content"], validate=True) if "content" in file else None,
-            )
-            for name, file in said["files"].items()
-        }
-        return Entry(str(said["id"]), str(said["origin"]), bool(said["folder"]), int(said["hour"]), files)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise Damaged from None
+    request_seconds, claim_seconds = bucket.patience.request_seconds, bucket.patience.claim_seconds
+    until, pause = time.monotonic() + 2 * claim_seconds, _PAUSE_SECONDS
+    while not exists():
+        beside = f"{_CLAIMS}{key}/"
+        own = beside + new_id()
+        began = time.monotonic()
+        bucket.put(own, b"")
+        claims = [listed for listed in bucket.list(_CLAIMS) if listed.name != own]
+        expired = {listed.name for listed in claims if listed.seconds > claim_seconds}
+        for name in expired:  # of any key: nothing else removes them
+            bucket.delete(name)
+        others = {listed.name for listed in claims if listed.name.startswith(beside)} - expired
+        # `exists` again, now that the claim is visible. A process that was suspended for long starts over.
+        if not others and not exists() and time.monotonic() - began < claim_seconds - request_seconds:
+            yield True
+            bucket.delete(own)  # not after an error: the request may still arrive
+            return
+        bucket.delete(own)
+        if time.monotonic() > until:
+            raise StorageUnavailable("Other processes publish under the same identifier and do not end.", why="busy")
+        time.sleep(random.uniform(0, pause))
+        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+    yield False

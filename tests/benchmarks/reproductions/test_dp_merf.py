@@ -12,7 +12,6 @@ import torch
 
 from benchmarks import broken_mechanisms as broken
 from benchmarks.audited import Audited
-from benchmarks.budgets import NoLedger
 from benchmarks.reproductions import dp_merf
 from benchmarks.reproductions.dp_merf import (
     UNIT,
@@ -21,6 +20,7 @@ from benchmarks.reproductions.dp_merf import (
     frequencies,
     privatise_embedding,
 )
+from benchmarks.runs import NoLedger
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import NANO

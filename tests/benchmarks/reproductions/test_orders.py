@@ -3,11 +3,9 @@
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from benchmarks.classifier_runs import accuracy, first, plan_of, trained, tuning, without_noise
 from benchmarks.reproductions import orders
 from benchmarks.reproductions.orders import (
     BASELINE,
@@ -20,7 +18,8 @@ from benchmarks.reproductions.orders import (
     judged,
     run_set_up,
 )
-from benchmarks.small_data import Folder
+from benchmarks.runs import accuracy, steps_plan, train_plan, without_noise
+from tests.benchmarks.conftest import light_and_dark
 
 
 def runs_of(**accuracies: list[float]) -> list[dict[str, Any]]:
@@ -92,30 +91,12 @@ def test_a_run_is_made_once_with_the_best_setting_and_the_noiseless_one_with_the
     assert [run[3] for run in made] == [True] * 6 + [False] * 6
 
 
-def pictures(colour: bool) -> Folder:
-    """Two classes, light and dark."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(120, dtype=np.int64) % 2
-    images = (rng.integers(0, 100, (120, 8, 8, 3)) + 150 * labels[:, None, None, None]).astype(np.uint8)
-    images = images if colour else images[..., 0]
-    return Folder(images[:100], labels[:100], images[100:], labels[100:], ("dark", "light"))
-
-
 @pytest.mark.parametrize("colour", [False, True])
 def test_a_training_without_noise_keeps_its_steps_and_learns(colour: bool) -> None:
-    folder = first(pictures(colour), 90)
+    folder = light_and_dark(colour).first(90)
     options = {"architecture": "cnn", "expected_batch": 90, "clip": 1.0, "learning_rate": 1.0, "momentum": 0.0}
-    plan = plan_of(folder, options, 0.5, 0, 6)
+    plan = steps_plan(folder, options, 0.5, 0, 6)
     quiet = without_noise(plan)
     assert plan.facts["steps"] == quiet.stages[0].event.count == 6
     assert plan.stages[0].event.noise_multiplier > 2
-    assert accuracy(trained(folder, quiet), folder) > 0.9
-
-
-def test_settings_are_chosen_on_training_images_that_are_not_trained_on() -> None:
-    whole = pictures(False)
-    folder = tuning(whole, 60, 40)
-    assert np.array_equal(folder.images, whole.images[:60])
-    assert np.array_equal(folder.test_images, whole.images[60:])
-    with pytest.raises(ValueError, match="more than 100"):
-        tuning(whole, 61, 40)
+    assert accuracy(train_plan(folder, quiet), folder) > 0.9

@@ -9,10 +9,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from obscura.wire.names import REASON_CHARACTERS_MAX, clean_text, is_name, same_names
 from obscura.wire.schemas import ApiRequest
-from service import admins, auth, ledger
+from service import ledger
 from service.api.routes import routers
 from service.db.session import transaction
 from service.errors import InvalidInput, require_name, short_reason
+from service.identity import admins, auth
 from tests.service.api.conftest import ACCOUNT
 
 ORDINARY = [

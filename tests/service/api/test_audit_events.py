@@ -22,7 +22,7 @@ from service.api import auditing
 from service.api.auditing import Audit, EventWriter
 from service.db.audit_tables import AuditEvent
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.recording import Act, event_of
+from service.identity.recording import Act, event_of
 from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.api.conftest import Served, npz, serving

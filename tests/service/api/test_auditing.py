@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +19,12 @@ from service.api.routes import routers
 from service.db.audit_tables import AuditEvent
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
-from service.recording import Act
+from service.identity.recording import Act
 from service.settings import Settings
-from tests.conftest import clear_postgres
-from tests.service.departments import NOBODYS, ask
-from tests.service.reading_routes import TestClient, stocked
+from tests.service.departments import NOBODYS, ask, departments, place
+from tests.service.reading_routes import TestClient
+
+__all__ = ["place"]
 
 ACTS = set(Act)
 SHOWS_NOTHING = {"/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference", "/reference/{name}"}
@@ -33,20 +33,20 @@ SECRET = "sekretsekret"
 
 @dataclass(frozen=True)
 class Installation:
-    """A service that answers only what it can log, with two projects and keys in both.
+    """A service that answers only what it can log.
 
     Attributes:
-        clients: by a name of whoever asks; `nobody` has no key.
-        key_ids: of them.
-        ids: of the objects of the first project, and `missing`, which nothing has.
+        clients: by role; `nobody` has no key, and the analyst's project alone has something.
+        key_ids, projects: of them.
+        ids: of the objects of the analyst's project, and `missing`, which nothing has.
     """
 
     factory: SessionFactory
     clients: dict[str, TestClient]
     key_ids: dict[str, str | None]
     projects: dict[str, str | None]
-    ids: dict[str, str]
-    missing: dict[str, str]
+    ids: Mapping[str, str]
+    missing: Mapping[str, str]
     settings: Settings
 
     def events(self, after: int = 0) -> list[AuditEvent]:
@@ -59,33 +59,21 @@ class Installation:
             return session.scalar(select(AuditEvent.sequence).order_by(AuditEvent.sequence.desc()).limit(1)) or 0
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder: Path = tmp_path_factory.mktemp("audited")
-    url = f"sqlite:///{folder / 'obscura.db'}"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("migrated_postgres")
-    settings = Settings(data_dir=folder, database_url=url, mode="celery", audit_log="required")
-    with stocked(settings) as (admin, ids):
-        other = admin.post("/v1/projects", json={"name": "heart"}).raise_for_status().json()["id"]
-        clients, key_ids = {"admin": admin}, {"admin": f"key_{admin.headers['Authorization'].split('_')[1]}"}
-        projects: dict[str, str | None] = {"admin": None, "nobody": None}
-        for role, project in (("analyst", DEFAULT_PROJECT), ("auditor", other), ("owner", other)):
-            made = admin.post("/v1/keys", json={"name": role, "role": role, "project_id": project}).json()
-            client = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
-            client.post("/login", data={"key": made["token"]})
-            client.headers["Authorization"] = f"Bearer {made['token']}"
-            clients[role], key_ids[role], projects[role] = client, made["id"], project
+@pytest.fixture(scope="module")
+def installation(place: Settings) -> Iterator[Installation]:
+    settings = place.model_copy(update={"audit_log": "required"})
+    whose = {"admin": "nobody", "analyst": "ours", "auditor": "theirs", "owner": "theirs"}
+    with departments(settings) as department:
+        clients = {role: department.clients[role, project] for role, project in whose.items()}
+        key_ids = {role: f"key_{client.headers['Authorization'].split('_')[1]}" for role, client in clients.items()}
+        admin = clients["admin"]
         clients["nobody"] = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
-        ids |= {"made_id": ids["preview_id"], "name": "generator.json", "project_id": DEFAULT_PROJECT}
-        ids |= {"admin_id": admin.get("/v1/admins").json()["items"][0]["id"], "key_id": key_ids["analyst"]}
-        missing = {
-            name: re.sub(r"(?<=_)\w+$", "a" * 20, id) if name.endswith("_id") else id for name, id in ids.items()
-        }
+        other = clients["owner"].get("/v1/projects").json()["items"][0]["id"]
+        projects = {"admin": None, "nobody": None, "analyst": DEFAULT_PROJECT, "auditor": other, "owner": other}
         factory = admin.app.state.service.factory
-        yield Installation(factory, clients, {**key_ids, "nobody": None}, projects, ids, missing, settings)
-    if request.param == "postgresql":
-        clear_postgres(url)
+        yield Installation(
+            factory, clients, {**key_ids, "nobody": None}, projects, department.ids, department.missing, settings
+        )
 
 
 def routes() -> list[tuple[str, str]]:

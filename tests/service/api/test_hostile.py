@@ -168,8 +168,8 @@ def test_the_same_account_at_the_same_moment(served):
 
 def test_a_name_that_was_taken_while_one_looked_is_a_conflict(served):
     """What the database refuses as a duplicate is a conflict wherever it arises."""
-    from service import auth
     from service.db.access_tables import ApiKey
+    from service.identity import auth
     from service.main import utc_now
 
     @served.app.get("/v1/doubles")

@@ -17,13 +17,13 @@ import obscura.cli
 import service.cli
 from obscura.cli.app import app
 from service import ledger
-from service.admins import introduce
 from service.cli import ledger as ledger_commands
 from service.cli import machine
 from service.dashboard import PARTS
 from service.db.base import new_id
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
+from service.identity.admins import introduce
 from service.main import utc_now
 from tests.service.api.conftest import ACCOUNT, DATASET, PATIENCE_SECONDS, Served
 from workers.supervise.reconcile import reconcile

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from service.api.examples import EXAMPLES, PARAMETERS
+from service.api.openapi import EXAMPLES, PARAMETERS
 from service.main import create_app
 from service.settings import Settings
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service import auth
 from service.api.problems import TooManyUploads
 from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits, upload_slots
 from service.db.session import transaction
+from service.identity import auth
 from service.main import utc_now
 from tests.together import PATIENCE_SECONDS, wait_until
 

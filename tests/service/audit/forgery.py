@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -12,11 +11,12 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
+from service.db.ledger_tables import Entry
 from service.db.session import transaction
-from service.ledger.chain import GENESIS_HASH, Entry, body_hash, canonical_json
+from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json
 from tests.service.audit.book import LedgerBook
 
-COLUMNS = tuple(field.name for field in fields(Entry))
+COLUMNS = tuple(Entry.__table__.columns.keys())
 Change = Callable[[dict[str, Any]], Any]
 
 

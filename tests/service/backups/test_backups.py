@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from service import decisions, installation, ledger
+from service import installation, ledger
 from service.audit.arming import clear_stops
 from service.audit.carried import read_notes
 from service.backups.carrying import carry_forward
@@ -28,6 +28,7 @@ from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict, InvalidInput
+from service.identity import decisions
 from service.inspection import inspect_ledger, sign_heads
 from service.settings import Settings
 from service.storage import storage_of

@@ -9,8 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from obscura.wire.words import DecisionAction
-from service import admins, auth, decisions, ledger, restrictions
-from service.access import Principal
+from service import ledger, restrictions
 from service.audit.restrictions import keep_restrictions
 from service.backups.carrying import carry_forward
 from service.backups.making import back_up
@@ -20,6 +19,8 @@ from service.db.audit_tables import AuditEvent
 from service.db.schema import upgrade_schema
 from service.db.session import transaction
 from service.errors import Unauthorized
+from service.identity import admins, auth, decisions
+from service.identity.access import Principal
 from service.inspection import inspect_at_start, inspect_ledger
 from service.storage import storage_of
 from service.storage.restrictions import read_ends, read_restrictions

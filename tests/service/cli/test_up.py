@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from obscura.client.local_service import running_at
-from service import projects
 from service.db.base import new_id
 from service.db.project_tables import Project
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
+from service.identity import projects
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.cli.conftest import START_SECONDS, Shell, environment

@@ -3,7 +3,8 @@
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,13 @@ from PIL import Image
 from sqlalchemy import select, text
 
 from privacy.accounting.events import GaussianEvent
-from service import dashboard, ledger
-from service.api import problems
-from service.api.deps import Service
-from service.api.events import StreamLimits, stream_slots
-from service.api.uploading import UploadLimits, upload_slots
+from service import ledger
+from service.api.events import StreamLimits
 from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import HoldRow
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.dependencies import Dependencies
-from service.disk import DiskProbe
-from service.key_uses import KeyUses
-from service.metrics import Metrics
+from service.db.session import SessionFactory, transaction
+from service.main import create_app
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.holds import hold_at_present_rate
@@ -201,35 +196,20 @@ class Stock:
 
 @pytest.fixture
 def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callable[..., Site]]:
-    """Return a function that builds the dashboard with some settings changed."""
-    engine = make_engine(sqlite_url)
+    """Return a function that builds the application with some settings changed; its reconciler does not run."""
+    with ExitStack() as opened:
 
-    def build(**changes: object) -> Site:
-        settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url, **changes)  # type: ignore[arg-type]
-        settings.data_dir.mkdir(exist_ok=True)
-        app = FastAPI()
-        app.state.settings, app.state.factory = settings, make_session_factory(engine)
-        site = Site(app, settings, app.state.factory, now)
+        def build(**changes: Any) -> Site:
+            settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery", **changes)
+            settings.data_dir.mkdir(exist_ok=True)
+            limits, clock = StreamLimits(poll_seconds=0.05), lambda: now + timedelta(minutes=5)
+            app = create_app(settings, clock=clock, stream_limits=limits, send=lambda _name, _args: None)
+            opened.callback(app.state.service.engine.dispose)
+            site = Site(app, settings, app.state.factory, now)
+            app.state.service = replace(app.state.service, ring=lambda: site.rung.append(1))
+            return site
 
-        app.state.service = Service(
-            settings=settings,
-            engine=engine,
-            factory=app.state.factory,
-            streams=stream_slots(StreamLimits(poll_seconds=0.05)),
-            clock=lambda: now + timedelta(minutes=5),
-            uploads=upload_slots(UploadLimits()),
-            ring=lambda: site.rung.append(1),
-            key_uses=KeyUses(app.state.factory),
-            metrics=Metrics(app.state.factory, clock=lambda: now, version="0"),
-            disks=DiskProbe(settings),
-            dependencies=Dependencies.of_one_process(),
-        )
-        problems.install(app)
-        dashboard.mount(app)
-        return site
-
-    yield build
-    engine.dispose()
+        yield build
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
-from service import auth, projects
 from service.dashboard.access import COOKIE
 from service.dashboard.sessions import (
     LINK_SECONDS,
@@ -20,6 +19,7 @@ from service.dashboard.sessions import (
 from service.db.access_tables import ApiKey, SignIn
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
+from service.identity import auth, projects
 from tests.service.dashboard.conftest import assert_shown
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

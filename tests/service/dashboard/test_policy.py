@@ -1,35 +1,30 @@
 """Forms that decide about accounts, sweeps and datasets: who may send them, and what they do."""
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 from sqlalchemy import select
 
-from obscura.wire.words import DatasetState, DecisionAction, HoldState, JobState
+from obscura.wire.words import DatasetState, HoldState, JobState
 from service import jobs, ledger
-from service.admins import introduce
-from service.auth import create_key
+from service.dashboard import PARTS
 from service.datasets.vault import key_path, write_key
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
+from service.identity.admins import introduce
+from service.identity.auth import create_key
 from service.sealing import new_key
 from service.storage.interface import key_of
 from service.times import to_the_hour
 from tests.service.dashboard.conftest import assert_shown, send, token_of
+from tests.service.reading_routes import address as filled
 
 OPTIONS = {"teachers": 10, "top_k": 4}
-
-
-def routes(router: Any) -> Iterator[Any]:
-    """Every route, those of included routers too."""
-    for route in router.routes:
-        inner = getattr(route, "original_router", None)
-        yield from [route] if inner is None else routes(inner)
 
 
 def account_of(site: Any, account_id: str) -> ledger.Account:
@@ -258,70 +253,34 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, seale
     assert site.client().get("/datasets/ds_x").status_code == 404
 
 
-def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothing(site, stock, sealed, sweep):
-    """Every form that a page sends: not without a session, not with the wrong key, not from elsewhere."""
-    alice, other = site.signed_in("admin"), site.signed_in("admin")
+SIGNING_IN = {"/login", "/logout", "/sign-in/{secret}", "/datasets/new"}  # test_access.py, test_creating.py
+FORMS = {
+    route.path for part in PARTS for route in part.routes if isinstance(route, APIRoute) and "POST" in route.methods
+}
+
+
+def test_no_form_acts_without_a_session_or_its_own_token_or_from_another_site(site, stock, sealed, sweep):
+    """Which scope each form needs is asked in tests/service/test_matrix.py."""
+    alice, other, nobody = site.signed_in("admin"), site.signed_in("admin"), site.client()
     account = f"/accounts/{stock.account}"
     send(alice, f"{account}/controls", f"{account}/limit-requests", epsilon="20", reason="more")
-    request = f"/decisions/{site.rows(Decision)[0].id}"
-    introduced = {"name": "dan", "introduction": introduce()[1]}
-    assert send(alice, "/admins", "/admins", reason="why", **introduced).status_code == 303
-    asked = next(row for row in site.rows(Decision) if row.action is DecisionAction.ADMIT)
-    fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes", "name": "eve"}
+    ids = {"account_id": stock.account, "dataset_id": sealed, "release_id": stock.release, "job_id": stock.queued}
+    ids |= {"sweep_id": sweep, "request_id": site.rows(Decision)[0].id, "admin_id": site.rows(Admin)[0].id}
+    fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes", "name": "eve", "jobs": "1"}
     fields["introduction"] = introduce()[1]
-    acts = [f"{account}/{act}" for act in ("freeze", "unfreeze", "close", "reopen", "lower-limit", "limit-requests")]
-    acts += [f"{about}/{act}" for about in (request, f"/decisions/{asked.id}") for act in ("approve", "decline")]
-    acts += ["/admins", f"/admins/{asked.asked_by}/remove", f"/projects/prj_{'a' * 20}/quota"]
-    allowed = dict.fromkeys(acts, "admin") | {
-        f"/datasets/{sealed}/delete": "data",
-        f"/sweeps/{sweep}/cancel": "train",
-        "/sweeps": "train",
-        f"/jobs/{stock.queued}/cancel": "train",
-        "/accounts": "admin",
-        "/jobs": "train",
-        "/previews": "train",
-        f"/releases/{stock.release}/samples": "train",
-        f"/releases/{stock.release}/evaluations": "train",
-        f"/releases/{stock.release}/shares": "admin",
-        f"/releases/{stock.release}/shares/shr_{'a' * 20}/end": "admin",
-    }
-    elsewhere = {
-        "/login",
-        "/logout",
-        "/sign-in/{}",
-        "/datasets/new",
-    }  # test_access.py, test_creating.py
-    posted = {route.path for route in routes(site.app.router) if "POST" in getattr(route, "methods", ())}
-    looked_at = {re.sub(r"/[a-z]+_[a-z0-9]{20}/", "/{}/", action) for action in allowed}
-    elsewhere |= {
-        f"/you/{act}" for act in ("project", "keys", "keys/{}/rotate", "keys/{}/revoke")
-    }  # tests/service/sign_on
-    assert {re.sub(r"{\w+}", "{}", path) for path in posted} - elsewhere == looked_at
+    foreign, own = (token_of(client, f"{account}/controls") for client in (alice, other))
 
     def state() -> tuple[Any, ...]:
-        facts = {job.id: (job.state, job.cancel_requested) for job in site.rows(Job)}
-        requests = {row.id: row.state for row in site.rows(Decision)}
-        account = account_of(site, stock.account)
-        return account.head_hash, account.closed, facts, requests
+        rows = [*site.rows(Job), *site.rows(Decision)]
+        return account_of(site, stock.account), [(row.id, row.state) for row in rows], len(site.rows(ApiKey))
 
     before = state()
-    nobody = site.client()
-    tokens = {"alice": token_of(alice, f"{account}/controls"), "other": token_of(other, f"{account}/controls")}
-    limited = {
-        scope: (client, token_of(client, page))
-        for scope, page in (("data", f"/datasets/{sealed}"), ("train", f"/jobs/{stock.queued}"))
-        for client in [site.signed_in(scope, "read")]
-    }
-    for action, scope in allowed.items():
+    for action in (filled(path, ids) for path in sorted(FORMS - SIGNING_IN)):
         assert nobody.post(action, data=fields).headers["location"].startswith("/login"), action
-        for wrong in limited.keys() - {scope}:
-            client, token = limited[wrong]
-            assert client.post(action, data={**fields, "token": token}).status_code == 403, (action, wrong)
-        assert other.post(action, data=fields).status_code == 403, action
-        assert other.post(action, data={**fields, "token": tokens["alice"]}).status_code == 403, action
-        genuine = {**fields, "token": tokens["other"]}
+        for token in ("", foreign):
+            assert other.post(action, data={**fields, "token": token}).status_code == 403, action
         for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-            assert other.post(action, data=genuine, headers=headers).status_code == 403, action
+            assert other.post(action, data={**fields, "token": own}, headers=headers).status_code == 403, action
         shown = {200} if action in ("/admins", "/jobs") else {404, 405}  # pages of that address
         assert other.get(action).status_code in shown, "nothing is done by following a link"
     assert state() == before

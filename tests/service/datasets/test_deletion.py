@@ -14,13 +14,13 @@ from sqlalchemy import select
 
 from obscura.wire.words import DatasetState, JobState
 from service import jobs, ledger
-from service.access import find
 from service.datasets import deletion, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
+from service.identity.access import find
 from service.ingest.array_files import SEALED_SUFFIX
 from service.sealing import new_key
 from service.settings import Settings

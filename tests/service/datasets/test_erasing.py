@@ -10,7 +10,6 @@ from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
 from service import jobs
-from service.access import find, on_behalf, visible
 from service.audit.verify import verify
 from service.datasets import deletion, receiving
 from service.datasets.fingerprints import KnownAsPrivate, OverlapRefused
@@ -18,6 +17,7 @@ from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import SessionFactory, transaction
 from service.errors import NotFound
+from service.identity.access import find, on_behalf, visible
 from service.settings import Settings
 from tests.service.datasets.uploading import npz
 from tests.service.orders import submit_training

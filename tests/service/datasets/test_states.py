@@ -3,11 +3,11 @@
 import pytest
 
 from obscura.wire.words import DatasetState
-from service.access import find
 from service.datasets import states
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
+from service.identity.access import find
 
 
 def test_a_dataset_of_a_subject_account_declares_its_subjects(factory, open_account, declare, now):

@@ -13,7 +13,6 @@ from sqlalchemy.exc import OperationalError
 from service import ledger
 from service.db import session as sessions
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
-from service.db.writers import NestedTransaction
 from tests.together import PATIENCE_SECONDS, at_once
 
 
@@ -93,16 +92,6 @@ def test_whoever_fails_leaves_nothing_and_keeps_nobody_waiting(factory, impatien
             change_and_fail(error)
     with transaction(impatient) as session:
         assert ledger.lock_account(session, account_id).owner == "clinic"
-
-
-def test_a_second_writer_in_one_thread_is_refused_on_sqlite_instead_of_waiting_for_itself(sqlite_factory, open_account):
-    account_id = open_account(sqlite_factory)
-    with transaction(sqlite_factory) as session:
-        ledger.lock_account(session, account_id)
-        with pytest.raises(NestedTransaction), transaction(sqlite_factory):
-            pass
-        with transaction(sqlite_factory, read_only=True) as reading:  # reading is possible
-            assert ledger.balance(reading, account_id).spent_nano == 0
 
 
 @pytest.mark.services

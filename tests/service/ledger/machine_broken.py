@@ -12,10 +12,11 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState, JobState
-from service import decisions, jobs, ledger
+from service import jobs, ledger
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import HoldRow
+from service.db.ledger_tables import Hold
 from service.errors import HoldExhausted, InvalidInput
+from service.identity import decisions
 from service.jobs import endings, lifecycle, submission
 from service.jobs.kind import Kind
 from service.ledger import holds, limits, rows
@@ -49,11 +50,9 @@ def charge_without_an_entry(patch: Patch) -> None:
     """The hold counts the charge and the log does not."""
 
     def broken(session: Session, *, hold_id: str, attempt: int, amount_nano: int, now: datetime, **_: Any) -> int:
-        _account, reserved = rows.lock_hold(session, hold_id)
-        rows.require_attempt(reserved, attempt)
-        more = {"charged_nano": HoldRow.charged_nano + amount_nano}
-        session.execute(update(HoldRow).where(HoldRow.id == hold_id).values(more))
-        return reserved.charged_nano + amount_nano
+        hold = holds._lock_open(session, hold_id, attempt)
+        hold.charged_nano += amount_nano
+        return hold.charged_nano
 
     patch.setattr(ledger, "charge", broken)
 
@@ -62,10 +61,10 @@ def refund_of_an_armed_hold(patch: Patch) -> None:
     """A hold that was armed is returned in full."""
 
     def broken(session: Session, *, hold_id: str, reason: str, now: datetime) -> ledger.Hold:
-        account, reserved = rows.lock_hold(session, hold_id)
-        if reserved.state in (HoldState.HELD, HoldState.ARMED):
-            _return_all(session, account, reserved, now)
-        return reserved
+        hold = rows.lock_hold(session, hold_id)
+        if hold.state in (HoldState.HELD, HoldState.ARMED):
+            _return_all(session, hold, now)
+        return hold
 
     patch.setattr(rows, "check_hold", lambda *_: None)
     patch.setattr(ledger, "return_hold", broken)
@@ -77,8 +76,7 @@ def refund_on_expiry(patch: Patch) -> None:
 
     def broken(session: Session, job: Job, *, reason: str, now: datetime) -> None:
         if job.hold_id is not None:
-            account, reserved = rows.lock_hold(session, job.hold_id)
-            _return_all(session, account, reserved, now)
+            _return_all(session, rows.lock_hold(session, job.hold_id), now)
 
     patch.setattr(rows, "check_hold", lambda *_: None)
     patch.setattr(lifecycle, "settle", broken)
@@ -136,7 +134,7 @@ def drain_that_refunds(patch: Patch) -> None:
     def broken(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
         give_back(session, job_id=job_id, attempt=attempt, now=now)
         hold_id = jobs.get_job(session, job_id).hold_id
-        armed = update(HoldRow).where(HoldRow.id == hold_id, HoldRow.state == HoldState.ARMED)
+        armed = update(Hold).where(Hold.id == hold_id, Hold.state == HoldState.ARMED)
         session.execute(armed.values(charged_nano=0))
 
     patch.setattr(jobs, "give_back", broken)
@@ -189,13 +187,18 @@ def cancelling_what_has_ended(patch: Patch) -> None:
 
 def arming_on_a_frozen_account(patch: Patch) -> None:
     """A job that was held before the freeze still reads the data."""
-    lock = rows.lock_hold_and_entry
+    arm = ledger.arm
 
-    def broken(session: Session, hold_id: str) -> tuple[Any, ledger.Hold, ledger.Entry | None]:
-        account, reserved, last = lock(session, hold_id)
-        return _Thawed(account), reserved, last
+    def broken(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
+        hold = holds._lock_open(session, hold_id, attempt)
+        if not hold.account.frozen or hold.state is HoldState.ARMED:
+            return arm(session, hold_id=hold_id, attempt=attempt, now=now)
+        details = {"attempt": attempt, "charged_nano": 0, "hold_nano": hold.amount_nano}
+        moves = {"state": HoldState.ARMED, "armed_attempt": attempt}
+        rows.append(session, hold.account, EntryKind.ARM, hold, moves=moves, details=details, now=now)
+        return hold
 
-    patch.setattr(holds, "lock_hold_and_entry", broken)
+    patch.setattr(ledger, "arm", broken)
 
 
 def raise_by_one_person(patch: Patch) -> None:
@@ -247,19 +250,9 @@ BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
 }
 
 
-def _return_all(session: Session, account: ledger.Account, reserved: ledger.Hold, now: datetime) -> None:
+def _return_all(session: Session, hold: Hold, now: datetime) -> None:
     """Return a whole hold, whatever was charged to it, once the ledger's own check of holds is switched off."""
-    reason = {"reason": "refunded"}
-    facts = {"amount_nano": reserved.amount_nano, "held": -reserved.amount_nano, "details": reason, "now": now}
+    amounts = {"amount_nano": hold.amount_nano, "held": -hold.amount_nano}
     moves = {"state": HoldState.RETURNED, "charged_nano": 0, "armed_attempt": 0}
-    rows.append(session, account, EntryKind.RETURN, reserved, moves=moves, **facts)
-
-
-class _Thawed:
-    """An account that says it is not frozen."""
-
-    def __init__(self, account: ledger.Account) -> None:
-        self.__dict__["account"] = account
-
-    def __getattr__(self, name: str) -> Any:
-        return False if name == "frozen" else getattr(self.__dict__["account"], name)
+    details = {"reason": "refunded"}
+    rows.append(session, hold.account, EntryKind.RETURN, hold, moves=moves, details=details, now=now, **amounts)

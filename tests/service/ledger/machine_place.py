@@ -8,18 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from unittest import mock
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service import decisions, jobs, ledger
+from service import jobs, ledger
 from service.audit.signing import SigningKey, make_signing_key
-from service.db.prepared import Prepared
 from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
+from service.identity import decisions
 from service.jobs import kinds
 from service.settings import Settings
 from tests.service.holds import hold_at_present_rate
@@ -72,29 +71,18 @@ class Place:
 
         @event.listens_for(self.engine, "before_cursor_execute")
         def burn(*_: Any) -> None:
-            self.burn()
-
-    def burn(self) -> None:
-        """Count a statement of this thread, and die where it was the last."""
-        left = getattr(self.fuse, "left", None)
-        if left is not None:
-            if left == 0:
-                raise Crash
-            self.fuse.left = left - 1
+            left = getattr(self.fuse, "left", None)
+            if left is not None:
+                if left == 0:
+                    raise Crash
+                self.fuse.left = left - 1
 
     @contextmanager
     def dying_after(self, statements: int | None) -> Iterator[None]:
         """Make this thread crash before a later statement; None never."""
         self.fuse.left = statements
-        run = Prepared._run
-
-        def burning(*arguments: Any) -> Any:
-            self.burn()
-            return run(*arguments)
-
         try:
-            with mock.patch.object(Prepared, "_run", burning):  # the ledger's statements go past SQLAlchemy's events
-                yield
+            yield
         finally:
             self.fuse.left = None
 

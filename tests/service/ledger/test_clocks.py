@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from service import ledger
 from service.api.problems import RETRY_CODES, STATUSES
 from service.db.base import new_id
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Entry
 from service.db.session import transaction
 from service.errors import ClockRefused
 from service.times import CLOCK_EARLIEST, CLOCK_LATEST, wrong_clock
@@ -55,12 +55,12 @@ def test_no_entry_is_dated_by_a_wrong_clock(factory, held, clock):
         ),
     )
     with transaction(factory, read_only=True) as session:
-        before = session.scalar(select(func.count()).select_from(EntryRow))
+        before = session.scalar(select(func.count()).select_from(Entry))
     for act in acts:
         with pytest.raises(ClockRefused, match="Nothing was written"), transaction(factory) as session:
             act(session)
     with transaction(factory, read_only=True) as session:
-        assert session.scalar(select(func.count()).select_from(EntryRow)) == before
+        assert session.scalar(select(func.count()).select_from(Entry)) == before
         assert ledger.get_hold(session, hold_id).state is ledger.HoldState.HELD  # so nothing private was opened
 
 

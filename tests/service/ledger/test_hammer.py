@@ -18,7 +18,7 @@ from sqlalchemy import select, text
 from obscura.wire.words import EntryKind
 from service import ledger
 from service.audit.verify import verify
-from service.db.ledger_tables import EntryRow, HoldRow
+from service.db.ledger_tables import Entry, Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.hammer_worker import KILLS_MIN, read_journal
@@ -43,9 +43,9 @@ def run_processes(variant: str, url: str, folder: Path, requests: int, account_i
     return list(folder.iterdir())
 
 
-def whole_log(factory: SessionFactory, account_id: str) -> list[EntryRow]:
+def whole_log(factory: SessionFactory, account_id: str) -> list[Entry]:
     """Read the log page by page; every page checks its hashes, links and numbering."""
-    log: list[EntryRow] = []
+    log: list[Entry] = []
     while True:
         with transaction(factory, read_only=True) as session:
             page = ledger.entries(session, account_id, len(log), 500)
@@ -98,7 +98,7 @@ def test_killed_processes_never_overspend_lose_or_double(
     with transaction(factory, read_only=True) as session:
         balance = ledger.balance(session, account_id)
         report = verify(session, trusted={}, prices_required=False)
-        holds = session.execute(select(HoldRow.id, HoldRow.job_id, HoldRow.charged_nano)).all()
+        holds = session.execute(select(Hold.id, Hold.job_id, Hold.charged_nano)).all()
     jobs = {row.id: row.job_id for row in holds}
     charged = {row.job_id: row.charged_nano for row in holds}
     assert report.findings == ()

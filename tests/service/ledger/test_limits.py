@@ -14,12 +14,13 @@ from sqlalchemy.exc import IntegrityError
 
 from obscura.wire.words import DecisionState, EntryKind
 from privacy.accounting.filter import open_filter
-from service import auth, decisions, ledger
+from service import ledger
 from service.audit.verify import verify
 from service.db.access_tables import Admin, ApiKey, Decision
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, transaction
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
+from service.identity import auth, decisions
 from service.ledger.chain import utc_text
 from service.times import to_the_hour
 from tests.service.ledger.account_book import AccountBook
@@ -336,7 +337,7 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
     assert all(after.spent_nano >= before.spent_nano for before, after in pairwise(entries))
     assert board.balance().spent_nano == 5060
     with transaction(board.factory, read_only=True) as session:
-        limits = session.scalars(select(EntryRow).where(EntryRow.kind == EntryKind.LIMIT)).all()
+        limits = session.scalars(select(Entry).where(Entry.kind == EntryKind.LIMIT)).all()
     raises = [entry for entry in limits if entry.details["epsilon"] > entry.details["epsilon_before"]]
     assert raises
     assert all(entry.details["requested_by_admin"] != entry.details["approved_by_admin"] for entry in raises)

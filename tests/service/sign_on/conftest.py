@@ -27,9 +27,9 @@ from scripts.with_services import free_port
 from service.api.events import StreamLimits
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.identity.people import Confirming
+from service.identity.projects import create
 from service.main import create_app
-from service.people.confirming import Confirming
-from service.projects import create
 from service.settings import Settings
 from tests.service.reading_routes import TestClient
 
@@ -251,7 +251,7 @@ def house(
     running: RunningProvider, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[House]:
     """A service on SQLite with Ana and Ben, who own the heart, and Eve, who works there; a test says when it asks."""
-    monkeypatch.setattr("service.people.confirming.ROUND_SECONDS", 3600.0)
+    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 3600.0)
     running.people(ana=ANA, ben=BEN, eve=EVE)
     with opened(running, sqlite_url, tmp_path / "data") as house:
         yield house

@@ -10,14 +10,14 @@ import pytest
 from authlib.integrations.base_client import OAuthError
 from sqlalchemy import select
 
-from service import decisions
-from service.access import PEOPLE_DECIDE
 from service.dashboard.access import COOKIE
 from service.dashboard.sessions import form_token
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden
-from service.people.provider import ProviderUnavailable
+from service.identity import decisions
+from service.identity.access import PEOPLE_DECIDE
+from service.identity.provider import ProviderUnavailable
 from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
 from tests.together import at_once, wait_until
 
@@ -137,7 +137,7 @@ def test_sessions_and_keys_open_again_when_it_answers(house: House, monkeypatch:
     provider = house.app.state.service.provider
     with monkeypatch.context() as patch:
         patch.setattr(provider, "_metadata", None)
-        patch.setattr("service.people.provider.TIMEOUT_SECONDS", 0.000001)
+        patch.setattr("service.identity.provider.TIMEOUT_SECONDS", 0.000001)
         assert house.confirm(20 * MINUTE) == 0
         assert [browser.get("/you").status_code, opens(program)] == [401, False]
     assert house.confirm(MINUTE) == 1
@@ -147,7 +147,7 @@ def test_sessions_and_keys_open_again_when_it_answers(house: House, monkeypatch:
 def test_the_service_asks_by_itself(
     running: RunningProvider, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.people.confirming.ROUND_SECONDS", 0.05)
+    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 0.05)
     running.people(ana=ANA)
     with opened(running, sqlite_url, tmp_path / "data", oidc_confirm_seconds=1) as house:
         browser = house.sign_in("ana")
@@ -177,7 +177,7 @@ def test_an_answer_about_one_that_makes_no_sense_keeps_nobody_from_being_asked_a
     house: House, monkeypatch: pytest.MonkeyPatch, answered: bool
 ) -> None:
     """Where there is no answer at all, on the other hand, nobody else is asked about in that round."""
-    monkeypatch.setattr("service.people.confirming.ASKED_AT_ONCE_MAX", 1)
+    monkeypatch.setattr("service.identity.people.ASKED_AT_ONCE_MAX", 1)
     for login in ("ana", "ben", "eve"):
         house.sign_in(login)
     provider = house.app.state.service.provider
@@ -206,7 +206,7 @@ def test_only_what_is_about_the_person_ends_what_is_theirs(
         raise OAuthError(said)
 
     with monkeypatch.context() as patch:
-        patch.setattr("service.people.provider.OAuth2Client.fetch_token", refuse)
+        patch.setattr("service.identity.provider.OAuth2Client.fetch_token", refuse)
         assert house.confirm(MINUTE / 2) == gone
     assert browser.get("/you").status_code == (303 if gone else 200)
     assert house.confirm(1) == (not gone)
@@ -406,7 +406,7 @@ def test_decisions_without_a_provider_are_as_ever(house: House) -> None:
 def test_on_postgresql_a_person_comes_changes_and_leaves(
     running: RunningProvider, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.people.confirming.ROUND_SECONDS", 3600.0)
+    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 3600.0)
     running.people(ana=ANA, ben=BEN)
     with opened(running, postgres_url, tmp_path / "data") as house:
         browser, program = house.sign_in("ana"), house.program(house.key_of(house.sign_in("ben")))

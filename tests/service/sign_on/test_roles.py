@@ -11,17 +11,16 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service import auth, projects
-from service.access import ROLES, Principal, Role, Scope
-from service.confirmations import SESSION_CONFIRMED, require_confirmed
 from service.dashboard.sessions import find_session, open_session
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
-from service.decisions import voice_of
 from service.errors import Forbidden, Unauthorized
-from service.people import roles
-from service.people.confirming import due
+from service.identity import auth, people, projects
+from service.identity.access import ROLES, Principal, Role, Scope
+from service.identity.auth import SESSION_CONFIRMED, require_confirmed
+from service.identity.decisions import voice_of
+from service.identity.people import due
 from service.settings import Settings
 from tests.together import at_once
 
@@ -51,8 +50,8 @@ def settings(tmp_path: Path) -> Settings:
 def signs_in(
     session: Session, settings: Settings, now: datetime, groups: Iterable[str], subject: str = "ana", name: str = "Ana"
 ) -> Person:
-    claims = roles.Claims(subject, [name], None, frozenset(groups))
-    return roles.sign_in(session, settings, claims, "sealed", now=now)
+    claims = people.Claims(subject, [name], None, frozenset(groups))
+    return people.sign_in(session, settings, claims, "sealed", now=now)
 
 
 def made_by(session: Session, key: ApiKey, scope: str, now: datetime) -> ApiKey:
@@ -64,7 +63,7 @@ def made_by(session: Session, key: ApiKey, scope: str, now: datetime) -> ApiKey:
 def test_from_the_first_sign_in_to_the_end(factory: SessionFactory, settings: Settings, now: datetime) -> None:
     with transaction(factory) as session:
         person = signs_in(session, settings, now, ["analyst", "owner"])
-        (role,) = roles.roles(session, person)
+        (role,) = people.roles(session, person)
         assert (role.project_id, set(role.scopes)) == (DEFAULT_PROJECT, {"admin", "read", "train"})
         first = made_by(session, role, "read", now)
         second = made_by(session, made_by(session, role, "admin", now), "train", now)
@@ -80,19 +79,19 @@ def test_from_the_first_sign_in_to_the_end(factory: SessionFactory, settings: Se
         assert auth.find_usable(session, second.id, now=now + SESSION_CONFIRMED) is not None
         assert auth.find_usable(session, second.id, now=now + timedelta(seconds=900)) is None
     with transaction(factory) as session:
-        roles.lapse(session, session.get_one(Person, person.id), now=later)
+        people.lapse(session, session.get_one(Person, person.id), now=later)
     with transaction(factory, read_only=True) as session:
         assert find_session(session, cookie, now=later) is None
         assert auth.find_usable(session, second.id, now=later) is None
         assert due(session, later + INTERVAL, INTERVAL) == []
-        assert roles.long_lapsed(session, now=later + timedelta(days=6)) == []
+        assert people.long_lapsed(session, now=later + timedelta(days=6)) == []
     with transaction(factory) as session:
-        roles.end_lapsed(session, now=later + roles.LAPSED_KEPT)
+        people.end_lapsed(session, now=later + people.LAPSED_KEPT)
     with transaction(factory, read_only=True) as session:
         valid = select(ApiKey).where(ApiKey.person_id == person.id, ApiKey.revoked_at.is_(None))
         assert session.scalars(valid).all() == []
         assert session.scalars(select(Admin.removed_at).where(Admin.person_id == person.id)).one() is not None
-        assert roles.long_lapsed(session, now=later + 2 * roles.LAPSED_KEPT) == []
+        assert people.long_lapsed(session, now=later + 2 * people.LAPSED_KEPT) == []
 
 
 def test_whoever_signs_in_twice_at_the_same_moment_is_one_person(
@@ -126,7 +125,7 @@ def changes(
 ) -> bool:
     """Let somebody's groups change, and tell whether what they have made is kept."""
     may = [{scope for group in groups for scope in ROLES[Role(group)]} for groups in (before, after)]
-    (role,) = roles.roles(session, signs_in(session, settings, now, before, who, who))
+    (role,) = people.roles(session, signs_in(session, settings, now, before, who, who))
     made = made_by(session, role, sorted(role.scopes)[0], now)
     person = signs_in(session, settings, now + INTERVAL, after, who, who)
     session.refresh(made)
@@ -134,7 +133,7 @@ def changes(
     kept = all(allows(caller, scope) for scope in may[0])
     about = (before, after)
     assert (made.revoked_at is None) == kept, about
-    mine = roles.roles(session, person)
+    mine = people.roles(session, person)
     assert [set(key.scopes) for key in mine] == ([may[1]] if after else []), about
     assert [key.id == role.id for key in mine] == ([kept] if after else []), about
     owner = session.scalars(select(Admin.removed_at).where(Admin.person_id == person.id)).all()
@@ -155,7 +154,7 @@ def test_nobody_makes_a_key_that_may_more_than_their_role(
     sqlite_factory: SessionFactory, settings: Settings, now: datetime, role: Role
 ) -> None:
     with transaction(sqlite_factory) as session:
-        (own,) = roles.roles(session, signs_in(session, settings, now, [role.value]))
+        (own,) = people.roles(session, signs_in(session, settings, now, [role.value]))
         for scope in Scope:
             if allows(auth.principal_of(own), scope):
                 assert made_by(session, own, scope, now).scopes == [scope]
@@ -171,7 +170,7 @@ def test_the_role_that_ends_in_one_project_takes_nothing_in_another(
         heart = projects.create(session, name="heart", now=now).id
         settings = settings_for(tmp_path, heart)
         person = signs_in(session, settings, now, ["heart", "owner", "platform"])
-        mine = roles.roles(session, person)
+        mine = people.roles(session, person)
         assert [key.project_id for key in mine] == [*sorted([heart, DEFAULT_PROJECT]), None]
         keys = {key.project_id: made_by(session, key, "read" if key.project_id else "admin", now) for key in mine}
         signs_in(session, settings, now, ["heart", "platform"])
@@ -203,9 +202,9 @@ def test_a_project_that_is_not_there_gives_nobody_a_role(
 ) -> None:
     with transaction(sqlite_factory) as session:
         person = signs_in(session, settings, now, ["heart"])
-        assert roles.roles(session, person) == []
+        assert people.roles(session, person) == []
         assert session.scalars(select(Admin)).all() == []
-        assert roles.unknown_projects(session, settings) == ["prj_" + "a" * 20]  # which the operator is told
+        assert people.unknown_projects(session, settings) == ["prj_" + "a" * 20]  # which the operator is told
 
 
 def test_two_people_of_one_name_are_two_admins(
@@ -225,8 +224,8 @@ def test_a_name_that_could_deceive_is_not_shown(
     sqlite_factory: SessionFactory, settings: Settings, now: datetime, names: list[str]
 ) -> None:
     with transaction(sqlite_factory) as session:
-        claims = roles.Claims("odd", names, None, frozenset({"viewer"}))
-        person = roles.sign_in(session, settings, claims, "sealed", now=now)
+        claims = people.Claims("odd", names, None, frozenset({"viewer"}))
+        person = people.sign_in(session, settings, claims, "sealed", now=now)
         assert person.name == person.id
 
 

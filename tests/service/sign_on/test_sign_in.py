@@ -260,7 +260,7 @@ def test_somebody_with_several_roles_goes_from_one_to_the_other(house: House) ->
 
 
 def test_signing_in_and_what_is_refused_stand_in_the_audit_log(running, sqlite_url, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("service.people.confirming.ROUND_SECONDS", 3600.0)
+    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 3600.0)
     running.people(ana=ANA)
     with opened(running, sqlite_url, tmp_path / "data", audit_log="required") as house:
         browser = house.sign_in("ana")

@@ -36,9 +36,7 @@ def s3_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def bucket_url(s3_url, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty place in its bucket, with what lets this process in."""
     from scripts.swift_server import BUCKET, environment_of
-    from service.storage.s3 import bucket
 
     for name, value in environment_of(s3_url).items():
         monkeypatch.setenv(name, value)
-    bucket._client.cache_clear()
     return f"s3://{BUCKET}/{secrets.token_hex(4)}"

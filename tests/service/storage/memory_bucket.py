@@ -1,29 +1,35 @@
-"""The objects of a bucket in memory, for tests that look at every moment; lists may be behind, as some servers' are."""
+"""The objects of a bucket in memory, for tests of every crash point. Lists may be stale, as on some servers."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator
 
-from service.storage.s3.bucket import Damaged, Listed
+from service.storage.s3.bucket import Listed, Patience
 
 
 class Dead(BaseException):
     """Nothing more of this process reaches the bucket."""
 
 
+class NoPatience(Patience):
+    """Expires claims at once, so that one that a dead process left delays nothing."""
+
+    request_seconds, claim_seconds = -60.0, 0.0
+
+
 class MemoryBucket:
     """Stands for `service.storage.s3.bucket.Bucket`.
 
     Args:
-        behind: how many changes lists do not show yet.
+        behind: the number of latest changes that lists do not show.
+        patience: of its requests.
     """
 
-    def __init__(self, behind: int = 0) -> None:
+    def __init__(self, behind: int = 0, patience: Patience = NoPatience(0, 1, 1, 1)) -> None:
         self._objects: dict[str, tuple[bytes, float]] = {}
         self._names: list[set[str]] = [set()]
-        self._behind = behind
+        self._behind, self.patience = behind, patience
         self.left: int | None = None  # requests until the process that asks dies
 
     def put(self, name: str, content: bytes) -> None:
@@ -35,12 +41,6 @@ class MemoryBucket:
         self._ask()
         return self._objects.get(name, (None, 0.0))[0]
 
-    def get_checked(self, name: str, size: int, sha256: str) -> bytes | None:
-        content = self.get(name)
-        if content is not None and (len(content) != size or hashlib.sha256(content).hexdigest() != sha256):
-            raise Damaged
-        return content
-
     def is_there(self, name: str) -> bool:
         return self.get(name) is not None
 
@@ -51,7 +51,7 @@ class MemoryBucket:
 
     def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
         self._ask()
-        names = sorted(name for name in self._names[-1 - min(self._behind, len(self._names) - 1)])
+        names = sorted(self._names[-1 - min(self._behind, len(self._names) - 1)])
         folders = set()
         for name in names:
             if name.startswith(prefix):

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,12 +23,13 @@ from tests.service.storage.contract import KEY, RELEASE, StorageContract, conten
 from tests.service.storage.faulty_proxy import HALF, LOST, PASS, SILENT, SLOW_DOWN, faulty
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
-from service.storage.s3 import bucket, claims, entries
-from service.storage.s3 import storage as s3
+from service.storage.s3.bucket import PATIENCE, Bucket, Patience
+from service.storage.s3.entries import KEYS, PARTS
+from service.storage.s3.storage import S3Storage, Sizes
 
-S3Storage = s3.S3Storage
 PART, SMALL = 3000, 500
-BIG = {"a.json": b"{}", "inner/b.bin": os.urandom(2 * PART + 7), "c": os.urandom(PART)}
+ONE_TRY = Patience(seconds=0, tries=1, connect_seconds=5, read_seconds=20)
+BIG = {"a.json": b"{}", "inner/b.bin": os.urandom(2 * PART + 7), "c": os.urandom(PART), "empty": b""}
 
 
 @pytest.fixture
@@ -40,13 +42,13 @@ class TestS3(StorageContract):
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "PART_BYTES", PART)
-    monkeypatch.setattr(s3, "SMALL_BYTES", SMALL)
+def divided(bucket_url: str, tmp_path: Path) -> S3Storage:
+    """A storage of small parts."""
+    return S3Storage(bucket_url, tmp_path / "var", sizes=Sizes(PART, SMALL))
 
 
-def objects(url: str) -> list[str]:
-    return [listed.name for listed in bucket.Bucket(url).list("")]
+def objects(storage: S3Storage) -> list[str]:
+    return [listed.name for listed in storage.bucket.list("")]
 
 
 def another(storage: S3Storage, folder: Path) -> S3Storage:
@@ -60,61 +62,67 @@ def test_every_journal_is_read_by_one_request_and_one_list(storage, monkeypatch)
     asked = Counter[str]()
     for name in ("get", "list"):
 
-        def counting(self, *args, _name=name, _asked=getattr(bucket.Bucket, name), **options):
+        def counting(self, *args, _name=name, _asked=getattr(Bucket, name), **options):
             asked[_name] += 1
             return _asked(self, *args, **options)
 
-        monkeypatch.setattr(bucket.Bucket, name, counting)
+        monkeypatch.setattr(Bucket, name, counting)
     assert sorted(shown.price_nano for shown in all_journalled(storage).values()) == list(range(40))
     assert asked == {"get": 40, "list": 1}
 
 
-def test_what_one_machine_publishes_another_reads_and_compares(storage, small_parts, tmp_path):
+def test_what_one_machine_publishes_another_reads_and_compares(divided, tmp_path):
+    storage = divided
     publish(storage, BIG)
     there = another(storage, tmp_path / "there")
     assert content_of(there.open(KEY)) == BIG
     assert content_of(there.open(f"{KEY}/inner")) == {"b.bin": BIG["inner/b.bin"]}
     assert digest_directory(there.open(KEY)) == digest_directory(storage.open(KEY))
-    parts = [name for name in objects(storage.url) if name.startswith(entries.PARTS)]
+    parts = [name for name in objects(storage) if name.startswith(PARTS)]
     assert len(parts) == 5  # of a few bytes, of three and of one
-    bucket.Bucket(storage.url).put(parts[1], os.urandom(PART))
+    storage.bucket.put(parts[1], os.urandom(PART))
     with pytest.raises(NotFound, match="damaged"):
         another(storage, tmp_path / "third").open(KEY)
-    bucket.Bucket(storage.url).delete(parts[1])
+    storage.bucket.delete(parts[1])
     with pytest.raises(NotFound, match="damaged"):
         there.open(KEY)  # although it has a copy
 
 
-def test_what_was_sent_ahead_is_seen_when_it_is_published_and_leaves_no_more(storage, small_parts):
+def test_what_was_sent_ahead_is_seen_when_it_is_published_and_leaves_no_more(divided):
+    storage = divided
     with storage.stage(KEY, mark="3") as staging:
         (staging / "b").write_bytes(BIG["c"])
         storage.send(staging, KEY)
         assert storage.list("releases") == [f"{RELEASE}.3.tmp"]
-        sent = objects(storage.url)
+        sent = objects(storage)
         with pytest.raises(NotFound):
             storage.open(KEY)
         storage.publish(staging, KEY)
         assert not staging.exists()
     assert storage.list("releases") == [RELEASE]
-    assert {name for name in objects(storage.url) if name.startswith(entries.PARTS)} <= set(sent)
+    assert {name for name in objects(storage) if name.startswith(PARTS)} <= set(sent)
     storage.remove(KEY)
-    assert objects(storage.url) == []
+    assert objects(storage) == []
 
 
-def test_a_file_that_is_replaced_leaves_nothing_of_the_one_before(storage, small_parts):
+def test_a_file_that_is_replaced_leaves_nothing_of_the_one_before(divided):
+    storage = divided
     for content in (BIG["c"], BIG["inner/b.bin"], b"1"):
         storage.write("work/job_a/checkpoint", content)
         assert storage.open("work/job_a", "checkpoint").read_bytes() == content
-    assert objects(storage.url) == [f"{entries.KEYS}work/job_a/checkpoint"]
+    assert objects(storage) == [f"{KEYS}work/job_a/checkpoint"]
 
 
 @pytest.mark.slow
-def test_faults_on_the_way_change_nothing_but_the_time(storage, s3_url, small_parts, tmp_path, monkeypatch):
-    monkeypatch.setattr(bucket, "READ_SECONDS", 2.0)
-    monkeypatch.setattr(bucket, "PAUSE_SECONDS_MAX", 0.05)
+def test_faults_on_the_way_change_nothing_but_the_time(bucket_url, s3_url, tmp_path, monkeypatch):
     with faulty(s3_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-        bucket._client.cache_clear()
+        storage = S3Storage(
+            bucket_url,
+            tmp_path / "var",
+            sizes=Sizes(PART, SMALL),
+            bucket=Bucket(bucket_url, replace(PATIENCE, read_seconds=2.0)),
+        )
         faults = (SLOW_DOWN, LOST, HALF, SLOW_DOWN, PASS, LOST, HALF, PASS)
         proxy.faults.extend((*faults, *faults, SILENT, *faults))
         publish(storage, BIG)
@@ -130,28 +138,35 @@ def test_faults_on_the_way_change_nothing_but_the_time(storage, s3_url, small_pa
         proxy.faults.extend(faults * 2)
         storage.remove("trash/x")
         assert {SLOW_DOWN, LOST, HALF, SILENT} <= set(proxy.met)
-    bucket._client.cache_clear()
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
+    storage = another(storage, tmp_path / "third")
     assert storage.list("") == ["journals"]
-    assert not [name for name in objects(storage.url) if name.startswith(entries.PARTS)]
+    assert not [name for name in objects(storage) if name.startswith(PARTS)]
 
 
-def test_patience_ends_and_a_line_that_was_given_up_cannot_undo_a_later_one(storage, s3_url, monkeypatch):
-    journal = Journal(storage, "job_a", 1)
-    journal.write(stage="votes", count=1, price_nano=10)
-    with faulty(s3_url) as proxy, monkeypatch.context() as patched:
-        patched.setattr(bucket, "PATIENCE_SECONDS", 0.0)
-        patched.setenv("AWS_ENDPOINT_URL", proxy.url)
-        bucket._client.cache_clear()
+def test_patience_ends_and_a_line_that_was_given_up_cannot_undo_a_later_one(bucket_url, s3_url, tmp_path, monkeypatch):
+    with faulty(s3_url) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        storage = S3Storage(bucket_url, tmp_path / "var", bucket=Bucket(bucket_url, ONE_TRY))
+        journal = Journal(storage, "job_a", 1)
+        journal.write(stage="votes", count=1, price_nano=10)
         proxy.faults.append(SLOW_DOWN)
         with pytest.raises(StorageUnavailable, match="Nothing was lost") as unavailable:
             journal.write(stage="votes", count=1, price_nano=10)
         assert unavailable.value.numbers == {"why": "away"}
-    bucket._client.cache_clear()
-    before = set(objects(storage.url))
-    journal.write(stage="votes", count=1, price_nano=10)
-    assert len(set(objects(storage.url)) - before) == 1  # a segment of its own
-    assert journalled(storage, "job_a").price_nano == 20
+        before = set(objects(storage))
+        journal.write(stage="votes", count=1, price_nano=10)
+        assert len(set(objects(storage)) - before) == 1  # a segment of its own
+        assert journalled(storage, "job_a").price_nano == 20
+
+
+def test_tries_end_in_time_also_those_of_botocore(bucket_url, s3_url, monkeypatch):
+    with faulty(s3_url) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        proxy.faults.extend([SLOW_DOWN] * 9)
+        with pytest.raises(StorageUnavailable, match="does not answer"):
+            Bucket(bucket_url, replace(PATIENCE, seconds=0.0)).get("nothing")
+        assert proxy.met == [SLOW_DOWN]
 
 
 def test_a_machine_that_fails_between_sending_and_publishing_leaves_what_is_listed(storage, tmp_path):
@@ -165,40 +180,39 @@ def test_a_machine_that_fails_between_sending_and_publishing_leaves_what_is_list
     with pytest.raises(NotFound):
         storage.open(KEY)
     storage.remove(f"releases/{name}")
-    assert objects(storage.url) == []
+    assert objects(storage) == []
 
 
 def _send_and_die(storage: S3Storage) -> None:
     with storage.stage(KEY, mark="7") as staging:
-        (staging / "model").write_bytes(os.urandom(2 * entries.SMALL_BYTES))
+        (staging / "model").write_bytes(os.urandom(2 * Sizes().small_bytes))
         storage.send(staging, KEY)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_claim_that_a_crash_has_left_is_waited_for_and_removed(storage, monkeypatch):
-    left = bucket.Bucket(storage.url)
-    left.put(f"claims/{KEY}/0", b"")
-    monkeypatch.setattr(claims, "CLAIM_SECONDS", 4.0)
-    monkeypatch.setattr(claims, "_REQUEST_SECONDS", 1.0)
+class _Hasty(Patience):
+    request_seconds, claim_seconds = 1.0, 4.0
+
+
+def test_a_claim_that_a_crash_has_left_is_waited_for_and_removed(bucket_url, tmp_path):
+    bucket = Bucket(bucket_url, _Hasty(60, 15, 5, 20))
+    bucket.put(f"claims/{KEY}/0", b"")
+    storage = S3Storage(bucket_url, tmp_path / "var", bucket=bucket)
     publish(storage)
-    assert not [name for name in objects(storage.url) if name.startswith("claims/")]
+    assert not [name for name in objects(storage) if name.startswith("claims/")]
 
 
 def _refusal(url: str, folder: Path) -> StorageUnavailable:
-    bucket._client.cache_clear()
-    try:
-        with pytest.raises(StorageUnavailable) as refused:
-            S3Storage(url, folder).write("mark", b"1")
-    finally:
-        bucket._client.cache_clear()
+    with pytest.raises(StorageUnavailable) as refused:
+        S3Storage(url, folder, bucket=Bucket(url, ONE_TRY)).write("mark", b"1")
     return refused.value
 
 
 @pytest.mark.parametrize(
     ("changed", "why", "says"),
     [
-        ({"AWS_SECRET_ACCESS_KEY": "WrongSecret123"}, "key", "do not belong together"),
-        ({"AWS_ACCESS_KEY_ID": "test:nobody"}, "key", "does not"),
+        ({"AWS_SECRET_ACCESS_KEY": "WrongSecret123"}, "key", "does not match"),
+        ({"AWS_ACCESS_KEY_ID": "test:nobody"}, "key", "not"),
         ({"AWS_ACCESS_KEY_ID": "test:reader", "AWS_SECRET_ACCESS_KEY": "reading"}, "rights", "s3:PutObject"),
         ({"AWS_ENDPOINT_URL": "https://{at}"}, "tls", "AWS_CA_BUNDLE"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "away", "does not answer"),
@@ -210,7 +224,6 @@ def test_a_refusal_says_what_to_do_and_no_secret(
     bucket_url, s3_url, tmp_path, monkeypatch, stream: io.StringIO, changed, why, says
 ):
     configure_logging("DEBUG", stream)
-    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     for name, value in changed.items():
         monkeypatch.setenv(name, value.format(at=s3_url.removeprefix("http://")))
@@ -225,12 +238,12 @@ def test_a_refusal_says_what_to_do_and_no_secret(
 
 def test_a_wrong_bucket_and_a_wrong_clock_are_told(bucket_url, tmp_path, monkeypatch):
     missing = _refusal("s3://missing-bucket/x", tmp_path / "var")
-    assert (missing.numbers["why"], "missing-bucket is not there" in missing.message) == ("bucket", True)
+    assert (missing.numbers["why"], "missing-bucket does not exist" in missing.message) == ("bucket", True)
     later = datetime.now(UTC) + timedelta(days=1)
     for module in ("botocore.auth", "botocore.compat"):
         monkeypatch.setattr(f"{module}.get_current_datetime", lambda *_, **__: later, raising=False)
     skewed = _refusal(bucket_url, tmp_path / "var")
-    assert (skewed.numbers["why"], "set this one" in skewed.message) == ("clock", True)
+    assert (skewed.numbers["why"], "Set the clock" in skewed.message) == ("clock", True)
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3://UPPER", "s3://ok/a//b", "s3://ok/../b", "s3://user:secret@host/x"])

@@ -10,28 +10,20 @@ from service.errors import Conflict, NotFound
 from tests.service.storage.contract import KEY, RELEASE, content_of, publish
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
-from service.storage.s3 import claims, entries
-from service.storage.s3 import storage as s3
+from service.storage.s3.entries import PARTS
+from service.storage.s3.storage import S3Storage, Sizes
 from tests.service.storage.memory_bucket import Dead, MemoryBucket
 
 PART, SMALL = 3000, 500
-BIG = {"a.json": b"{}", "inner/b.bin": os.urandom(2 * PART + 7), "c": os.urandom(PART)}
+BIG = {"a.json": b"{}", "inner/b.bin": os.urandom(2 * PART + 7), "c": os.urandom(PART), "empty": b""}
 MOMENTS_MAX = 100
 
 
 @pytest.fixture
-def over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[MemoryBucket], s3.S3Storage]:
+def over(tmp_path: Path) -> Callable[[MemoryBucket], S3Storage]:
     """Makes the storage of a machine over a bucket in memory."""
-    monkeypatch.setattr(s3, "PART_BYTES", PART)
-    monkeypatch.setattr(s3, "SMALL_BYTES", SMALL)
-    monkeypatch.setattr(claims, "CLAIM_SECONDS", 0.0)  # the dead one's does not keep us waiting
-    monkeypatch.setattr(claims, "_REQUEST_SECONDS", -60.0)
-
-    def make(bucket: MemoryBucket) -> s3.S3Storage:
-        monkeypatch.setattr(s3, "Bucket", lambda _: bucket)
-        return s3.S3Storage("s3://bucket", tmp_path / os.urandom(4).hex())
-
-    return make
+    sizes = Sizes(part_bytes=PART, small_bytes=SMALL)
+    return lambda bucket: S3Storage("s3://bucket", tmp_path / os.urandom(4).hex(), sizes=sizes, bucket=bucket)
 
 
 def dies_in(bucket: MemoryBucket, requests: int, act: Callable[[], None]) -> bool:
@@ -137,4 +129,4 @@ def test_lists_that_are_behind_mislead_nobody_who_asks_for_a_key(over):
         here.move(KEY, "trash/y")  # although it is listed, perhaps
     assert content_of(here.open("trash/x")) == BIG
     here.remove("trash/x")
-    assert [name for name in bucket._objects if name.startswith(entries.PARTS)] == []
+    assert [name for name in bucket._objects if name.startswith(PARTS)] == []

@@ -57,7 +57,7 @@ def test_an_upload_is_published_and_swept_there(tmp_path, monkeypatch):
 
 def test_a_storage_that_nobody_has_made_is_refused(tmp_path):
     settings, output = Settings(data_dir=tmp_path, storage="cloud"), Output(as_json=False)
-    with pytest.raises(InvalidInput, match="OBSCURA_STORAGE is cloud; there are folder"):
+    with pytest.raises(InvalidInput, match="OBSCURA_STORAGE is cloud; choose one of folder"):
         storage_of(settings)
-    with pytest.raises(CliError, match="OBSCURA_STORAGE is cloud; there are folder"):
+    with pytest.raises(CliError, match="OBSCURA_STORAGE is cloud; choose one of folder"):
         serve(settings, output)

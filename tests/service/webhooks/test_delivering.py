@@ -12,14 +12,15 @@ import standardwebhooks
 from sqlalchemy import select, update
 
 from obscura.wire.words import NoticeKind
-from service import admins, auth, decisions, jobs, projects
-from service.access import Principal, Scope
+from service import jobs
 from service.audit import arming
 from service.audit.findings import Finding, FindingCode
 from service.db.access_tables import ApiKey, Person
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Delivery, Webhook
+from service.identity import admins, auth, decisions, projects
+from service.identity.access import Principal, Scope
 from service.notices import WAITING_MAX
 from service.webhooks import delivering, hooks
 from service.webhooks.sending import Answer, Outgoing, Sender

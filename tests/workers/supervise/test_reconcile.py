@@ -22,10 +22,10 @@ from service.db.audit_tables import AuditEvent
 from service.db.base import new_id, release_id_of
 from service.db.job_tables import FailureCode, Sample
 from service.db.session import transaction
+from service.identity.recording import append, event_of
 from service.inspection import inspect_ledger
 from service.jobs import kinds
 from service.ledger.stops import arming_stops
-from service.recording import append, event_of
 from service.storage.interface import key_of, work_key
 from tests.workers.conftest import on_either_database
 from workers.supervise.reconcile import STALE_FOLDER_SECONDS, Reconciled, Reconciler, reconcile, sweep

@@ -15,13 +15,13 @@ import pytest
 from obscura.wire.words import DatasetState, HoldState, JobState
 from privacy.mechanisms.noise import derive_key
 from service import jobs
-from service.access import find
 from service.datasets import deletion
 from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode
 from service.db.session import transaction
 from service.errors import Conflict, NotFound
+from service.identity.access import find
 from service.sealing import SealBroken, new_key
 from service.storage.files import digest_directory
 from service.storage.folder import FolderStorage

@@ -4,10 +4,10 @@ from datetime import datetime
 
 import pytest
 
-from obscura.client import AuthError, BudgetError, Client
 from obscura.client.one_step import usual_delta
 from obscura.wire.words import EntryKind
-from service.ledger.chain import GENESIS_HASH, Entry
+from service.db.ledger_tables import Entry
+from service.ledger.chain import GENESIS_HASH, entry_hash
 from tests.service.api.conftest import ACCOUNT, DATASET
 
 
@@ -17,17 +17,6 @@ def test_opening_an_account(served):
     assert balance["limit_epsilon"] == 1.5
     assert balance["left_nano"] == balance["capacity_nano"] > 0 == balance["spent_nano"] == balance["held_nano"]
     assert served.read(f"accounts/{made['id']}") == made
-
-
-def test_the_answer_names_the_new_address(served):
-    answer = served.client().post("/v1/accounts", json=ACCOUNT | {"name": "p"})
-    assert answer.headers["location"] == f"/v1/accounts/{answer.json()['id']}"
-    assert answer.json()["rate"] > 0
-
-
-def test_a_name_is_taken_once(served):
-    served.account(name="patients")
-    assert served.send("accounts", ACCOUNT | {"name": "patients"}, status=409)["code"] == "conflict"
 
 
 @pytest.mark.parametrize("missing", ["epsilon", "delta", "unit", "adjacency"])
@@ -79,14 +68,6 @@ def test_pages_go_through_all_accounts_once_and_are_never_longer_than_the_servic
     served.read("accounts", limit=0, status=422)
 
 
-def test_foreign_cursors_are_refused(served):
-    for path in ("accounts", "datasets", "jobs", "releases", "keys"):
-        for cursor in ("garbage", "WyJhIl0", "WyJ4IiwieSJd", "W10", "é", "WzFd"):
-            answer = served.client().get(f"/v1/{path}", params={"cursor": cursor})
-            assert answer.status_code in (404, 422)
-            assert answer.headers["content-type"] == "application/problem+json"
-
-
 def test_entries_show_enough_to_verify_the_chain(served):
     account = served.account()
     dataset = served.ready_dataset(account["id"])
@@ -99,7 +80,7 @@ def test_entries_show_enough_to_verify_the_chain(served):
     for entry in entries:
         assert entry["previous_hash"] == previous
         as_read = {"kind": EntryKind(entry["kind"]), "created_at": datetime.fromisoformat(entry["created_at"])}
-        assert Entry(**entry | as_read).is_intact()
+        assert entry_hash(Entry(**entry | as_read)) == entry["hash"]
         previous = entry["hash"]
 
 
@@ -138,15 +119,6 @@ def test_a_raise_passes_through_two_hands(served, admin):
     told = {"requested_by": "requested_by", "approved_by": "decided_by", "approved_by_admin": "decided_by_admin"}
     assert entry["kind"] == "limit"
     assert {name: entry["details"][name] for name in told} == {name: approved[of] for name, of in told.items()}
-
-
-def test_only_admins_ask_and_decide(served, admin):
-    account = served.account()
-    path = ask(admin("alice"), account["id"]).headers["location"]
-    for scope in ("read", "train", "data"):
-        assert ask(served.client(scope), account["id"]).status_code == 403
-        for act in ("approve", "decline"):
-            assert served.client(scope).post(f"{path}/{act}").status_code == 403
 
 
 def test_requests_are_listed_and_declined(served, admin):
@@ -203,41 +175,3 @@ def test_a_closed_account_takes_no_data_and_goes_on_training(served, make_npz):
     assert served.ask("PUT", f"datasets/{waiting}/content", **sent)["state"] == "ready"
     kinds = [item["kind"] for item in served.everything(f"{path}/entries")]
     assert kinds == ["open", "hold"], "the log says nothing of it"
-
-
-def test_one_key_lowers_a_limit(served):
-    path = f"accounts/{served.account(epsilon=2.0)['id']}/lower-limit"
-    served.send(path, {"epsilon": 3.0, "reason": "more"}, status=422)
-    lowered = served.send(path, {"epsilon": 1.0, "reason": "less"})
-    assert (lowered["epsilon"], lowered["frozen"]) == (1.0, False)
-
-
-def test_keys_say_which_key_made_them(served):
-    first = served.send("keys", {"name": "first", "scopes": ["admin"]}, status=201)
-    with served.bearer(first["token"]) as client:
-        second = client.post("/v1/keys", json={"name": "second", "scopes": ["read"]}).json()
-    assert second["created_by"] == first["id"]
-    listed = {item["id"]: item for item in served.read("keys", scope="admin")["items"]}
-    assert listed[second["id"]]["created_by"] == first["id"]
-
-
-def test_the_client_has_the_same_verbs(served, admin):
-    account_id = served.account(epsilon=2.0)["id"]
-    tokens = (admin(name).headers["authorization"].removeprefix("Bearer ") for name in ("alice", "bob"))
-    alice, bob = (Client(served.url, token) for token in tokens)
-    with alice, bob:
-        assert alice.lower_limit(account_id, epsilon=1.0, reason="less").epsilon == 1.0
-        asked = alice.request_raise(account_id, epsilon=4.0, reason="more")
-        with pytest.raises(AuthError):
-            alice.approve_raise(asked.id)
-        assert bob.decline_raise(asked.id).state == "declined"
-        asked = alice.request_raise(account_id, epsilon=4.0, reason="more")
-        assert bob.approve_raise(asked.id).state == "approved"
-        assert [request.state for request in alice.limit_requests()] == ["approved", "declined"]
-        dataset = served.ready_dataset(account_id)
-        assert alice.freeze(account_id, reason="an audit").frozen
-        with pytest.raises(BudgetError):
-            alice.start_training(dataset["id"], recipe="datalens", epsilon=0.1)
-        assert not alice.unfreeze(account_id, reason="it is over").frozen
-        assert alice.close_to_data(account_id).closed
-        assert not alice.reopen(account_id).closed

@@ -3,7 +3,7 @@
 import pytest
 
 from obscura.client import AuthError, Client, NotFoundError
-from service.admins import introduce
+from service.identity.admins import introduce
 
 
 def test_one_person_with_two_keys_raises_nothing_and_admits_nobody(fresh):

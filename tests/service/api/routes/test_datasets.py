@@ -85,20 +85,10 @@ def test_a_refused_upload_changes_nothing_and_may_be_repeated(served, make_npz, 
     assert read(served, dataset_id)["failure_code"] is None
 
 
-def test_labels_outside_the_declared_classes(served, make_npz):
-    assert_refused(served.upload(served.dataset()["id"], make_npz(10, classes=3)), fault="label_range")
-
-
 def test_content_never_changes_once_it_is_there(served, make_npz):
     dataset_id = served.dataset()["id"]
     served.upload(dataset_id, make_npz(10))
     assert_refused(served.upload(dataset_id, make_npz(12)), "conflict", status=409, state="ready")
-
-
-def test_an_upload_above_the_limit(served):
-    object.__setattr__(served.app.state.settings, "upload_bytes_max", 1000)
-    refused = served.upload(served.dataset()["id"], b"x" * 1001)
-    assert_refused(refused, "too_large", status=413, limit_bytes=1000)
 
 
 def test_a_client_that_hangs_up_leaves_the_dataset_declared(served, make_npz):

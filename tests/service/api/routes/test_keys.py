@@ -9,9 +9,9 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from service.admins import introduce
 from service.db.access_tables import SignIn
 from service.db.session import transaction
+from service.identity.admins import introduce
 from service.main import utc_now
 from service.settings import Settings
 from service.times import to_the_hour

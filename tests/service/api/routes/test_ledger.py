@@ -28,11 +28,6 @@ def test_a_new_service_has_verified_its_ledger(served):
     assert ready(served.client(None))["trainings"] == "open"
 
 
-def test_the_state_of_the_ledger_is_for_admins(served):
-    for scope, status in (("read", 403), ("train", 403), (None, 401), ("admin", 200)):
-        served.read("ledger", scope=scope, status=status)
-
-
 def test_the_newest_checkpoint_is_shown(served):
     served.account()
     settings = served.app.state.settings

@@ -130,26 +130,6 @@ def test_downloading_whole(download):
     assert download(If_None_Match=answer.headers["etag"]).status_code == 304
 
 
-def test_downloading_a_range(download):
-    answer = download(Range="bytes=100-199")
-    assert (answer.status_code, answer.content) == (206, CONTENT[100:200])
-    assert answer.headers["content-range"] == f"bytes 100-199/{len(CONTENT)}"
-    assert answer.headers["content-length"] == "100"
-
-
-def test_a_range_outside_the_content(download):
-    answer = download(Range=f"bytes={len(CONTENT)}-")
-    assert (answer.status_code, answer.json()["code"]) == (416, "range_not_satisfiable")
-    assert answer.headers["content-range"] == f"bytes */{len(CONTENT)}"
-
-
-def test_a_range_that_is_none_is_ignored_and_one_of_other_content_is_not_mixed_in(download):
-    for headers in ({"Range": "bytes=" + "9" * 5000 + "-"}, {"Range": "bytes=5-", "If_Range": '"something-else"'}):
-        answer = download(**headers)
-        assert (answer.status_code, answer.content) == (200, CONTENT)
-    assert download(Range="bytes=5-", If_Range=answer.headers["etag"]).content == CONTENT[5:]
-
-
 def test_a_histogram_shows_its_counts_and_gives_no_images(served, release):
     counts = {"classes": ["cat", "dog"], "counts": [0, 61], "noisy_counts": [-3, 61], "standard_error": 4.5}
     with transaction(served.factory) as session:
@@ -162,11 +142,6 @@ def test_a_histogram_shows_its_counts_and_gives_no_images(served, release):
     drawn = draw(served, release, status=409)
     assert (drawn["code"], drawn["kind"]) == ("conflict", "histogram")
     assert "not a generator" in drawn["detail"]
-
-
-def test_a_generator_has_no_histogram(served, release):
-    record = served.read(f"releases/{release}")
-    assert (record["kind"], record["histogram"]) == ("generator", None)
 
 
 def evaluate(served: Any, release_id: str, *, key: str = "once", status: int = 202, **body: Any) -> Any:
@@ -259,17 +234,6 @@ def test_what_kinds_of_releases_can_be_evaluated(served, release, public, kind, 
     evaluate(served, release, dataset_id=public, status=status)
     if kind is ReleaseKind.CLASSIFIER:
         evaluate(served, release, key="more", dataset_id=public, samples=5, status=422)
-
-
-def test_the_sdk_evaluates_and_cancels(served, released, public, client):
-    account, release_id = released()
-    asked = client.release(release_id).evaluate(public, samples=60, seed=3)
-    served.finish_evaluation(asked.model_dump(), cnn=0.66)
-    assert asked.wait().accuracy == {"cnn": 0.66}
-    assert client.release(release_id).summary["accuracy"] == {"cnn": 0.66}
-    assert [found.id for found in client.release(release_id).evaluations()] == [asked.id]
-    job = client.start_training(served.ready_dataset(account["id"])["id"], recipe="class_histogram", epsilon=0.1)
-    assert job.cancel(discard=True).state == "cancelled"
 
 
 def running(served: Any, charge_nano: Callable[[dict[str, Any]], int]) -> str:

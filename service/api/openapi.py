@@ -1,0 +1,346 @@
+"""Complete the OpenAPI document: descriptions, examples, and one request schema for each recipe.
+
+Options are typed per recipe (discriminator `recipe`). This only documents: the recipe's own model validates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privacy.plans.plan import Recipe
+from privacy.plans.registry import RECIPES
+from service.jobs import KINDS
+
+_MOMENT = "2026-03-02T09:30:00Z"
+_DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+
+# Of ids, by the word before `_id`.
+_PREFIXES = {"account": "acc", "admin": "adm", "dataset": "ds", "hold": "hld", "job": "job", "key": "key"}
+_PREFIXES |= {"project": "prj", "release": "rel", "request": "lim", "sample": "smp", "share": "shr", "sweep": "swp"}
+_PREFIXES |= {"webhook": "whk"}
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}_a2b3c4d5e6f7g2h3i4j5"
+
+
+PARAMETERS = {
+    "account_id": "The population whose budget pays.",
+    "admin_id": "The person.",
+    "dataset_id": "The labelled images.",
+    "job_id": "The job.",
+    "key_id": "The key.",
+    "Last-Event-ID": "The last event that the client has seen.",
+    "file_name": "Name of the file.",
+    "recipe": "Name of the training loop; `GET /v1/recipes` has them.",
+    "project_id": "The department.",
+    "release_id": "The release.",
+    "request_id": "The request.",
+    "sample_id": "The drawing; null for other jobs.",
+    "share_id": "That it is shared with one project, or with all.",
+    "sweep_id": "The sweep.",
+    "webhook_id": "The webhook.",
+}
+_RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
+# By the name of a field or parameter; those of one schema alone begin with its name.
+EXAMPLES: dict[str, Any] = {
+    "accuracy": {"cnn": 0.78, "mlp": 0.71},
+    "accuracy_by_class": {"cat": 0.81, "dog": 0.75},
+    "accuracy_real": 0.9,
+    "accuracy_warm_start_only": {"cnn": 0.71},
+    "action": "admit",
+    "adjacency": "add_remove",
+    "after": _id("evt"),
+    "AdminAnswer.admin": None,
+    "admission": "approved",
+    "affordable": True,
+    "affordable_epsilon": 1.9,
+    "amount_nano": 41_000_000,
+    "approved_by": _id("adm"),
+    "asked_by": _id("adm"),
+    "balanced_accuracy": {"cnn": 0.76, "mlp": 0.69},
+    "buys": {"teachers": 4000},
+    "bytes": 8_123_456,
+    "capacity_nano": 310_000_000,
+    "chance": 0.1,
+    "channels": 1,
+    "charged_epsilon": 0.4,
+    "charged_nano": 9_000_000,
+    "classes": ["benign", "malignant"],
+    "SampleRecord.classes": None,
+    "SampleRequest.classes": None,  # in the place of proportions
+    "code": "worker_lost",
+    "Problem.code": "insufficient_budget",
+    "config": {"teachers": 4000},
+    "content_bytes": 47_000_000,
+    "count": 10_000,
+    "counts": [5120, 880],
+    "created_by": _id("key"),
+    "created_by_admin": _id("adm"),
+    "created_by_name": "first admin",
+    "cursor": "WyIyMDI2Il0",
+    "decided_by": _id("adm"),
+    "decided_by_admin": _id("adm"),
+    "delta": 1e-5,
+    "detail": "This job needs epsilon 2. Account *patients* has 1.2 left.",
+    "details": {"reason": "protocol 17"},
+    "entries": 120,
+    "epsilon": 1.0,
+    "epsilon_before": 3.0,
+    "eta_seconds": 214.0,
+    "findings": 0,
+    "format": "npz",
+    "height": 28,
+    "held_epsilon": 0.5,
+    "held_nano": 12_000_000,
+    "id": _id("x"),
+    "instance": "/v1/jobs",
+    "introduction": f"key_abcdefghijklmnopqrst:{_DIGEST}",
+    "jobs_max": 4,
+    "jobs_unfinished": 2,
+    "Idempotency-Key": "3f0c7c1e-5a0b-4a55-9d43-6e4f6a1c2b7d",
+    "Last-Event-ID": "3-5f2b9d0c1a77",
+    "keys_revoked": 3,
+    "kind": "full",
+    "EntryRecord.kind": "charge",
+    "JobRecord.kind": "train",
+    "ReleaseRecord.kind": "generator",
+    "last_used_at": "2026-03-02T09:00:00Z",
+    "left_after_epsilon": 1.4,
+    "left_after_nano": 228_000_000,
+    "left_epsilon": 2.0,
+    "left_nano": 257_000_000,
+    "limit": 50,
+    "limit_epsilon": 3.0,
+    "made": 421,
+    "made_by": _id("key"),
+    "message": "The process that ran the job was lost too often, and nothing could be published.",
+    "FieldError.message": "Input should be greater than or equal to 0.001",
+    "name": "patients",
+    "StageFacts.name": "votes",
+    "file_name": "generator.safetensors",
+    "noise_multiplier": 100.0,
+    "noisy_counts": [5121, 879],
+    "notes": ["Choosing by public data costs nothing."],
+    "options": {"preset": "default"},
+    "RecipeRecord.name": _RECIPE.name,
+    "RecipeRecord.title": _RECIPE.title,
+    "RecipeRecord.releases": _RECIPE.releases,
+    "overlap_seconds": 3600,
+    "project_name": "cardiology",
+    "KeyRequest.role": None,
+    "role": "analyst",
+    "publishes": _RECIPE.publishes,
+    "presets": {"default": {}},
+    "defaults": {"clip": 1.0},
+    "RecipeRecord.options": {
+        "type": "object",
+        "properties": {"clip": {"type": "number", "minimum": 1e-6, "maximum": 1e6, "default": 1.0}},
+    },
+    "others_revoked": 2,
+    "owner": "clinic",
+    "planned": 1000,
+    "planned_epsilon": 1.0,
+    "planned_nano": 41_000_000,
+    "pointer": "/body/epsilon",
+    "price_epsilon": 1.0,
+    "price_nano": 41_000_000,
+    "promised_epsilon": 3.0,
+    "publishes_if_cancelled": True,
+    "rate": 1e-6,
+    "real_accuracy": 0.9,
+    "reason": "the ethics board agreed, protocol 17",
+    "IncompleteFacts.reason": "cancelled",
+    "recipe": _RECIPE.name,
+    "records_declared": 60_000,
+    "releases": 1450,
+    "removed_at": None,
+    "repeats": 0,
+    "requested_by": _id("key"),
+    "requested_by_admin": _id("adm"),
+    "returned_nano": 3_000_000,
+    "revoked_at": None,
+    "samples": 30_000,
+    "scopes": ["train", "read"],
+    "seed": 7,
+    "shared_with": _id("prj"),
+    "sequence": 12,
+    "share": 0.421,
+    "spent_epsilon": 0.4,
+    "spent_nano": 9_000_000,
+    "stage": "votes",
+    "IncompleteFacts.stages": {"votes": {"made": 421, "planned": 1000}},
+    "stand_in": "fashion-mnist",
+    "standard_error": 3.2,
+    "state": "running",
+    "DatasetRecord.state": "ready",
+    "AdminRequestRecord.state": "pending",
+    "LimitRequestRecord.state": "pending",
+    "ShareRequestRecord.state": "pending",
+    "SweepRecord.state": "open",
+    "status": "ok",
+    "Problem.status": 409,
+    "step": 612,
+    "steps": 1450,
+    "subjects_declared": 3500,
+    "subjects": ["0042", "0137"],
+    "DatasetRequest.subjects_declared": None,
+    "summary": {"accuracy": {"cnn": 0.78}},
+    "sure_at_most": 0.973,
+    "title": "Not enough privacy budget",
+    "token": "obs_a2b3...",
+    "trainings": "open",
+    "type": "urn:obscura:problem:insufficient_budget",
+    "unit": "record",
+    "verdict": "The plan would make images worth 74% accuracy.",
+    "version": "0.1.0",
+    "visibility": "private",
+    "width": 28,
+    "with_made": True,
+    "delivered": True,
+    "failing_since": None,
+    "WebhookTestRecord.status": 200,
+    "WebhookTestRecord.reason": None,
+    "WebhookRecord.state": "active",
+    "NewWebhookRecord.state": "active",
+    "secret": "whsec_...",
+    "url": "https://hooks.example.org/obscura",
+}
+for _kind in KINDS.values():
+    if _kind.reading is not None:
+        EXAMPLES |= {f"{_kind.record.__name__}.{name}": example for name, example in _kind.reading.examples.items()}
+        _PREFIXES.setdefault(_kind.noun, _kind.reading.prefix)
+        PARAMETERS.setdefault(f"{_kind.noun}_id", f"The {_kind.noun}.")
+
+
+_MANY = [kind.many for kind in KINDS.values()]
+_LISTED = f"{', '.join(_MANY[:-1])} and {_MANY[-1]}"
+TAGS = {
+    "health": "Whether the service runs; no key needed.",
+    "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
+    "admins": "The people who decide, two of them together.",
+    "datasets": "Labelled images: declared first, uploaded once.",
+    "recipes": "What can be trained, and with which options.",
+    "plans": "What a training would do and cost, and a try of it on public images. Both are free.",
+    "jobs": f"{_LISTED.capitalize()}: ask for one, follow it, end it.",
+    "sweeps": "Hyper-parameter searches, held as a whole.",
+    "releases": "What trainings have published: cards, receipts, reports, files, free drawing and measuring.",
+    "samples": "Drawn images, to download.",
+    "projects": "Departments that do not see each other.",
+    "webhooks": "Addresses that are told of stops, decisions that wait, and jobs that ended.",
+    "keys": "API keys and their scopes.",
+    "ledger": "Whether the ledger is sound.",
+    "audit": "Who asked for what.",
+}
+_JSON = "application/json"
+_PLACE = "#/components/schemas/"
+_FILES = {"name": "file_name"}  # parameters that mean something else than fields of the same name
+
+
+def describe(document: dict[str, Any]) -> dict[str, Any]:
+    """Complete an OpenAPI document in place and return it."""
+    document["tags"] = [{"name": name, "description": words} for name, words in TAGS.items()]
+    schemas = document["components"]["schemas"]
+    for schema in schemas.values():
+        schema.setdefault("description", "One page of a list; `next_cursor` is null on the last one.")
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                name = _FILES.get(parameter["name"], parameter["name"])
+                if name in PARAMETERS:
+                    parameter.setdefault("description", PARAMETERS[name])
+                example = example_of(parameter["schema"], schemas, name=name)
+                choices = _choices(parameter["schema"], schemas)
+                parameter["example"] = choices[0] if choices and example not in choices else example
+            contents = [operation.get("requestBody", {}), *operation["responses"].values()]
+            for content in (content.get("content", {}).get(_JSON, {}) for content in contents):
+                if "schema" in content:
+                    content["example"] = example_of(content["schema"], schemas)
+    names = [f"`{name}`" for name in KINDS]
+    schemas["JobRecord"]["properties"]["kind"]["description"] = f"{', '.join(names[:-1])} or {names[-1]}."
+    _type_options(document)
+    return document
+
+
+def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "", name: str = "") -> Any:
+    """Return an example of a schema: a known one, or one composed from its parts.
+
+    Args:
+        of: Schema that has the field.
+        name: Name of the field.
+    """
+    if name:
+        example = known_example(of, name)
+        if example not in (None, []):
+            return example
+    parts = [schema, *schema.get("anyOf", [])]
+    if any(part.get("type") == "null" for part in parts[1:]):
+        return None
+    reference = next((part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part), None)
+    if reference is not None:
+        fields = schemas[reference].get("properties", {})
+        return {each: example_of(field, schemas, of=reference, name=each) for each, field in fields.items()}
+    if schema.get("type") == "boolean":
+        return False
+    if "items" in schema:
+        items = example_of(schema["items"], schemas)
+        return [] if items is None else [items] * max(schema.get("minItems", 1), 1)
+    if schema.get("additionalProperties"):
+        return {}
+    return None
+
+
+def _choices(schema: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
+    parts = [schema, *schema.get("anyOf", [])]
+    parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
+    return [choice for part in parts for choice in part.get("enum", [])]
+
+
+def _type_options(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    named = {name for name, schema in schemas.items() if "recipe" in schema.get("properties", {})}
+    bodies = [
+        operation["requestBody"]["content"][_JSON]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        if _JSON in operation.get("requestBody", {}).get("content", {})
+    ]
+    for recipe in RECIPES.values():
+        schemas[f"{_camel(recipe)}Options"] = {"description": f"Options of the recipe {recipe.name}.", **recipe.options}
+    for body in bodies:
+        request = body["schema"].get("$ref", "").removeprefix(_PLACE)
+        if request in named:
+            chosen = {recipe.name: f"{_camel(recipe)}{request}" for recipe in RECIPES.values()}
+            for recipe in RECIPES.values():
+                schemas[chosen[recipe.name]] = _request_for(recipe, request, schemas[request])
+            references = {name: _PLACE + schema for name, schema in chosen.items()}
+            body["schema"] = {
+                "oneOf": [{"$ref": reference} for reference in references.values()],
+                "discriminator": {"propertyName": "recipe", "mapping": references},
+            }
+
+
+def _request_for(recipe: Recipe, request: str, schema: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = {"options": {"$ref": f"{_PLACE}{_camel(recipe)}Options"}}
+    if "trials" in schema["properties"]:
+        properties = {"trials": {"type": "array", "items": {"type": "object", "properties": properties}}}
+    narrowed = {"type": "object", "properties": {"recipe": {"const": recipe.name}, **properties}}
+    description = f"{schema['description']} By the recipe {recipe.name}."
+    return {"description": description, "allOf": [{"$ref": _PLACE + request}, narrowed]}
+
+
+def _camel(recipe: Recipe) -> str:
+    return recipe.name.title().replace("_", "")
+
+
+def known_example(schema: str, name: str) -> Any:
+    """Return the example of a field or parameter, or None."""
+    for key in (f"{schema}.{name}", name):
+        if key in EXAMPLES:
+            return EXAMPLES[key]
+    noun, _, end = name.rpartition("_")
+    prefix = _PREFIXES.get(noun.rpartition("_")[2])
+    if end == "id" and prefix is not None:
+        return _id(prefix)
+    return _DIGEST if end in ("sha256", "hash") else _MOMENT if name.endswith("_at") else None

@@ -1,0 +1,336 @@
+"""What the sign-in provider says of a person, and what follows for their roles, keys and sessions. Takes a session,
+never commits.
+
+A role is a key that no other key has made and whose token nobody has: sessions are opened with it, what the person
+makes is made by it, and with it all of that is revoked. There is one for each project in which a person has a role.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, ClassVar
+
+from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from obscura.wire.ids import make_token
+from obscura.wire.names import NAME_CHARACTERS_MAX, clean_text
+from service.background import Background
+from service.db.access_tables import ApiKey, Person, SignIn
+from service.db.base import new_id
+from service.db.project_tables import Project
+from service.db.session import SessionFactory, transaction
+from service.errors import ObscuraError, Unauthorized
+from service.identity.access import ROLES, Role, Scope, covers, visible
+from service.identity.admins import admit_person, dismiss_person
+from service.identity.auth import remember_key, revoke
+from service.identity.recording import Act, record
+from service.logs import get_logger
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.identity.provider import Provider
+
+# After so long without a new sign-in, what somebody has made is revoked whom the provider no longer vouches for.
+EMAIL_CHARACTERS_MAX = 320
+LAPSED_KEPT = timedelta(days=7)
+ROUND_SECONDS = 5.0
+ASKING = timedelta(seconds=45)  # for which a process has a person to itself; longer than the provider may take
+PEOPLE_PER_ROUND_MAX = 1000
+ASKED_AT_ONCE_MAX = 8
+
+
+class SignInRefused(Unauthorized):
+    """A sign-in is not what the provider or this browser have begun, or the provider refuses it."""
+
+
+class NotVouchedFor(SignInRefused):
+    """The provider says that it no longer vouches for a person."""
+
+
+class ProviderUnavailable(ObscuraError):
+    """The provider does not answer, or not as it must.
+
+    Attributes:
+        answered: whether it did, so that it may do better when it is asked about somebody else.
+    """
+
+    code: ClassVar[str] = "provider_unavailable"
+
+    def __init__(self, *, answered: bool = False) -> None:
+        self.answered, self.dependency_failed = answered, not answered
+        super().__init__(
+            "The sign-in provider does not answer as it should. Try again in a minute; keys of the installation's own "
+            "admins open this service as ever."
+        )
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What the provider says of a person.
+
+    Attributes:
+        subject: names the person among all of the provider, for ever.
+        names: what people may call them, the best first.
+        email: None where the provider does not say.
+        groups: that they are in now.
+    """
+
+    subject: str
+    names: Sequence[str]
+    email: str | None
+    groups: frozenset[str]
+
+
+def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, frozenset[Scope]]:
+    """Return what members of groups may do: scopes by the project's id, where None is the installation."""
+    found: dict[str | None, frozenset[Scope]] = {}
+    for group in groups:
+        for project_id, role in settings.oidc_groups.get(group, {}).items():
+            found[project_id] = found.get(project_id, frozenset()) | frozenset(ROLES[Role(role)])
+    if settings.oidc_admin_group and settings.oidc_admin_group in groups:
+        found[None] = frozenset({Scope.ADMIN})
+    return found
+
+
+def unknown_projects(session: Session, settings: Settings) -> list[str]:
+    """Return the projects that the settings name and that do not exist: nobody has a role in them."""
+    named = {project_id for roles in settings.oidc_groups.values() for project_id in roles}
+    return sorted(project_id for project_id in named if not _is_there(session, project_id))
+
+
+def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token: str, *, now: datetime) -> Person:
+    """Note that the provider has just vouched for somebody who signs in; makes the person where there is none yet."""
+    person = _find(session, settings.oidc_issuer, claims.subject)
+    if person is None:
+        person = Person(id=new_id("per"), issuer=settings.oidc_issuer, subject=claims.subject, name="", created_at=now)
+        person.confirmed_at = person.keys_until = now
+        try:
+            with session.begin_nested():
+                session.add(person)
+        except IntegrityError:  # they sign in twice at the same moment
+            person = _find(session, settings.oidc_issuer, claims.subject)
+            assert person is not None
+        else:
+            record(session, Act.PERSON_MADE, person.id, project_id=None)
+    person.lapsed_at = None
+    confirm(session, settings, person, claims, refresh_token, now=now)
+    return person
+
+
+def confirm(
+    session: Session, settings: Settings, person: Person, claims: Claims, refresh_token: str, *, now: datetime
+) -> None:
+    """Note what the provider says of a person now, and give, widen and end roles by it."""
+    names = filter(None, (_readable(name, NAME_CHARACTERS_MAX) for name in claims.names))
+    person.name = next(names, person.id)
+    person.email = _readable(claims.email or "", EMAIL_CHARACTERS_MAX)
+    person.refresh_token, person.asked_until = refresh_token, None
+    person.confirmed_at, person.keys_until = now, now + timedelta(seconds=settings.oidc_key_grace_seconds)
+    _apply(session, person, roles_of(settings, claims.groups), now)
+
+
+def _readable(text: str, characters_max: int) -> str | None:
+    """Return text of the provider in its clean form; None where people could not read it."""
+    try:
+        return clean_text(text.strip(), characters_max)
+    except ValueError:
+        return None
+
+
+def roles(session: Session, person: Person) -> Sequence[ApiKey]:
+    """Return the roles that a person has now, that of the installation last."""
+    mine = ApiKey.person_id == person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
+    found = session.scalars(select(ApiKey).where(*mine).execution_options(populate_existing=True)).all()
+    return sorted(found, key=lambda key: (key.project_id is None, key.project_id))
+
+
+def members(session: Session, limit: int) -> Sequence[tuple[ApiKey, Person]]:
+    """Return the roles that the caller may see, each with whose it is, by their names."""
+    asked = visible(session, ApiKey, select(ApiKey, Person)).join(Person, Person.id == ApiKey.person_id)
+    now = asked.where(ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None))
+    return [(row[0], row[1]) for row in session.execute(now.order_by(Person.name, ApiKey.id).limit(limit))]
+
+
+def project_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
+    """Return the names of projects in which somebody has a role, by their ids."""
+    named = select(Project.id, Project.name).where(Project.id.in_(ids))
+    return {row.id: row.name for row in session.execute(named)}
+
+
+def lapse(session: Session, person: Person, *, now: datetime) -> None:
+    """Note that the provider no longer vouches for a person. Keys open nothing until they sign in again."""
+    person.lapsed_at, person.refresh_token, person.asked_until = now, None, None
+    theirs = select(ApiKey.id).where(ApiKey.person_id == person.id)
+    session.execute(delete(SignIn).where(SignIn.key_id.in_(theirs)))
+    record(session, Act.PERSON_LAPSED, person.id, project_id=None)
+
+
+def long_lapsed(session: Session, *, now: datetime, lock: bool = False) -> Sequence[Person]:
+    """Return who lapsed long ago, has not signed in since, and has roles."""
+    role = select(ApiKey.id).where(
+        ApiKey.person_id == Person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
+    )
+    gone = select(Person).where(Person.lapsed_at <= now - LAPSED_KEPT, role.exists())
+    return session.scalars(gone.with_for_update() if lock else gone).all()
+
+
+def end_lapsed(session: Session, *, now: datetime) -> None:
+    """End the roles of whoever lapsed long ago, and revoke what they have made."""
+    for person in long_lapsed(session, now=now, lock=True):
+        _apply(session, person, {}, now)
+
+
+def _find(session: Session, issuer: str, subject: str) -> Person | None:
+    this = select(Person).where(Person.issuer == issuer, Person.subject == subject)
+    return session.scalar(this.with_for_update().execution_options(populate_existing=True))
+
+
+def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[Scope]], now: datetime) -> None:
+    """Give a person just these roles. Whoever may do less in a project than before loses what they made there."""
+    wished = {project_id: scopes for project_id, scopes in wished.items() if _is_there(session, project_id)}
+    owned = {project_id for project_id, scopes in wished.items() if Scope.ADMIN in scopes}
+    admins = {project_id: admit_person(session, person, project_id, now=now).id for project_id in owned}
+    for key in roles(session, person):
+        held, scopes = frozenset(map(Scope, key.scopes)), wished.get(key.project_id, frozenset())
+        if not all(covers(scopes, scope) for scope in held):
+            revoke(session, ApiKey.id == key.id, now=now)
+            record(session, Act.ROLE_ENDED, person.id, project_id=key.project_id)
+            continue
+        del wished[key.project_id]
+        if scopes != held:
+            key.scopes, key.admin_id = sorted(scopes), admins.get(key.project_id)
+            record(session, Act.ROLE_WIDENED, person.id, project_id=key.project_id)
+    for project_id, scopes in wished.items():
+        key_id, _token, digest = make_token()
+        remember_key(
+            session,
+            key_id,
+            digest,
+            name=person.name,
+            scopes=sorted(scopes),
+            admin_id=admins.get(project_id),
+            project_id=project_id,
+            person_id=person.id,
+            now=now,
+        )
+        record(session, Act.ROLE_GIVEN, person.id, project_id=project_id)
+    dismiss_person(session, person, still=owned, now=now)
+    session.flush()
+
+
+def _is_there(session: Session, project_id: str | None) -> bool:
+    """Tell whether a project exists that the settings name."""
+    return project_id is None or session.get(Project, project_id) is not None
+
+
+class Confirming(Background):
+    """Asks beside the requests. Several processes share the people: each asks about whom no other one asks.
+
+    Args:
+        settings: with an issuer.
+        factory: where sessions come from.
+        provider: whom it asks.
+        clock: returns the time, aware.
+    """
+
+    def __init__(
+        self, settings: Settings, factory: SessionFactory, provider: Provider, clock: Callable[[], datetime]
+    ) -> None:
+        super().__init__("obscura-people")
+        self._settings, self._factory, self._provider, self._clock = settings, factory, provider, clock
+        self._interval = timedelta(seconds=settings.oidc_confirm_seconds)
+
+    def round(self) -> int:
+        """Ask about everybody whose turn it is; return for how many the provider answered."""
+        now, away = self._clock(), threading.Event()
+        with transaction(self._factory, read_only=True) as session:
+            waiting = due(session, now, self._interval)
+            gone = long_lapsed(session, now=now)
+
+        def ask(person_id: str) -> bool:
+            try:
+                return not away.is_set() and self._ask(person_id)
+            except ProviderUnavailable as error:
+                if not error.answered:  # nobody waits for as many time-outs as there are people
+                    away.set()
+                return False
+
+        with ThreadPoolExecutor(ASKED_AT_ONCE_MAX) as pool:
+            answered = sum(pool.map(ask, waiting))
+        if gone:
+            with transaction(self._factory) as session:
+                end_lapsed(session, now=now)
+        return answered
+
+    def _work(self) -> None:
+        self._try(self._name_unknown_projects)
+        while not self._stopping.wait(ROUND_SECONDS):
+            self._try(self.round)
+
+    def _try(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except Exception as error:  # whatever it is: everybody's sessions depend on the next round
+            get_logger(__name__).error("people_not_confirmed", error=type(error).__name__)
+
+    def _name_unknown_projects(self) -> None:
+        with transaction(self._factory, read_only=True) as session:
+            unknown = unknown_projects(session, self._settings)
+        for project_id in unknown:
+            what = f"OBSCURA_OIDC_GROUPS names {project_id}, and there is no such project."
+            get_logger(__name__).error("operator_needed", code="unknown_project", message=what)
+
+    def _ask(self, person_id: str) -> bool:
+        now = self._clock()
+        free = Person.asked_until.is_(None) | (Person.asked_until <= now)
+        old = Person.confirmed_at <= now - self._interval  # still: another process may have asked since
+        this = select(Person).where(Person.id == person_id, free, old, Person.refresh_token.is_not(None))
+        with transaction(self._factory) as session:
+            person = session.scalar(this.with_for_update(skip_locked=True))
+            if person is None:
+                return False
+            person.asked_until = now + ASKING
+            subject, sealed = person.subject, str(person.refresh_token)
+        same = select(Person).where(Person.id == person_id, Person.refresh_token == sealed).with_for_update()
+        try:
+            claims, next_sealed = self._provider.confirm(subject, sealed)
+        except (ProviderUnavailable, SignInRefused) as error:
+            with transaction(self._factory) as session:
+                person = session.scalar(same)
+                if person is not None and isinstance(error, NotVouchedFor):
+                    lapse(session, person, now=now)
+                elif person is not None:  # what it says cannot be believed, which tells nothing of the person
+                    person.asked_until = None
+            if isinstance(error, ProviderUnavailable):
+                raise
+            return isinstance(error, NotVouchedFor)
+        with transaction(self._factory) as session:
+            person = session.scalar(same)
+            if person is None:  # they have signed in again meanwhile
+                return False
+            confirm(session, self._settings, person, claims, next_sealed, now=now)
+        return True
+
+
+def due(session: Session, now: datetime, interval: timedelta) -> Sequence[str]:
+    """Return whom the provider did not confirm for an interval, and who has a session or has made a key that goes on.
+
+    Whoever has neither is asked about when they sign in again.
+    """
+    theirs = ApiKey.person_id == Person.id, ApiKey.revoked_at.is_(None)
+    in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
+    made = select(ApiKey.id).where(*theirs, ApiKey.created_by.is_not(None), in_time)
+    here = select(ApiKey.id).join(SignIn, SignIn.key_id == ApiKey.id).where(*theirs, SignIn.expires_at > now)
+    waiting = (
+        select(Person.id)
+        .where(Person.refresh_token.is_not(None), Person.confirmed_at <= now - interval, made.exists() | here.exists())
+        .order_by(Person.confirmed_at)
+        .limit(PEOPLE_PER_ROUND_MAX)
+    )
+    return session.scalars(waiting).all()

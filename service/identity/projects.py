@@ -1,0 +1,84 @@
+"""Projects: departments of one installation. Takes a session, never commits.
+
+Every installation has one from the start, and as long as there is no other nobody has to name it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.db.base import new_id
+from service.db.project_tables import Project
+from service.errors import Conflict, InvalidInput, require_name
+from service.identity.access import find, visible
+from service.identity.recording import Act, record
+
+PROJECTS_MAX = 1000
+
+
+def create(session: Session, *, name: str, now: datetime) -> Project:
+    """Create a project, which nothing belongs to yet.
+
+    Raises:
+        InvalidInput: a bad name.
+        Conflict: the name is taken, or there are as many projects as are kept.
+    """
+    name = require_name(name, "A project's name")
+    if (session.scalar(select(func.count()).select_from(Project)) or 0) >= PROJECTS_MAX:
+        raise Conflict(f"There are {PROJECTS_MAX} projects, which is as many as are kept.")
+    project = Project(id=new_id("prj"), name=name, created_at=now)
+    session.add(project)
+    record(session, Act.PROJECT_MADE, project.id, project_id=project.id)
+    return _named(session, project)
+
+
+def rename(session: Session, project_id: str, *, name: str) -> Project:
+    """Give a project another name. What belongs to it is found by its id, and stays as it is.
+
+    Raises:
+        InvalidInput: a bad name.
+        NotFound: no such project.
+        Conflict: the name is taken.
+    """
+    name = require_name(name, "A project's name")
+    project = find(session, Project, project_id, lock=True)
+    project.name = name
+    record(session, Act.PROJECT_RENAMED, project.id, project_id=project.id)
+    return _named(session, project)
+
+
+def choose(session: Session, wished: str | None = None) -> str:
+    """Return the id of the project that something new belongs to: the one that is named, or the only one there is.
+
+    For whoever belongs to a project that one is the only one.
+
+    Raises:
+        NotFound: no project that the caller may see has this id.
+        InvalidInput: none is named, and there are several.
+    """
+    if wished is not None:
+        return find(session, Project, wished).id
+    seen = session.scalars(visible(session, Project, select(Project.id)).limit(2)).all()
+    if len(seen) != 1:
+        raise InvalidInput("There are several projects here: name the one that this belongs to, or use a key of it.")
+    return seen[0]
+
+
+def count_hidden(session: Session) -> int:
+    """Return the number of projects whose content is hidden from admins of the installation: none if there is one."""
+    count = session.scalar(select(func.count()).select_from(Project)) or 0
+    return count if count > 1 else 0
+
+
+def _named(session: Session, project: Project) -> Project:
+    name = project.name
+    try:
+        with session.begin_nested():
+            session.flush()
+    except IntegrityError:
+        raise Conflict(f"There is a project named *{name}* already.") from None
+    return project

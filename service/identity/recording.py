@@ -1,0 +1,229 @@
+"""The audit log: who asked for what and what came of it. Append-only rows, each written to the `audit` logger as well.
+
+An event names who asked, a route or an act, and at most one object by its id. What was sent, what was answered, how
+long that took and how much it was are no part of it. See docs/audit_log.md for why each field tells nothing private.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import delete, insert, select, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from obscura.wire.words import Outcome
+from service.db.audit_tables import AuditEvent
+from service.db.base import new_id
+from service.db.session import LAST, SessionFactory, transaction, with_info
+from service.errors import ObscuraError
+from service.identity.access import Principal
+from service.logs import AUDIT_LOGGER, get_logger
+from service.times import SETTLED
+
+EVENTS_REMOVED_MAX = 5000  # in one transaction
+_APPEND_LOCK = 0x0B5CA0  # advisory lock of PostgreSQL; any number will do
+_ACTS = "obscura_acts"
+_APPENDED = "obscura_appended"
+_ID = re.compile(r"[a-z]{2,4}_(?:[a-z2-7]{20}|default)")
+
+
+class Act(enum.StrEnum):
+    """What people do to keys, roles and requests: an event of its own, in the transaction that does it."""
+
+    SIGNED_IN = "signed in"
+    SIGNED_OUT = "signed out"
+    KEY_MADE = "key made"
+    KEY_ROTATED = "key rotated"
+    KEY_REVOKED = "key revoked"
+    ADMIN_ADMITTED = "admin admitted"
+    ADMIN_REMOVED = "admin removed"
+    PERSON_MADE = "person made"
+    PERSON_LAPSED = "person no longer confirmed"
+    ROLE_GIVEN = "role given"
+    ROLE_WIDENED = "role widened"
+    ROLE_ENDED = "role ended"
+    PROJECT_MADE = "project made"
+    PROJECT_RENAMED = "project renamed"
+    QUOTA_SET = "quota set"
+    RELEASE_SHARED = "release shared"
+    RELEASE_UNSHARED = "release unshared"
+    UPLOAD_JOINED = "upload joined"
+    UPLOAD_KNOWN = "upload of known images refused"
+    ASKED = "decision asked for"
+    APPROVED = "decision approved"
+    DECLINED = "decision declined"
+    CLOCK_ACCEPTED = "clock accepted"
+
+
+class AuditLogUnavailable(ObscuraError):
+    """An event cannot be written, and nothing may happen here without one."""
+
+    code: ClassVar[str] = "audit_log_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Here nothing is done or shown that cannot be written to the audit log, and that cannot be written to now. "
+            "Nothing was changed. An operator must look."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What an event says.
+
+    Attributes:
+        at: when it was asked for.
+        action: the template of a route with its method, or an `Act`.
+        object_id: what it is about; None where that has no id.
+        key_id: of the key that asked; None where none of ours did.
+        admin_id: the person whose key that is; None where it is no admin's.
+        project_id: that of the key, or the one that an act concerns; None for the installation.
+    """
+
+    at: datetime
+    action: str
+    object_id: str | None
+    outcome: Outcome
+    key_id: str | None
+    admin_id: str | None
+    project_id: str | None
+
+
+def event_of(
+    caller: Principal | None,
+    action: str,
+    object_id: str | None,
+    outcome: Outcome,
+    *,
+    at: datetime,
+    project_id: str | None = None,
+) -> Event:
+    """Return the event of a caller, of their project where no other is named."""
+    of = project_id if project_id is not None or caller is None else caller.project_id
+    key_id, admin_id = (None, None) if caller is None else (caller.id, caller.admin_id)
+    return Event(at, action, object_id, outcome, key_id, admin_id, of)
+
+
+def id_in(given: object) -> str | None:
+    """Return what a caller has named, where that has the form of an id: any other text is not repeated."""
+    return given if isinstance(given, str) and _ID.fullmatch(given) else None
+
+
+def append(session: Session, events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Insert events and return their rows: pass them to `write_lines` after the commit.
+
+    Call it last in a transaction. On PostgreSQL it locks the log until the commit, so that events become visible in
+    the order of their numbers and a reader who pages through them misses none; SQLite has one writer anyway.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _APPEND_LOCK})
+    rows = [{"id": new_id("evt"), **asdict(event)} for event in events]
+    session.execute(insert(AuditEvent), rows)
+    return rows
+
+
+def write_lines(rows: Sequence[dict[str, Any]]) -> None:
+    """Write events that were committed to the `audit` logger: one JSON object a line, for a log collector."""
+    logger = get_logger(AUDIT_LOGGER)
+    for row in rows:
+        logger.info("audit_event", **row | {"at": row["at"].isoformat(timespec="microseconds")})
+
+
+def remove_old(factory: SessionFactory, *, days: int, now: datetime, proved: bool) -> int:
+    """Delete events older than a number of days; return how many.
+
+    If the clock has just jumped ahead, every event looks old. So an unproved clock needs a witness: an event that is
+    kept and is at least a day old.
+
+    Args:
+        days: `Settings.audit_log_days`.
+        now: aware.
+        proved: whether the clock has run steadily for a day (`service.times.WatchedClock`).
+    """
+    until, removed = now - timedelta(days=days), 0
+    first = select(AuditEvent.sequence, AuditEvent.at).order_by(AuditEvent.sequence).limit(EVENTS_REMOVED_MAX)
+    witness = select(AuditEvent.sequence).where(AuditEvent.at >= until, AuditEvent.at <= now - SETTLED).limit(1)
+    while True:
+        with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+            oldest = session.execute(first).all()
+            old = next((place for place, event in enumerate(oldest) if event.at >= until), len(oldest))
+            if not old or not (proved or session.scalar(witness) is not None):
+                return removed
+        with transaction(factory) as session:
+            session.execute(delete(AuditEvent).where(AuditEvent.sequence <= oldest[old - 1].sequence))
+        removed += old
+
+
+def record(session: Session, act: Act, object_id: str, *, project_id: str | None) -> None:
+    """Have an act written at the end of its transaction, where there is an audit log.
+
+    Args:
+        object_id: of the key, admin, person, project, release, dataset or request.
+        project_id: that the act concerns; None for the installation.
+    """
+    if LAST in session.info:
+        session.info.setdefault(_ACTS, []).append((act, object_id, project_id))
+
+
+@dataclass
+class Recorder:
+    """Writes the acts of a transaction as its last step (`service.db.session.Last`).
+
+    Attributes:
+        required: whether a transaction fails whose events cannot be written; else that is logged.
+        clock: returns the time, aware.
+        caller: returns who acts; None is the operator, on the machine.
+    """
+
+    required: bool
+    clock: Callable[[], datetime]
+    caller: Callable[[], Principal | None] = lambda: None
+
+    def events(self, session: Session) -> list[Event]:
+        """Return what this transaction has to say."""
+        now, caller = self.clock(), self.caller()
+        return [
+            event_of(caller, act, object_id, Outcome.ALLOWED, at=now, project_id=project_id)
+            for act, object_id, project_id in session.info.get(_ACTS, ())
+        ]
+
+    def before_commit(self, session: Session) -> None:
+        """Append the events.
+
+        Raises:
+            AuditLogUnavailable: they cannot be written, and must be.
+        """
+        session.flush()  # what is wrong with the transaction itself is said as ever
+        events = self.events(session)
+        if not events:
+            return
+        try:
+            if self.required:
+                session.info[_APPENDED] = append(session, events)
+            else:
+                with session.begin_nested():
+                    session.info[_APPENDED] = append(session, events)
+        except SQLAlchemyError as error:
+            if self.required:
+                raise AuditLogUnavailable from error
+            not_written(len(events), error)
+
+    def committed(self, session: Session) -> None:
+        """Write the events to the `audit` logger."""
+        write_lines(session.info.pop(_APPENDED, ()))
+
+
+def not_written(count: int, error: BaseException) -> None:
+    """Tell the operator that events are missing from the log."""
+    get_logger(__name__).error("audit_events_not_written", count=count, error=type(error).__name__)
+
+
+def recorded(factory: SessionFactory, audit_log: str, clock: Callable[[], datetime]) -> SessionFactory:
+    """Return a factory of the same sessions, whose acts are written as `Settings.audit_log` wishes."""
+    return factory if audit_log == "off" else with_info(factory, **{LAST: Recorder(audit_log == "required", clock)})

@@ -1,0 +1,35 @@
+"""Small folders in place of public data sets, and classifiers that see few images."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from benchmarks.small_data import Folder
+from workers.evaluation.utility import TRAINING
+
+
+def bright_rows(n: int = 240, classes: int = 3, side: int = 8) -> Folder:
+    """Return grey images, each with one bright row that tells its class."""
+    labels = np.arange(n) % classes
+    images = np.random.default_rng(0).integers(0, 60, (n, side, side)).astype(np.uint8)
+    images[np.arange(n), (2 * labels + 1) % side] = 250
+    names = tuple("abcdefghij"[:classes])
+    return Folder(images, labels.astype(np.int64), images[: n // 4], labels[: n // 4].astype(np.int64), names)
+
+
+def light_and_dark(colour: bool = True) -> Folder:
+    """Return 100 images of two classes, light and dark, and 20 for tests."""
+    rng, labels = np.random.default_rng(0), np.arange(120, dtype=np.int64) % 2
+    images = (rng.integers(0, 100, (120, 8, 8, 3)) + 150 * labels[:, None, None, None]).astype(np.uint8)
+    images = images if colour else images[..., 0]
+    return Folder(images[:100], labels[:100], images[100:], labels[100:], ("dark", "light"))
+
+
+@pytest.fixture
+def short_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classifiers of the evaluation see 500 images."""
+    for kind, training in TRAINING.items():
+        monkeypatch.setitem(TRAINING, kind, dataclasses.replace(training, images_seen=500))

@@ -1,0 +1,89 @@
+"""The public sets of benchmarks are always made in the same way."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.small_data import EMOJI, digits, emoji, load_clipart
+from tests.benchmarks.conftest import light_and_dark
+
+
+def package(folder: Path, name: str, files: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / f"{name}.tgz", "w:gz") as archive:
+        for file, content in files.items():
+            info = tarfile.TarInfo(f"package/{file}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def picture(brightness: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGBA", (64, 64), (brightness, 0, 0, 128)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_digits_are_divided_in_one_way() -> None:
+    one, two = digits(), digits()
+    assert (len(one.labels), len(one.test_labels)) == (1437, 360)
+    assert np.array_equal(one.images, two.images)
+    cut = one.held_out(100, test=300)
+    assert (len(cut.labels), len(cut.test_labels)) == (100, 300)
+
+
+def test_settings_are_chosen_on_training_images_that_are_not_trained_on() -> None:
+    whole = light_and_dark()
+    folder = whole.tuning(60, 40)
+    assert np.array_equal(folder.images, whole.images[:60])
+    assert np.array_equal(folder.test_images, whole.images[60:])
+    with pytest.raises(ValueError, match="more than 100"):
+        whole.tuning(61, 40)
+
+
+def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        {"unified": f"{code:X}", "image": f"{code}.png", "category": EMOJI[code % 9], **images}
+        for code in range(60)
+        for images in [{"has_img_google": True, "has_img_twitter": code != 7}]
+    ]
+    entries.append({**entries[0], "unified": "skin", "category": "Component"})
+    for drawer in ("google", "twitter"):
+        files = {f"img/{drawer}/64/{code}.png": picture(4 * code) for code in range(60)}
+        files["emoji.json"] = json.dumps(entries).encode()
+        package(tmp_path / "npm", f"emoji-datasource-{drawer}-16.0.0", files)
+    monkeypatch.setenv("OBSCURA_CACHE", str(tmp_path))
+    folder = emoji()
+    assert folder.images.shape[1:] == (64, 64, 3)
+    assert len(folder.labels) + len(folder.test_labels) == 119
+    private, tested = ({tuple(image[0, 0]) for image in part} for part in (folder.images, folder.test_images))
+    assert len(tested) == 10
+    assert not private & tested
+    assert folder.images[..., 1].min() >= 126  # half transparent, on white
+
+
+def test_clip_art_stands_whole_and_in_the_middle_light_on_black(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OBSCURA_OPENCLIPART", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="openclipart-png"):
+        load_clipart(2, 8)
+    transparent = Image.new("RGBA", (40, 20), (0, 0, 0, 0))
+    transparent.paste((0, 0, 0, 255), (20, 0, 40, 20))  # the right half is ink
+    (tmp_path / "sub").mkdir()
+    transparent.save(tmp_path / "sub" / "one.png")
+    Image.new("L", (16, 16), 255).save(tmp_path / "white.png")
+    (tmp_path / "poster.png").write_bytes(b"0" * 200_000)  # too large to be read
+    found = load_clipart(5, 8)
+    assert found.shape == (2, 8, 8)
+    assert np.array_equal(found, load_clipart(5, 8))
+    ink = next(image for image in found if image.any())
+    assert (ink[2:6, 4:] == 255).all()
+    assert ink.sum() == 255 * 16
+    assert load_clipart(1, 8).shape == (1, 8, 8)
