@@ -285,8 +285,6 @@ class CentralConfig:
     """Public parameters of one release of central images (Gong et al. 2025, DP-FETA).
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
         size: height and width of a central image.
         bound: C, the largest L2 norm of one unit's part.
         event: Poisson sampling and noise; its count does not matter here.

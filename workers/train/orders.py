@@ -37,7 +37,7 @@ _PAGE_ROWS = 1000
 Ended = TypeVar("Ended")
 
 
-class NotHere(Conflict):
+class MissingPrerequisite(Conflict):
     """This machine lacks what a training needs before data is opened, or to publish. The training is all right."""
 
     code: ClassVar[str] = "not_here"
@@ -192,7 +192,7 @@ def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> Publi
     """Read what a plan names and nobody pays for. Without it nothing is armed, opened or paid.
 
     Raises:
-        NotHere: the plan's extractor is missing or unusable.
+        MissingPrerequisite: the plan's extractor is missing or unusable.
         NotFound: the public dataset that the plan names has no content; other errors as `read_dataset_key`.
     """
     settings = context.settings
@@ -200,7 +200,7 @@ def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> Publi
     try:
         extractor = read_extractor(settings.extractors_path, name) if name else None
     except ExtractorUnusable as error:
-        raise NotHere(f"The training cannot begin: {error}.", extractor=name) from None
+        raise MissingPrerequisite(f"The training cannot begin: {error}.", extractor=name) from None
     if anchors is None:
         return PublicParts(extractor)
     images, labels, _ = open_content(context.storage, anchors.content, read_dataset_key(settings, anchors))

@@ -31,7 +31,7 @@ from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.signs import SignsOfLife
-from workers.train.orders import Context, NotHere
+from workers.train.orders import Context, MissingPrerequisite
 from workers.train.process import (
     begin_process,
     device_kind,
@@ -138,11 +138,11 @@ def _waits(context: Context, error: Exception) -> bool:
     """Tell whether an attempt failed by what its machine or storage lacks now, where a verdict would cost what was
     paid for: a training that needs only to publish that, or could not even go on with it.
     """
-    if not isinstance(error, NotHere | OSError):
+    if not isinstance(error, MissingPrerequisite | OSError):
         return False
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, context.attempt.job_id)
-        publishes = job.salvage_attempt == context.attempt.number or isinstance(error, NotHere)
+        publishes = job.salvage_attempt == context.attempt.number or isinstance(error, MissingPrerequisite)
         return publishes and jobs.may_publish(session, job)
 
 

@@ -273,7 +273,6 @@ class _Classifiers:
     """Classifiers that learn side by side, and say together how far they are.
 
     Args:
-        classes: how many there are.
         seed: of each of them.
         device: where they learn; on a processor as many at a time as it has threads, each on one.
         seconds: what all that will ever be learned costs, for the share that is done.

@@ -26,7 +26,15 @@ from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
 from workers.train.held_budget import HeldBudget
-from workers.train.orders import Context, NotHere, Training, open_run, public_parts, read_dataset_key, read_training
+from workers.train.orders import (
+    Context,
+    MissingPrerequisite,
+    Training,
+    open_run,
+    public_parts,
+    read_dataset_key,
+    read_training,
+)
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 
@@ -67,7 +75,7 @@ def publish(context: Context, release_id: str) -> None:
     """Make a finished artifact a release: capture, release row and success in one transaction.
 
     Raises:
-        NotHere: this machine has no key to sign it with.
+        MissingPrerequisite: this machine has no key to sign it with.
         LedgerCorruption: the artifact is another job's, or its releases were not all paid for.
     """
     storage, job_id = context.storage, context.attempt.job_id
@@ -79,7 +87,7 @@ def publish(context: Context, release_id: str) -> None:
     try:
         key = open_signing_key(context.settings.ledger_key_path)
     except SigningKeyUnusable as error:
-        raise NotHere(f"The release cannot be signed. {error.message}") from None
+        raise MissingPrerequisite(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
         _require_charged(session, job_id, released)
