@@ -34,8 +34,7 @@ from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
 from workers.supervise.attempts import Attempt, ExitStatus
-from workers.train.held_budget import HeldBudget
-from workers.train.orders import Context, Training, read_training
+from workers.train.orders import Context, HeldBudget, Training, read_training
 from workers.train.progress import ReportedProgress
 
 CANARY = "canary-4711-patient-smith"
