@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -22,6 +23,7 @@ from service.datasets import fingerprints, reading, states, withdrawal
 from service.datasets.reading import Content, Sent, Upload
 from service.datasets.vault import DatasetContext, Vault
 from service.db.dataset_tables import Dataset
+from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
 from service.disk import require_room
 from service.errors import Conflict, ObscuraError
@@ -29,6 +31,7 @@ from service.identity.auth import require_usable
 from service.identity.recording import Act, record
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage.journals import Uploaded, read_uploaded, write_uploaded
 
 _PAUSE_SECONDS = 1.0  # between two tries while the database is away
 
@@ -71,7 +74,31 @@ def receive(context: DatasetContext, dataset_id: str, sent: Sent, *, by: str | N
     except BaseException:
         _refuse(context, upload)
         raise
+    _journal(context, dataset)
     return withdrawal.left_out(context, dataset)
+
+
+def keep_journal(context: DatasetContext) -> None:
+    """Bring the journal of accepted uploads up to the database, where a crash came between a commit and its line."""
+    written = read_uploaded(context.vault.storage)
+    accepted = select(Dataset).where(Dataset.account_id.is_not(None), Dataset.ready_at.is_not(None))
+    with transaction(context.factory, read_only=True) as session:
+        missing = [dataset for dataset in session.scalars(accepted) if dataset.id not in written]
+    for dataset in missing:
+        _journal(context, dataset)
+
+
+def _journal(context: DatasetContext, dataset: Dataset) -> None:
+    """Append an accepted upload to the journal beside the database, which a restored database is compared with."""
+    if dataset.account_id is None:
+        return
+    with transaction(context.factory, read_only=True) as session:
+        check = session.get_one(Account, dataset.account_id).subjects_key_check
+    upload = Uploaded(dataset.account_id, dataset.subjects_recognised, check if dataset.subjects_recognised else None)
+    try:
+        write_uploaded(context.vault.storage, dataset.id, upload)
+    except OSError as error:  # it is committed; the next start writes the line
+        get_logger(__name__).error("upload_not_journalled", dataset_id=dataset.id, error=type(error).__name__)
 
 
 def accept(context: DatasetContext, content: Content, *, by: str | None = None) -> Dataset:

@@ -27,6 +27,7 @@ from service.db.ledger_tables import AccountRow
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
 from service.identity import projects
 from service.identity.access import find, require_project
+from service.ledger.stops import require_unlocked
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage.interface import key_of
@@ -274,6 +275,7 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         SubjectsKnown: Subjects of it are in another account.
     """
     session.expire_all()
+    require_unlocked(session)
     upload = content.upload
     dataset = find(session, Dataset, upload.dataset_id)
     if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == upload.attempt:

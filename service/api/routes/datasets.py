@@ -91,8 +91,8 @@ def list_datasets(
     state: Annotated[DatasetState | None, Query(description="In this state only.")] = None,
 ) -> Response:
     """List datasets, newest first, optionally of one account or state."""
-    asked = narrowed(Dataset, account_id=account_id, state=state)
-    return answer_newest(service, request, page, Dataset, each(views.dataset), *asked)
+    conditions = narrowed(Dataset, account_id=account_id, state=state)
+    return answer_newest(service, request, page, Dataset, each(views.dataset), *conditions)
 
 
 @router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")
@@ -104,7 +104,7 @@ def read_dataset(service: Running, request: Request, dataset_id: DatasetId) -> R
 
 
 @router.delete(
-    "/{dataset_id}", dependencies=[DATA], response_model=DatasetRecord, summary="Delete a dataset's images for ever"
+    "/{dataset_id}", dependencies=[DATA], response_model=DatasetRecord, summary="Delete a dataset's images forever"
 )
 def delete_dataset(
     service: Running,

@@ -140,6 +140,7 @@ class World(LedgerBook):
             kinds.sample.finish(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
         self.open("patients of the year after")
         self.run(self.ask(dataset_id=self.upload("patients of the year after", records=10_000)))
+        self.accept("patients", 1000)
         return self
 
     def upload(

@@ -162,7 +162,7 @@ def test_what_a_training_has_made_is_discarded_with_its_dataset(desk):
     job_id = desk.train(dataset_id)
     desk.spend(job_id, 1000)
     assert desk.delete(dataset_id, cancel_jobs=True) is DatasetState.DELETING
-    assert desk.do(jobs.wish_for, job_id=job_id, attempt=1) is jobs.Wish.STOP
+    assert desk.do(jobs.stop_request, job_id=job_id, attempt=1) is jobs.StopRequest.STOP
     desk.do(jobs.finish_cancelled, job_id=job_id, attempt=1, now=desk.now)
     assert desk.delete(dataset_id) is DatasetState.DELETED
 

@@ -347,7 +347,7 @@ def test_a_list_of_another_database_is_passed_over(people: SubjectWorld) -> None
     people.upload(account_id, ["anna", "bert"])
     people.withdraw(account_id, "anna")
     lists = people.settings.data_dir / "journals"
-    (name,) = (path.name for path in lists.iterdir())
+    (name,) = (path.name for path in lists.glob("withdrawn.*"))
     shutil.copyfile(lists / name, lists / name.replace(account_id, "acc_" + "a" * 20))
     (lists / name).write_bytes((lists / name).read_bytes() + b'\n{"withdrawn": [1, 2\n')  # torn by a crash
     withdrawal.recall(people.settings, people.factory, now=datetime.now(UTC))

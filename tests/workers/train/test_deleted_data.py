@@ -32,7 +32,7 @@ from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_ch
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import reconcile
 from workers.supervise.supervisor import supervise
-from workers.train.checkpoints import CHECKPOINT_FILE, SealedFolder
+from workers.train.orders import CHECKPOINT_FILE, SealedFolder
 
 
 def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can_be_read(

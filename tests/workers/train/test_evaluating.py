@@ -100,7 +100,7 @@ def test_a_generator_without_a_guide_is_measured_once(workshop, texture):
 
 
 def test_a_guided_generator_is_also_measured_without_its_guide(workshop):
-    release = released(workshop, TRAINERS, recipe="guided_moments", evaluation_samples=200, components=6)
+    release = released(workshop, TRAINERS, recipe="moments", guide=True, evaluation_samples=200, components=6)
     results = evaluated(workshop, release)
     assert set(results["accuracy"]) == set(results["accuracy_warm_start_only"]) == KINDS
 

@@ -19,9 +19,9 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.jobs import JobState
 from tests.workers.small_trainings import TINY_DATALENS
-from workers.recipes.datalens import loop as datalens
+from workers.recipes import datalens
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.units import records_to_sum, teacher_of_each
+from workers.recipes.records import records_to_sum, teacher_of_each
 from workers.supervise.attempts import Attempt, ExitStatus
 from workers.train.runner import run
 
