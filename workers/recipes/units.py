@@ -12,9 +12,15 @@ import torch
 from torch import Tensor
 
 from privacy.errors import ContributionUnbounded
-from privacy.mechanisms.contribution import assert_one_record_each, one_record_each
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.mechanisms.partition import assert_disjoint, record_units, shard_of, subject_units
+from privacy.mechanisms.partition import (
+    assert_disjoint,
+    assert_one_record_each,
+    one_record_each,
+    record_units,
+    shard_of,
+    subject_units,
+)
 from privacy.mechanisms.sampling import NOBODY
 from workers.recipes.ranks import rank, ranks
 
@@ -54,7 +60,7 @@ def records_to_sum(
 
     Privacy:
         A unit owns at most one of them, so a sum's sensitivity to a record is its sensitivity to a unit
-        (`privacy.mechanisms.contribution`). The choice is the same in every attempt at a job.
+        (`privacy.mechanisms.partition`). The choice is the same in every attempt at a job.
 
     Raises:
         ContributionUnbounded: a subject would own two, or nobody knows whose the records are.
