@@ -30,18 +30,17 @@ from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.auditing.payment_order import Payer, PaymentJournal
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.plans.datalens.plan import VOTES, DataLensConfig
-from privacy.plans.moments.options import MomentsConfig
-from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.plans.datalens import VOTES, DataLensConfig
+from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes.datalens import loop as datalens
-from workers.recipes.datalens.loop import PixelStudent
-from workers.recipes.datalens.teacher_stage import Release
+from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from workers.recipes import coefficients, datalens, warm_start
+from workers.recipes import moments as class_moments
+from workers.recipes.datalens import PixelStudent
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.moments import coefficients, warm_start
-from workers.recipes.moments import loop as class_moments
-from workers.recipes.moments.released_sums import quantised
-from workers.recipes.moments.warm_start import NoiseScales
+from workers.recipes.released_sums import quantised
+from workers.recipes.teacher_stage import Release
+from workers.recipes.warm_start import NoiseScales
 
 Array = npt.NDArray[np.float64]
 _GREY, _AMPLITUDE = 64, 63

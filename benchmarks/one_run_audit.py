@@ -26,8 +26,7 @@ from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from privacy.auditing import one_run
 from privacy.auditing.payment_order import PaymentJournal
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan, Stage
+from privacy.plans.plan import Plan, PlanBudget, Stage
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
 

@@ -39,8 +39,7 @@ from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, sampled
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon
 from privacy.auditing.one_run import flip_coins, gaussian_refuted, guess
 from privacy.auditing.payment_order import PaymentJournal, ReleasedUnpaid
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Stage
+from privacy.plans.plan import PlanBudget, Stage
 from privacy.plans.private_steps import STEPS
 
 SURE = 1 - 1e-7
