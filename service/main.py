@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI
 
 from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
-from service import dashboard, installation, queue, restrictions
+from service import dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter, LogLimits
 from service.api.counts import counts_of
@@ -27,6 +27,7 @@ from service.api.uploading import UploadLimits, upload_slots
 from service.api.wrong_keys import WrongKeys
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
+from service.datasets.vault import DatasetContext
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
 from service.dependencies import Dependencies, WebRequests
@@ -95,7 +96,6 @@ def create_app(
     factory = make_session_factory(engine)
     events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock, log_limits)
     factory = recorded(factory, settings.audit_log, clock)  # what it does by itself, such as making the first admin
-    factory = restrictions.noting(factory, settings)
     people = _people(settings, factory, clock)
     if people:
         factory = with_info(factory, **{PEOPLE_DECIDE: True})
@@ -197,8 +197,6 @@ def _prepare(service: Service) -> str | None:
     upgrade_schema(settings.database_url)
     require_clock(factory, now=service.clock())
     ours = installation.pair(settings, factory, now=service.clock())
-    if ours:
-        restrictions.recall(settings, factory, now=service.clock())
     warning = inspect_at_start(settings, factory, now=service.clock())
     if ours:
         with transaction(factory) as session:
@@ -219,12 +217,12 @@ def _clear_up(service: Service) -> None:
     """Clear what a crash left behind, and destroy what must not be readable any more."""
     settings, factory = service.settings, service.factory
     receiving.clean_up(settings, factory, now=service.clock())
+    receiving.keep_journal(DatasetContext.of(settings, factory, service.clock))
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):
             vault.make_fingerprint_key(settings)
         to_shred = deletion.unfinished(session, settings)
-    receiving.check_public(settings, factory)
     for dataset_id in to_shred:
         deletion.complete(settings, factory, dataset_id)
     withdrawal.recall(settings, factory, now=service.clock())

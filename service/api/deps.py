@@ -27,6 +27,7 @@ from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
 from service.identity.access import Principal, Scope, on_behalf
 from service.identity.auth import KeyUses, authenticate, claimed_id
+from service.ledger.stops import require_unlocked
 from service.metrics import Metrics
 from service.settings import Settings
 from service.storage import storage_of
@@ -125,8 +126,16 @@ def authorize(
     principal = authenticate_request(service, request, credentials)
     for scope in needed.scopes:
         principal.require(Scope(scope))
+    require_open_to(service, request, principal)
     request.state.caller = principal
     return principal
+
+
+def require_open_to(service: Service, request: Request, principal: Principal) -> None:
+    """Raise InstallationLocked for every request to a locked installation, except for what admins read."""
+    if request.method not in ("GET", "HEAD") or Scope.ADMIN not in principal.scopes:
+        with transaction(service.factory, read_only=True) as session:
+            require_unlocked(session)
 
 
 class ApiRoute(APIRoute):

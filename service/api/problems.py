@@ -55,6 +55,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "account_frozen": (409, "The account is frozen"),
     "account_closed": (409, "The account takes no new data"),
     "arming_stopped": (409, "No private data is opened"),
+    "installation_locked": (503, "The installation is locked"),
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
-from service.api.deps import Service, running_service
+from service.api.deps import Service, require_open_to, running_service
 from service.dashboard.pages import SignInNeeded
 from service.dashboard.sessions import SignInLinks, find_session, form_token, may_read
 from service.db.session import SessionFactory, transaction
@@ -99,6 +99,8 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
     else:
         dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
+    if viewer.principal is not None:
+        require_open_to(dashboard.service, request, viewer.principal)
     if viewer.principal is not None and not may_read(viewer.principal):
         raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     return viewer
@@ -114,6 +116,7 @@ def find_member(request: Request, dashboard: Running) -> Viewer:
         raise SignInNeeded("Sign in to see this page.")
     dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
+    require_open_to(dashboard.service, request, viewer.principal)
     return viewer
 
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.schemas import AccountRequest
-from obscura.wire.words import DatasetState, DecisionAction, Visibility
+from obscura.wire.words import DatasetState, DecisionAction, DecisionState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import ledger
@@ -29,10 +30,11 @@ from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
 from service.identity import projects
 from service.identity.access import visible
-from service.identity.decisions import list_decisions
+from service.identity.decisions import pending_first
 from service.identity.projects import PROJECTS_MAX
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps
+from service.views.admins import decisions_of
 from service.wording import NONE_SHOWN
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -52,14 +54,19 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
     with transaction(dashboard.factory, read_only=True) as session:
         now = dashboard.clock()
         values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
-        raises = list_decisions(session, now, Decision.action == DecisionAction.RAISE, limit=REQUESTS_MAX)
-        values["requests"] = [asked for asked in raises if asked.waiting]
+        values["requests"] = _pending_raises(session, now)
         values["stopped"] = bool(arming_stops(session))
         viewer: Viewer = request.state.viewer
         values["disk_short"] = viewer.runs_installation and dashboard.service.disks.is_short()
         values["release_count"] = session.scalar(visible(session, Release, select(func.count(Release.id)))) or 0
         values["steps"] = None if values["release_count"] else _first_steps(session)
     return page(request, "overview.html", **values)
+
+
+def _pending_raises(session: Session, now: datetime, *conditions: ColumnElement[bool]) -> list[DecisionRecord]:
+    chosen = Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.PENDING, *conditions
+    shown = decisions_of(session, pending_first(session, *chosen, limit=REQUESTS_MAX), now)
+    return [asked for asked in shown if asked.state == DecisionState.PENDING]
 
 
 @router.get("/parts/{name}")
@@ -124,12 +131,10 @@ def account(
         shown = accounts.read(session, account_id)
         if isinstance(shown, accounts.DoubtfulAccount):
             raise AccountInDoubt(f"The figures of account {shown.name} contradict its log. {NONE_SHOWN}")
-        requests = list_decisions(session, now, Decision.account_id == account_id, limit=REQUESTS_MAX)
         values: dict[str, Any] = {
             "account": shown,
             "stopped": bool(arming_stops(session)),
-            "requests": requests,
-            "waiting": sum(asked.waiting for asked in requests),
+            "requests": _pending_raises(session, now, Decision.account_id == account_id),
             "now": now,
         }
         match part:

@@ -7,7 +7,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from obscura.wire.admin_schemas import AdmissionRequest
 from obscura.wire.schemas import LimitChangeRequest, ReasonRequest
-from service import jobs, ledger, restrictions
+from service import ledger
+from service.api.routes.decisions import EFFECTS
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.forms import read_fields
 from service.dashboard.pages import PageRoute, SignInNeeded, page
@@ -21,7 +22,6 @@ from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
-EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
 RECENT_REQUESTS = 50
 RECENT_KEYS = 100
 MEMBERS_SHOWN_MAX = 500
@@ -49,7 +49,7 @@ def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectRespon
 
 def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> RedirectResponse:
     with calling("storage"):  # before the transaction, in which others would wait for who waits for a place
-        dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=closed)
+        dashboard.do(ledger.set_closed, account_id, closed=closed)
     return _back_to_account(account_id)
 
 
@@ -60,7 +60,7 @@ def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -
     return _back_to_account(account_id)
 
 
-@router.post("/accounts/{account_id}/limit-requests")
+@router.post("/accounts/{account_id}/raise-limit")
 def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
     change, now = read_fields(LimitChangeRequest, form), dashboard.clock()
     dashboard.do(ledger.request_raise, account_id=account_id, **change, asked_with=admin.id, now=now)
@@ -69,7 +69,7 @@ def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str)
 
 @router.get("/admins")
 def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show admins, decisions and keys; to an owner, those of the project."""
+    """Show the admins and the keys; to an owner, those of the project."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an admin's key to see this page.")
     viewer.principal.require(Scope.ADMIN)
@@ -77,7 +77,6 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
     with transaction(dashboard.factory, read_only=True) as session:
         rows = admins.admins(session)
         records, names = [views.admin(row) for row in rows], admins.names(session, rows)
-        requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
@@ -88,7 +87,6 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         admins=records,
         members=members,
         names=names,
-        requests=requests,
         keys=keys,
         projects={project.id: project.name for project in departments} if len(departments) > 1 else {},
         keys_shown_max=RECENT_KEYS,
@@ -110,6 +108,16 @@ def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> 
     return _back_to_admins()
 
 
+@router.get("/decisions")
+def show_decisions(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
+    """Show what one admin asked for and another decides."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        chosen = decisions.readable_by(viewer.principal)
+        rows = decisions.pending_first(session, *chosen, limit=RECENT_REQUESTS)
+        requests = views.decisions_of(session, rows, dashboard.clock())
+    return page(request, "decisions.html", requests=requests)
+
+
 @router.post("/decisions/{request_id}/approve")
 def approve(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
     return _decide(dashboard, admin, request_id, approved=True)
@@ -121,8 +129,8 @@ def decline(dashboard: Running, admin: Admin, request_id: str) -> RedirectRespon
 
 
 def _decide(dashboard: Dashboard, admin: Principal, request_id: str, *, approved: bool) -> RedirectResponse:
-    decided = dashboard.do(decisions.decide, request_id, admin.id, dashboard.clock(), EFFECTS, approved=approved)
-    return _back_to_admins() if decided.account_id is None else _back_to_account(decided.account_id)
+    dashboard.do(decisions.decide, request_id, admin.id, dashboard.clock(), EFFECTS, approved=approved)
+    return RedirectResponse("/decisions", status_code=303)
 
 
 def _switch(

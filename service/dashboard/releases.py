@@ -165,7 +165,7 @@ def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> 
         raise InvalidInput("Name the project by its id, or choose all projects.")
     share = read_fields(ShareRequest, form, project_id=other)
     dashboard.do(jobs.ask_share, release_id=release_id, **share, asked_with=admin.id, now=dashboard.clock())
-    return RedirectResponse("/admins", status_code=303)
+    return RedirectResponse("/decisions", status_code=303)
 
 
 @router.post("/releases/{release_id}/shares/{share_id}/end")

@@ -1,4 +1,4 @@
-"""Accounts, their logs, and limit requests.
+"""Accounts and their logs.
 
 Every amount that leaves the service comes from `Payments`, `read` or `page`, which compare it with the log.
 """
@@ -18,18 +18,15 @@ from obscura.wire.schemas import (
     AccountRecord,
     BalanceFacts,
     EntryRecord,
-    LimitRequestRecord,
     record_of,
     to_the_minute,
 )
 from obscura.wire.words import EntryKind
 from service import ledger
-from service.db.access_tables import Decision
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import LedgerCorruption, NotFound
 from service.identity.access import require_visible, visible
 from service.logs import get_logger
-from service.views.admins import lifetime
 from service.views.rows import ROWS_MAX
 
 ENTRIES_A_PAGE = 40
@@ -204,17 +201,3 @@ def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
     ids = session.scalars(query.order_by(HoldRow.created_at).limit(ROWS_MAX)).all()
     paid = Payments.read(session, [account_id], ids)
     return None if isinstance(paid.payer(account_id), DoubtfulAccount) else [paid.holds[id] for id in ids]
-
-
-def limit_request(row: Decision, now: datetime) -> LimitRequestRecord:
-    """Return the record of a limit request."""
-    return record_of(
-        LimitRequestRecord,
-        row,
-        requested_by=row.asked_with,
-        requested_by_admin=row.asked_by,
-        requested_at=row.asked_at,
-        decided_by=row.decided_with,
-        decided_by_admin=row.decided_by,
-        **lifetime(row, now),
-    )

@@ -1,18 +1,17 @@
-"""Records of admins, decisions about them, projects, keys, webhooks, and the audit log."""
+"""Records of admins, decisions, projects, keys, webhooks, and the audit log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import (
     AdminRecord,
-    AdminRequestRecord,
     AuditEventRecord,
+    DecisionRecord,
     KeyRecord,
     PersonRecord,
     ProjectRecord,
@@ -23,7 +22,7 @@ from obscura.wire.webhook_schemas import WebhookRecord
 from service import quotas
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.audit_tables import AuditEvent
-from service.db.project_tables import Project
+from service.db.project_tables import EVERY_PROJECT, Project
 from service.db.webhook_tables import Webhook
 from service.errors import NotFound
 from service.identity import admins, decisions
@@ -36,10 +35,30 @@ def admin(row: Admin) -> AdminRecord:
     return record_of(AdminRecord, row)
 
 
-def admin_request(row: Decision, now: datetime) -> AdminRequestRecord:
-    """Return the record of a decision about an admin or a key."""
-    introduction = None if row.key_hash is None else f"{row.key_id}:{row.key_hash}"
-    return record_of(AdminRequestRecord, row, introduction=introduction, **lifetime(row, now))
+def decisions_of(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
+    """Return the records of requests that two people decide."""
+    names = decisions.names_in(session, rows)
+    return [
+        record_of(
+            DecisionRecord,
+            row,
+            name=row.name or names[str(row.account_id)],
+            introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
+            shared_with=None if row.shared_with == EVERY_PROJECT else row.shared_with,
+            shared_with_name=names.get(row.shared_with or ""),
+            state=decisions.state_at(row, now),
+            expires_at=row.asked_at + decisions.REQUEST_LIFETIME,
+            asked_by_name=names[row.asked_by],
+            decided_by_name=names.get(row.decided_by or ""),
+        )
+        for row in rows
+    ]
+
+
+def decision(session: Session, row: Decision, now: datetime) -> DecisionRecord:
+    """Return the record of one request."""
+    (record,) = decisions_of(session, [row], now)
+    return record
 
 
 def project(row: Project) -> ProjectRecord:
@@ -51,11 +70,6 @@ def project_uses(session: Session, rows: Sequence[Project]) -> list[ProjectUseRe
     """Return projects with their quotas and unfinished jobs."""
     unfinished = quotas.unfinished_jobs(session, [row.id for row in rows])
     return [record_of(ProjectUseRecord, row, jobs_unfinished=unfinished[row.id]) for row in rows]
-
-
-def lifetime(row: Decision, now: datetime) -> dict[str, Any]:
-    """Return state and expiry of a decision."""
-    return {"state": decisions.state_at(row, now), "expires_at": row.asked_at + decisions.REQUEST_LIFETIME}
 
 
 def people(session: Session, rows: Sequence[ApiKey]) -> list[PersonRecord]:

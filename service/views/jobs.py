@@ -23,8 +23,8 @@ from service.identity.access import visible
 from service.jobs import charged_before_useful
 from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS
+from service.jobs.lifecycle import SILENT_MINUTES
 from service.jobs.lookup import get_job, made_by
-from service.jobs.silence import SILENT_MINUTES
 from service.views.accounts import Payer, Payments
 from service.views.rows import newest
 

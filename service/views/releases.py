@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select
@@ -13,10 +12,9 @@ from sqlalchemy.orm.interfaces import ORMOption
 
 from obscura.wire.release_schemas import EvaluationRecord, HistogramFacts, IncompleteFacts, ReleaseRecord, SampleRecord
 from obscura.wire.schemas import DatasetRecord, record_of
-from obscura.wire.share_schemas import ShareRecord, ShareRequestRecord
+from obscura.wire.share_schemas import ShareRecord
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
-from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.project_tables import EVERY_PROJECT
@@ -27,7 +25,6 @@ from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.kinds.sample import show as show_sample
 from service.jobs.sharing import project_names
 from service.views.accounts import Payer, part_of_budget
-from service.views.admins import lifetime
 from service.views.datasets import dataset
 from service.views.jobs import payments_of
 from service.views.rows import ROWS_MAX, newest
@@ -146,12 +143,6 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
         )
         for row in rows
     ]
-
-
-def share_request(row: Decision, now: datetime) -> ShareRequestRecord:
-    """Return the record of a share request."""
-    other = None if row.shared_with == EVERY_PROJECT else row.shared_with
-    return record_of(ShareRequestRecord, row, shared_with=other, **lifetime(row, now))
 
 
 def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecord, str, bool]]:

@@ -153,11 +153,11 @@ def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, database
         rotated = one.post(f"/v1/keys/{key}/rotate", json={"overlap_seconds": 60}).json()["id"]
         one.post(f"/v1/keys/{rotated}/revoke", json={})
         account = served.account(project_id=project)["id"]
-        asked = one.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 3, "reason": "r"}).json()["id"]
-        own = one.post(f"/v1/limit-requests/{asked}/approve")
-        two.post(f"/v1/limit-requests/{asked}/approve").raise_for_status()
-        again = one.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 4, "reason": "r"}).json()["id"]
-        two.post(f"/v1/limit-requests/{again}/decline").raise_for_status()
+        asked = one.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 3, "reason": "r"}).json()["id"]
+        own = one.post(f"/v1/decisions/{asked}/approve")
+        two.post(f"/v1/decisions/{asked}/approve").raise_for_status()
+        again = one.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 4, "reason": "r"}).json()["id"]
+        two.post(f"/v1/decisions/{again}/decline").raise_for_status()
         browser.close()
     assert own.status_code == 403
     me = f"key_{served.tokens['admin'].split('_')[1]}"

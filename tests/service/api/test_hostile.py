@@ -17,7 +17,7 @@ from service.db.session import transaction
 from service.settings import Settings
 from tests.service.api.conftest import ACCOUNT, DATASET, connected, received
 
-LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "limit-requests")
+LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "decisions")
 
 
 @pytest.fixture
@@ -106,11 +106,11 @@ def test_ids_that_are_none(served):
     client.post("/login", data={"key": served.tokens["admin"]})
     pages = ("accounts", "datasets", "jobs", "releases", "sweeps")
     for path in PATHS:
-        routes = [path.format(kind) for kind in (*pages, "samples", "limit-requests")]
+        routes = [path.format(kind) for kind in (*pages, "samples", "decisions")]
         routes += [path.removeprefix("/v1").format(kind) for kind in pages]
         for route in routes:
             assert 400 <= client.get(route).status_code < 500, route
-    for route in ("/v1/limit-requests?account_id=%00", "/jobs?before=%00", "/?after=%00"):
+    for route in ("/v1/decisions?account_id=%00", "/jobs?before=%00", "/?after=%00"):
         assert 400 <= client.get(route).status_code < 500
 
 

@@ -146,7 +146,7 @@ def test_a_job_that_shows_no_sign_of_life_says_so_while_it_runs(served, job):
     this = {"job_id": job["id"], "attempt": attempt}
     assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] is None
     with transaction(served.factory) as session:
-        jobs.tell_silence(session, **this, minutes=5)
+        jobs.report_silence(session, **this, minutes=5)
     assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] == 5
     with transaction(served.factory) as session:
         jobs.give_back(session, **this, now=utc_now())
