@@ -1,4 +1,4 @@
-"""Work in a thread for asyncio, which stops at its next picture or chunk when nobody awaits it any more."""
+"""Work in a thread for asyncio, which stops at its next image or chunk when nobody awaits it any more."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-Pictures = Sequence[
+ImageInput = Sequence[
     tuple[str, np.ndarray[Any, Any]]
-]  # class, or class/subject, and pixels of each picture that is sent
+]  # class, or class/subject, and pixels of each image that is sent
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,17 @@ class Read:
 
     Attributes:
         classes: In label order.
-        records: How many pictures.
+        records: How many images.
         subjects: How many subjects, where the account protects those.
         said: Words that are told beside it.
-        looks: What is wrong with the pictures that are sent, or "".
+        looks: What is wrong with the images that are sent, or "".
     """
 
     classes: tuple[str, ...]
     records: int
     subjects: int | None = None
     said: str = ""
-    looks: Callable[[Pictures], str] | None = None
+    looks: Callable[[ImageInput], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ Outcome = Read | Asked | Refused
 
 @dataclass(frozen=True)
 class InBrowser:
-    """What becomes of the file in the browser, where nothing prepares pictures.
+    """What becomes of the file in the browser, where nothing prepares images.
 
     Attributes:
         expected: Read, or refused.
@@ -72,7 +72,7 @@ class Input:
 
     Attributes:
         name: Of the input, and of the folder that it is built in.
-        build: Writes it into an empty folder, with random numbers of its own, so that no two inputs share a picture.
+        build: Writes it into an empty folder, with random numbers of its own, so that no two inputs share an image.
         expected: What is to become of it.
         path: What of the folder is pushed; all of it where this is empty.
         unit: Of the account it is pushed to.
@@ -131,7 +131,7 @@ def colour(rng: np.random.Generator, height: int = 16, width: int = 16) -> np.nd
 
 
 def put(folder: Path, rng: np.random.Generator, *paths: str) -> None:
-    """Write a random grey picture at each of these paths below a folder."""
+    """Write a random grey image at each of these paths below a folder."""
     for path in paths:
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -139,5 +139,5 @@ def put(folder: Path, rng: np.random.Generator, *paths: str) -> None:
 
 
 def numbered(folder: str, count: int, suffix: str = ".png") -> list[str]:
-    """Paths of so many pictures in a folder: 000.png, 001.png, ..."""
+    """Paths of so many images in a folder: 000.png, 001.png, ..."""
     return [f"{folder}/{number:03d}{suffix}" if folder else f"{number:03d}{suffix}" for number in range(count)]

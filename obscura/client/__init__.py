@@ -44,13 +44,13 @@ from obscura.errors import (
     WaitTimeout,
 )
 from obscura.extras import MissingExtra
-from obscura.preparing import Arrays, BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
+from obscura.preparing import Arrays, BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
 
 __all__ = [
     "ApiError",
     "Arrays",
     "AuthError",
-    "BrokenPictures",
+    "BrokenImages",
     "BudgetError",
     "ChoiceNeeded",
     "ConnectionFailed",

@@ -25,7 +25,7 @@ from obscura.client.async_resources import (
 )
 from obscura.client.datasets import Datasets, only_one
 from obscura.client.holdings import Dataset
-from obscura.client.one_step import RECIPE, Labels, Pictures, push_for
+from obscura.client.one_step import RECIPE, ImageInput, Labels, push_for
 from obscura.client.plans import AsyncPlanClient, PlanClient
 from obscura.client.progress import TerminalConsole, job_progress
 from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
@@ -53,7 +53,7 @@ class Client(PlanClient):
 
     def train(
         self,
-        pictures: Pictures,
+        images: ImageInput,
         labels: Labels = None,
         *,
         epsilon: float,
@@ -63,12 +63,12 @@ class Client(PlanClient):
         show: bool = True,
         **preparing: Any,
     ) -> Release:
-        """From pictures to a release: prepare, declare, plan, upload, train, and wait.
+        """From images to a release: prepare, declare, plan, upload, train, and wait.
 
-        Repeating it with the same pictures and statements trains on the dataset that was uploaded before.
+        Repeating it with the same images and statements trains on the dataset that was uploaded before.
 
         Args:
-            pictures: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a dataset that
+            images: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a dataset that
                 has been pushed, whose account pays.
             labels: Of images in memory, (n,): numbers or names. Of a folder, a table with the columns file and label.
             epsilon: What this training may spend.
@@ -81,16 +81,16 @@ class Client(PlanClient):
 
         Raises:
             ChoiceNeeded: The layout needs a choice that was not made; the message names it. Nothing was done.
-            PackingError: The pictures cannot be pushed as they are. Nothing was done.
+            PackingError: The images cannot be pushed as they are. Nothing was done.
             BudgetError: The account cannot pay. Nothing was uploaded.
             JobFailed: The training failed; the message says why.
         """
         console = TerminalConsole(stderr=True, quiet=not show)
-        if isinstance(pictures, Dataset):
-            dataset = pictures
+        if isinstance(images, Dataset):
+            dataset = images
         else:
             payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
-            dataset = push_for(self, console, pictures, labels, **payment, preparing=preparing)
+            dataset = push_for(self, console, images, labels, **payment, preparing=preparing)
         job = self.start_training(dataset.id, recipe=recipe, epsilon=epsilon, options=options)
         with job_progress(console, "training") as on_event:
             return job.wait(on_event).release()
@@ -314,7 +314,7 @@ class AsyncClient(AsyncPlanClient):
 
     async def train(
         self,
-        pictures: Pictures | AsyncDataset,
+        images: ImageInput | AsyncDataset,
         labels: Labels = None,
         *,
         epsilon: float,
@@ -330,11 +330,11 @@ class AsyncClient(AsyncPlanClient):
         alone: the training goes on, and `job.cancel()` ends it.
         """
         console = TerminalConsole(stderr=True, quiet=not show)
-        if isinstance(pictures, schemas.DatasetRecord):
-            dataset_id = pictures.id
+        if isinstance(images, schemas.DatasetRecord):
+            dataset_id = images.id
         else:
             payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
-            pushed = partial(push_for, self.sync, console, pictures, labels, **payment, preparing=preparing)
+            pushed = partial(push_for, self.sync, console, images, labels, **payment, preparing=preparing)
             dataset = await in_thread(pushed)
             dataset_id = dataset.id
         job = await self.start_training(dataset_id, recipe=recipe, epsilon=epsilon, options=options)

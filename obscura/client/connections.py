@@ -24,7 +24,7 @@ def local(folder: str | Path) -> LocalClient:
     """Run a service on this machine, whose ledger and images are kept in a folder, until the client is closed.
 
     It is the service that `obscura up` runs, in a process of its own, with the same guarantee. Where one runs on the
-    folder already, that one is used. Budgets in the folder are for life: the same pictures in another folder have
+    folder already, that one is used. Budgets in the folder are for life: the same images in another folder have
     another ledger, which knows nothing of what was spent here.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a downloaded sample holds: as folders of pictures, as arrays, for torch, and for Hugging Face's `datasets`."""
+"""What a downloaded sample holds: as folders of images, as arrays, for torch, and for Hugging Face's `datasets`."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Images:
             import datasets
 
         columns = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(self.classes))})
-        pictures = [Image.fromarray(pixels) for pixels in self.pixels]
-        return datasets.Dataset.from_dict({"image": pictures, "label": self.labels.tolist()}, features=columns)
+        images = [Image.fromarray(pixels) for pixels in self.pixels]
+        return datasets.Dataset.from_dict({"image": images, "label": self.labels.tolist()}, features=columns)
 
 
 def read_images(path: Path, format: str, count: int) -> Images:
@@ -122,14 +122,14 @@ def _read_folder(archive: zipfile.ZipFile) -> Images:
         raise DownloadCorrupt(f"A label of the sample is not between 0 and {LABELS_MAX:,}.")
     named = {int(line["label"]): str(line["class"]) for line in lines}
     classes = tuple(named.get(label, str(label)) for label in range(max(named) + 1))
-    return Images(np.stack([_read_picture(archive, line["file_name"]) for line in lines]), labels, classes)
+    return Images(np.stack([_read_image(archive, line["file_name"]) for line in lines]), labels, classes)
 
 
-def _read_picture(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    with Image.open(io.BytesIO(archive.read(name)), formats=["PNG"]) as picture:
-        if picture.width * picture.height > PIXELS_MAX:
+def _read_image(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    with Image.open(io.BytesIO(archive.read(name)), formats=["PNG"]) as image:
+        if image.width * image.height > PIXELS_MAX:
             raise DownloadCorrupt(f"An image of the sample has more than {PIXELS_MAX:,} pixels.")
-        return np.asarray(picture)
+        return np.asarray(image)
 
 
 @contextmanager
@@ -193,10 +193,10 @@ def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
         for name, part in parts.items():
             lines += _renamed_lines(part, name)
             os.replace(part / CARD_FILE, content / f"{name}.{CARD_FILE}")
-            for picture in part.glob("*/*.png"):
-                folder = content / picture.parent.name
+            for image in part.glob("*/*.png"):
+                folder = content / image.parent.name
                 folder.mkdir(exist_ok=True)
-                os.replace(picture, folder / f"{name}-{picture.name}")
+                os.replace(image, folder / f"{name}-{image.name}")
         (content / _METADATA).write_text("".join(lines), encoding="utf-8")
         if out.suffix == ".zip":
             os.replace(shutil.make_archive(str(scratch / "packed"), "zip", content), out)

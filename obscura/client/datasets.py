@@ -12,7 +12,7 @@ from obscura.client.resources import Release
 from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Choices, Package, PackingError, PushOptions, prepare
-from obscura.preparing.screen import screen
+from obscura.preparing.survey import screen
 from obscura.wire.admin_schemas import ProjectRecord
 
 __all__ = ["Datasets"]
@@ -45,15 +45,15 @@ class Datasets:
         subjects_at_most: int | None = None,
         say: Say = lambda _text: None,
         agree: Callable[[], None] = lambda: None,
-        on_picture: Callable[[int], None] = lambda _count: None,
+        on_image: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
         **push_options: Unpack[PushOptions],
     ) -> Dataset:
-        """Prepare the pictures of a folder or file, declare a dataset that fits, and send them.
+        """Prepare the images of a folder or file, declare a dataset that fits, and send them.
 
-        Everything that changes pictures happens on this machine, before anything is declared; nothing is written here.
+        Everything that changes images happens on this machine, before anything is declared; nothing is written here.
         Where sending fails, the declared dataset is deleted again. What is declared becomes public, so none of it is
-        read off single pictures: it is what you state here, or fixed.
+        read off single images: it is what you state here, or fixed.
 
         Args:
             path: A folder of class folders, an archive of one, an .npz, IDX or Parquet file, or arrays.
@@ -63,15 +63,15 @@ class Datasets:
                 number where it is taken.
             at_most: Public upper bound on the records, stated before they are counted. Public data need none.
             subjects_at_most: Public upper bound on the subjects, where the account protects subjects.
-            say: Told, line by line, what was found and done to the pictures, and last what becomes public.
+            say: Told, line by line, what was found and done to the images, and last what becomes public.
             agree: Called when all of that was said and nothing is declared yet; what it raises ends the push there.
-            on_picture: Called with the number of pictures that were looked at.
+            on_image: Called with the number of images that were looked at.
             on_bytes: Called with (bytes sent, 0).
             push_options: How images are read and converted; see `obscura.preparing.PushOptions`.
 
         Raises:
             ChoiceNeeded: The layout needs a choice that was not made; `flags` and the message name what to add.
-            BrokenPictures: Some cannot be read; the message names them.
+            BrokenImages: Some cannot be read; the message names them.
             MoreThanStated: There are more records or subjects than were stated.
             PackingError: Nothing that can be pushed is there, the name is taken, a bound was not stated, or the account
                 is closed to new data.
@@ -80,7 +80,7 @@ class Datasets:
         if public == (account_id is not None):
             raise PackingError("Give an account for private data, or say that it is public; not both.")
         account = None if account_id is None else Account.read(self._transport, account_id)
-        if account is not None and account.closed:  # said before any picture is prepared
+        if account is not None and account.closed:  # said before any image is prepared
             raise PackingError(
                 f"Account {account.name} is closed to new data. Open an account for the new people, who bring their "
                 "own budget, and combine the synthetic images of both; or have its owner reopen this one."
@@ -90,7 +90,7 @@ class Datasets:
         choices = Choices(**push_options)
         place = Path(path) if isinstance(path, str) else path
         free_name = self.free_name(account_id, name, place)
-        package = prepare(place, choices, subjects=None if public else by_subject, on_picture=on_picture)
+        package = prepare(place, choices, subjects=None if public else by_subject, on_image=on_image)
         dataset = self.declare(
             package,
             name=free_name,
@@ -120,7 +120,7 @@ class Datasets:
         """
         by_subject = package.private_subjects is not None
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
-        declared = package.private_records if at_most is None else at_most  # None only of public pictures
+        declared = package.private_records if at_most is None else at_most  # None only of public images
         package.require_within(declared, subjects_at_most)
         private = account_id is not None
         for line in screen(package, at_most=declared, subjects_at_most=subjects_at_most, private=private):

@@ -21,11 +21,11 @@ def release_html(release: ReleaseRecord, card: Mapping[str, Any], grid_png: byte
         "hides": UNIT_WORDS.get(card.get("unit", ""), "-"),
         "not covered": "; ".join(card.get("not_covered", ())) or "-",
     }
-    picture = ""
+    image = ""
     if grid_png is not None:
         data = base64.b64encode(grid_png).decode("ascii")
-        picture = f'<img alt="Synthetic samples, one row for each class" src="data:image/png;base64,{data}">'
-    return f"<h4>{escape(release.name)}</h4>{picture}{_table(facts)}"
+        image = f'<img alt="Synthetic samples, one row for each class" src="data:image/png;base64,{data}">'
+    return f"<h4>{escape(release.name)}</h4>{image}{_table(facts)}"
 
 
 def account_html(account: AccountRecord) -> str:

@@ -1,4 +1,4 @@
-"""From pictures to a dataset whose account can pay: what `client.train(pictures, epsilon=1)` does first."""
+"""From images to a dataset whose account can pay: what `client.train(images, epsilon=1)` does first."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ RECIPE = "moments"  # where none is named
 RECORDED_MAX = 1000  # uploads
 _DIGESTS = TypeAdapter(dict[str, str])
 
-Pictures = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
+ImageInput = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
 Labels = Sequence[int | str] | np.ndarray[Any, Any] | str | Path | None
 
 
 def push_for(
     client: PlanClient,
     console: Console,
-    pictures: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
+    images: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
     labels: Labels,
     *,
     account: str | None,
@@ -50,10 +50,10 @@ def push_for(
     recipe: str = RECIPE,
     options: dict[str, Any] | None = None,
 ) -> Dataset:
-    """Prepare pictures, find or open the account that pays, declare a dataset, plan the training and upload.
+    """Prepare images, find or open the account that pays, declare a dataset, plan the training and upload.
 
-    Nothing is opened or declared before the pictures are known to be good, and nothing is uploaded unless the account
-    can pay. Pictures that this user has uploaded to the account before are not uploaded again.
+    Nothing is opened or declared before the images are known to be good, and nothing is uploaded unless the account
+    can pay. Images that this user has uploaded to the account before are not uploaded again.
 
     Raises:
         ChoiceNeeded, PackingError: As `datasets.push`; nothing was done.
@@ -63,18 +63,18 @@ def push_for(
     """
     facts = dict(preparing)
     choices = {name: facts.pop(name) for name in PushOptions.__annotations__ if name in facts}
-    if isinstance(pictures, np.ndarray):
+    if isinstance(images, np.ndarray):
         if labels is None or isinstance(labels, str | Path):
             raise PackingError("Images in memory need labels, one for each: train(images, labels, epsilon=...).")
-        place: Path | Arrays = Arrays(pictures, labels, facts.pop("subjects", None))
+        place: Path | Arrays = Arrays(images, labels, facts.pop("subjects", None))
     else:
-        place, choices["labels"] = Path(pictures), labels
+        place, choices["labels"] = Path(images), labels
     name, at_most, subjects_at_most = (facts.pop(fact, None) for fact in ("name", "at_most", "subjects_at_most"))
     payer = client.find_account(account) if account is not None else account_for(client, name or default_name(place))
     by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
     with preparation_progress(console) as watch:
-        package = prepare(place, Choices(**choices), subjects=by_subject, on_picture=watch.on_picture)
+        package = prepare(place, Choices(**choices), subjects=by_subject, on_image=watch.on_image)
         package.require_within(at_most, subjects_at_most)
         wish: dict[str, Any] = {"recipe": recipe, "epsilon": epsilon, "options": options}
         if payer is not None:
@@ -136,7 +136,7 @@ def _require_budget(client: PlanClient, dataset: Dataset, payer: Account, wish: 
 def _uploaded_before(
     client: PlanClient, payer: Account, package: Package, name: str | None, at_most: int, subjects_at_most: int | None
 ) -> Dataset | None:
-    """Return the dataset of the account that this user made from the same pictures and statements, if there is one.
+    """Return the dataset of the account that this user made from the same images and statements, if there is one.
 
     Only this machine's record of its own uploads is compared. The service does not show digests of private content.
     """
@@ -192,7 +192,7 @@ def _remember(dataset_id: str, digest: str) -> None:
 def account_for(client: AccountClient, name: str) -> Account | None:
     """Return the account that pays for a dataset where none is named, the first with the dataset's name; or None.
 
-    Pictures that were sent before go on costing the account that they belong to, whatever they are called now.
+    Images that were sent before go on costing the account that they belong to, whatever they are called now.
     """
     return next((account for account in client.accounts() if account.name == name), None)
 

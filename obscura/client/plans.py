@@ -21,7 +21,7 @@ class Preview(MadeByJob, job_schemas.PreviewRecord):
     PATH = "/v1/previews"
 
     def save_grid(self, path: Path | str) -> Path:
-        """Save the picture of what was drawn, as PNG."""
+        """Save the image of what was drawn, as PNG."""
         return self._save("grid.png", path)
 
 

@@ -140,24 +140,24 @@ def byte_progress(console: Console, label: str, total_bytes: int | None = None) 
 
 
 class Preparing(NamedTuple):
-    """How pictures are prepared and sent, for whoever watches."""
+    """How images are prepared and sent, for whoever watches."""
 
-    on_picture: Callable[[int], None]
+    on_image: Callable[[int], None]
     on_bytes: Callable[[int, int], None]
     quiet: Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
 def preparation_progress(console: Console) -> Iterator[Preparing]:
-    """Yield what to call with the number of pictures looked at, with the bytes sent, and while somebody is asked."""
+    """Yield what to call with the number of images looked at, with the bytes sent, and while somebody is asked."""
     if not console.is_terminal:
         yield Preparing(lambda _count: None, lambda _done, _total: None, nullcontext)
         return
-    with console.status("looking at the pictures") as status:
+    with console.status("looking at the images") as status:
 
-        def on_picture(count: int) -> None:
+        def on_image(count: int) -> None:
             if count % 100 == 0:
-                status.update(f"looking at the pictures: {count:,}")
+                status.update(f"looking at the images: {count:,}")
 
         @contextmanager
         def quiet() -> Iterator[None]:
@@ -165,7 +165,7 @@ def preparation_progress(console: Console) -> Iterator[Preparing]:
             yield
             status.start()
 
-        yield Preparing(on_picture, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB"), quiet)
+        yield Preparing(on_image, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB"), quiet)
 
 
 class _Facts(NamedTuple):

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.classes import require_stated
 from obscura.preparing.errors import PackingError
-from obscura.preparing.labels import UNLABELLED, call_classes, read_labels
+from obscura.preparing.labels import UNLABELLED, call_classes, read_labels, require_stated
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
@@ -39,7 +38,7 @@ class Arrays:
         """Check the arrays and hand them on.
 
         Raises:
-            ChoiceNeeded: A number between 0 and the largest label has no picture.
+            ChoiceNeeded: A number between 0 and the largest label has no image.
             PackingError: They are not of these types and shapes, or subjects are missing.
         """
         images = self.images

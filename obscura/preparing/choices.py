@@ -129,7 +129,7 @@ class Choices:
         return Choices(**(self._options | options))
 
     @property
-    def touch_every_picture(self) -> bool:
+    def touch_every_image(self) -> bool:
         """Return whether images must be re-encoded even if all of them are alike."""
         changed = self.size is not None or self.grey or self.renamed is not None
         return changed or self.join_subjects or self.subjects_key is not None

@@ -117,7 +117,7 @@ def open_dicom(data: bytes) -> Dataset:
 
 
 def _bound_inflated(data: bytes) -> None:
-    """Let a file pass that is not deflated, or not to more than a picture can be.
+    """Let a file pass that is not deflated, or not to more than an image can be.
 
     Raises:
         Unreadable: It is.
@@ -134,7 +134,7 @@ def _bound_inflated(data: bytes) -> None:
     raise Unreadable(f"it has more than {_INFLATED_BYTES_MAX >> 20} MiB once it is inflated")
 
 
-def has_picture(dataset: Dataset) -> bool:
+def has_pixels(dataset: Dataset) -> bool:
     """Whether a file holds pixels at all: reports, plans and presentation states do not."""
     return any(word in dataset for word in _PIXEL_WORDS)
 
@@ -174,8 +174,8 @@ def read_frame(dataset: Dataset, number: int = 0) -> Pixels | Numbers:
     Raises:
         Unreadable: It has none, or they are damaged, too many, or stored in a way that is not read here.
     """
-    if not has_picture(dataset):
-        raise Unreadable("it is a DICOM file without a picture")
+    if not has_pixels(dataset):
+        raise Unreadable("it is a DICOM file without an image")
     try:
         with _quietly():
             rows, columns = int(dataset.Rows), int(dataset.Columns)
@@ -255,7 +255,7 @@ def _ends(settings: Dataset) -> Window:
 
 
 def _own(values: np.ndarray[Any, Any], settings: Dataset, ends: Window | None) -> Numbers | None:
-    """The picture as the file's own VOI LUT or window shows it, the first where it has several."""
+    """The image as the file's own VOI LUT or window shows it, the first where it has several."""
     from pydicom.multival import MultiValue
     from pydicom.pixels.processing import apply_voi, apply_windowing
 

@@ -15,7 +15,7 @@ class PackingError(ObscuraClientError):
 
 
 class ChoiceNeeded(PackingError):
-    """Something about the pictures is their owner's to decide; nothing was declared or sent.
+    """Something about the images is their owner's to decide; nothing was declared or sent.
 
     Attributes:
         flags: What to add to the command, for example `("--skip-broken",)`.
@@ -42,8 +42,8 @@ class MoreThanStated(PackingError):
         )
 
 
-class BrokenPictures(ChoiceNeeded):
-    """Pictures cannot be read, and were not said to be left out.
+class BrokenImages(ChoiceNeeded):
+    """Images cannot be read, and were not said to be left out.
 
     Attributes:
         count: How many.
@@ -56,7 +56,7 @@ class BrokenPictures(ChoiceNeeded):
 
 
 class Unreadable(Exception):
-    """One picture cannot be read; the message says why, in a few words."""
+    """One image cannot be read; the message says why, in a few words."""
 
 
 def some(names: Sequence[str], count: int) -> str:

@@ -1,7 +1,7 @@
-"""Pictures whose classes stand in a table: which picture each row means, and what to do where it says nothing.
+"""Images whose classes stand in a table: which image each row means, and what to do where it says nothing.
 
-Tables name pictures by paths of the machine that they were made on, by their file's name alone, or by that without its
-ending. A row means the one picture whose path ends like its own.
+Tables name images by paths of the machine that they were made on, by their file's name alone, or by that without its
+ending. A row means the one image whose path ends like its own.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from functools import partial
 from os.path import splitext
 from posixpath import commonpath
 
-from obscura.pictures.types import picture_suffixes
+from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
-from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.questions import folded
-from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part, title_of
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
-from obscura.preparing.trees import SubTree, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
+from obscura.preparing.trees import SubTree, Tree, all_files, all_images, below, folders, images_in, suffix_of
 from obscura.wire.meanings import is_part, is_split
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
 _PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
 _CELLS_COMPARED = 200
-UNLISTED = "picture not named in the table"
+UNLISTED = "image not named in the table"
 
 
 class Finder:
-    """Finds the picture that a cell means.
+    """Finds the image that a cell means.
 
     Args:
-        paths: Of all pictures.
+        paths: Of all images.
 
     Attributes:
         paths: The same.
@@ -45,7 +44,7 @@ class Finder:
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
-        self._suffixes = picture_suffixes()
+        self._suffixes = image_suffixes()
         self._paths = {_plain(path): path for path in paths}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
@@ -56,14 +55,14 @@ class Finder:
             self._by_stem[splitext(name)[0]].append(path)
 
     def knows(self, cell: str) -> bool:
-        """Whether a cell may mean a picture."""
+        """Whether a cell may mean an image."""
         try:
             return self.find(cell) is not None
         except PackingError:
             return True
 
     def guess(self, cell: str) -> str | None:
-        """Return the path of the picture that a cell means; None where there are none or several."""
+        """Return the path of the image that a cell means; None where there are none or several."""
         try:
             return self.find(cell)
         except PackingError:
@@ -88,7 +87,7 @@ class Finder:
         return found, f"The names differ in zeros, decimals, spaces or marks alone, {program}, or correct it."
 
     def find(self, cell: str) -> str | None:
-        """Return the path of the picture whose path ends like the cell, or of which the cell ends like the path.
+        """Return the path of the image whose path ends like the cell, or of which the cell ends like the path.
 
         Raises:
             PackingError: There are several, or the cell leads out of the folder.
@@ -123,10 +122,10 @@ def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
 
 
 def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
-    """Read pictures whose classes stand in a table.
+    """Read images whose classes stand in a table.
 
     Args:
-        tree: The pictures.
+        tree: The images.
         table: The table.
         choices: Which columns are which, and what of them makes the classes.
         subjects: As of `read_columns`.
@@ -134,9 +133,9 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
 
     Raises:
         ChoiceNeeded: Something about the table is its owner's to say.
-        PackingError: It names no picture, or says two things about one.
+        PackingError: It names no image, or says two things about one.
     """
-    paths = [*all_pictures(tree, "", Tally())]
+    paths = [*all_images(tree, "", Tally())]
     at, table, part = _part(tree, table, choices, part, paths)
     everywhere = Finder(paths)
     said = read_columns(table, choices, everywhere.knows, subjects=subjects)
@@ -179,7 +178,7 @@ def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str
     if part:
         return "", table, part
     beside = choices.labels.parent.as_posix() if choices.labels is not None and not choices.labels.is_file() else "."
-    if beside != "." and split is None and pictures(tree, beside):
+    if beside != "." and split is None and images_in(tree, beside):
         return beside, table, f"{beside}/"
     tops = {name.casefold(): at for name, at in _tops(paths).items()} | {
         name.casefold(): name for name in folders(tree, "")
@@ -210,7 +209,7 @@ def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
     """Return the folder `train` and a note about it if a table names images in train and test; else ("", "").
 
     Raises:
-        ChoiceNeeded: The table names pictures in several parts, and none of them is called like train.
+        ChoiceNeeded: The table names images in several parts, and none of them is called like train.
     """
     tops = _tops(named)
     if len(tops) < 2 or not all(map(is_split, tops)):
@@ -251,7 +250,7 @@ def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, c
 
 
 def find_table(tree: Tree, choices: Choices) -> Table:
-    """Read the table that the owner names: a file of this machine, or one below the pictures.
+    """Read the table that the owner names: a file of this machine, or one below the images.
 
     Raises:
         PackingError: It cannot be read.
@@ -267,7 +266,7 @@ def find_table(tree: Tree, choices: Choices) -> Table:
 
 
 def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | None:
-    """Find the table that Hugging Face's ImageFolder looks for: metadata.jsonl or .csv beside the pictures, or in the
+    """Find the table that Hugging Face's ImageFolder looks for: metadata.jsonl or .csv beside the images, or in the
     folder of a part, with the columns file_name and that of the classes.
 
     Returns:
@@ -291,7 +290,7 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
     """Let a folder pass whose folders may be classes, or that has no table beside them.
 
     Raises:
-        ChoiceNeeded: A table lies beside pictures that no class folders hold.
+        ChoiceNeeded: A table lies beside images that no class folders hold.
         PackingError: What lies beside them are boxes, and no classes.
     """
     tops = folders(tree, "")
@@ -299,14 +298,14 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
         at = next(name for name in tops if name.casefold() == "labels")
         if any(suffix_of(path) == ".txt" for path in all_files(tree, at)):
             raise PackingError(
-                f"{tree.name} looks like YOLO's layout for detection: labels/ holds boxes in the pictures, and not the "
-                "classes of pictures. Put the pictures into one folder for each class, or write a table (--labels)."
+                f"{tree.name} looks like YOLO's layout for detection: labels/ holds boxes in the images, and not the "
+                "classes of images. Put the images into one folder for each class, or write a table (--labels)."
             )
     tables = sorted(_tables_in(tree), key=lambda name: ("train" not in name.casefold(), name))
     flat = all(is_part(name) and not folders(tree, name) for name in tops)
     if tables and flat and choices.classes is None:
         raise ChoiceNeeded(
-            f"{tree.name} holds no class folders, and {some(tables, len(tables))} beside its pictures. Name the table "
+            f"{tree.name} holds no class folders, and {some(tables, len(tables))} beside its images. Name the table "
             "or the annotations that tell their classes.",
             [f"--labels {tables[0]}"],
         )
@@ -321,19 +320,19 @@ def _tables_in(tree: Tree) -> list[str]:
 
 
 def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:
-    """Let a table pass that tells the class of every picture."""
+    """Let a table pass that tells the class of every image."""
     unlabelled = [row for row in rows if row.label == ""]
     if unlabelled and not choices.skip_unlabelled:
         raise ChoiceNeeded(
             f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} do not tell the class, such as that of "
-            f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these pictures out; or "
+            f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these images out; or "
             "name all classes with --classes, if that word is one.",
             ["--skip-unlabelled"],
         )
 
 
 def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
-    """What is said of each path. A row whose picture is not there keeps what the table calls it."""
+    """What is said of each path. A row whose image is not there keeps what the table calls it."""
     found: dict[str, Row] = {}
     for row in rows:
         if not row.file:
@@ -342,13 +341,13 @@ def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
         meant = replace(row, file=path)
         if found.setdefault(path, meant) != meant:
             raise PackingError(
-                f"{table.name} says two things about {path}: give each picture one row, and several labels as a|b."
+                f"{table.name} says two things about {path}: give each image one row, and several labels as a|b."
             )
     return found
 
 
 def _walk(tree: Tree, at: str, rows: Mapping[str, Row], tally: Tally) -> Iterator[Record]:
-    tally.left_out[UNLISTED] += sum(path not in rows for path in all_pictures(tree, at, tally))
+    tally.left_out[UNLISTED] += sum(path not in rows for path in all_images(tree, at, tally))
     for path, row in rows.items():
         if row.label is None:
             tally.left_out[NOT_ONE] += 1

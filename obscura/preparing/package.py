@@ -26,7 +26,7 @@ class Package:
     `classes`, `height`, `width` and `channels` become public with its declaration: they were stated, are fixed, or
     follow from the format of the files. `private_records` and `private_subjects` (None where the upload carries none)
     were counted, and are compared with what their owner states, no more. For their owner alone are `summary`, one line
-    about what was done to the pictures, `private_counts`, their number by class, and `private_notes`, what is odd.
+    about what was done to the images, `private_counts`, their number by class, and `private_notes`, what is odd.
     `subjects_key_check` is the check value of the secret under which its subjects have the same numbers as in other
     uploads; None where they are numbered afresh.
     """
@@ -56,7 +56,7 @@ class Package:
             MoreThanStated: They hold more.
         """
         if self.private_records > at_most:
-            raise MoreThanStated("pictures", "--at-most")
+            raise MoreThanStated("images", "--at-most")
         if subjects_at_most is not None and (self.private_subjects or 0) > subjects_at_most:
             raise MoreThanStated("subjects", "--subjects-at-most")
 

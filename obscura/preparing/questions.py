@@ -1,4 +1,4 @@
-"""What the owner is asked before names become public: plain functions over names, and counts of pictures by name.
+"""What the owner is asked before names become public: plain functions over names, and counts of images by name.
 
 Names of classes that nobody has stated are those of folders, or the labels of a table. A declaration publishes them.
 So where they look like people, or like parts of a collection, nothing is guessed: `--classes` states that they are
@@ -16,7 +16,7 @@ from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, list_separator
 from obscura.wire.meanings import identifiers_in, is_part, is_scale, masks_among, why_personal
 
-MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
+MANY_CLASSES, FEW_IMAGES = 8, 10  # so few images of a class are lost in the noise of any training anyway
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
 _IS_CODE = re.compile(r"[A-Za-z]{1,3}[-_ ]?\d{2,7}")  # eight digits are those of ImageNet
 _IS_SIDE = re.compile(
@@ -37,7 +37,7 @@ def ask_about_people(names: Iterable[str]) -> None:
         shown = some([f"{name} ({why})" for name, why in personal], len(personal))
         raise ChoiceNeeded(
             f"Names of classes become public for ever, and these look like people: {shown}. If each stands for a "
-            "person, they are no classes: put them inside the folders of the classes (class/person/picture.png) or "
+            "person, they are no classes: put them inside the folders of the classes (class/person/image.png) or "
             "write a table (--labels), and use an account whose unit is the subject. If they are classes, give them "
             "names that say nothing of anybody, in a table with the columns old and new; or state them with --classes.",
             ["--rename-classes classes.csv"],
@@ -48,7 +48,7 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
     """Let names pass that look like those of classes.
 
     Args:
-        counts: pictures by name, of all that there are.
+        counts: images by name, of all that there are.
         folders: whether they are names of folders, which stand for much else, and not labels that somebody wrote down.
 
     Raises:
@@ -61,7 +61,7 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
     masks = masks_among(names) if folders else []
     if masks:
         raise _ask(
-            f"These folders seem to hold masks of the pictures in others, not a class: {some(masks, len(masks))}. "
+            f"These folders seem to hold masks of the images in others, not a class: {some(masks, len(masks))}. "
             "Push a folder without masks, in which each class has a folder",
             names,
         )
@@ -73,13 +73,13 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
     for group in look_alike(names):
         raise _ask(f"These would be classes of their own, and look like one: {some(group, len(group))}", names)
-    few = statistics.median(counts.values()) <= FEW_PICTURES
+    few = statistics.median(counts.values()) <= FEW_IMAGES
     codes = len(names) > 1 and all(map(_IS_CODE.fullmatch, names)) and not all(name.endswith("0") for name in names)
     coded = names if codes else identifiers_in(names, few=few)
     if folders and coded:
         raise _ask(
             f"These look like numbers of people or records, not like classes: {some(coded, len(coded))}. If each is a "
-            "person, put the folders inside those of the classes (class/person/picture.png), or write a table "
+            "person, put the folders inside those of the classes (class/person/image.png), or write a table "
             "(--labels)",
             names,
         )
@@ -87,7 +87,7 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         raise _ask(f"These are numbers that do not count up, as those of people: {some(names, len(names))}", names)
     if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
-            f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a "
+            f"There are {len(names)} classes, and most have {FEW_IMAGES} images or fewer, as if each were a "
             f"person: {some(names, len(names))}",
             names,
         )
@@ -116,13 +116,13 @@ def ask_about_masks(folder: str, names: Iterable[str]) -> None:
         names: Of the files, without suffixes, or of the folders.
 
     Raises:
-        ChoiceNeeded: some do; the flag names a table of the pictures.
+        ChoiceNeeded: some do; the flag names a table of the images.
     """
     masks = masks_among(names)
     if masks:
         raise ChoiceNeeded(
-            f"{folder} holds pictures and their masks, and each mask would become a picture of the class: "
-            f"{some(masks, len(masks))}. Move the masks out of the class folders, or name the pictures in a table with "
+            f"{folder} holds images and their masks, and each mask would become an image of the class: "
+            f"{some(masks, len(masks))}. Move the masks out of the class folders, or name the images in a table with "
             "the columns file and label.",
             ["--labels labels.csv"],
         )
@@ -146,7 +146,7 @@ def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
         raise PackingError(
             f"The same folders stand under every folder on top ({shown}), so those on top ({tops}) seem to be the "
             "people, and none would be protected as one. Put one folder for each person inside the folder of each "
-            "class (class/person/picture.png), or write a table with the columns file, label and subject (--labels)."
+            "class (class/person/image.png), or write a table with the columns file, label and subject (--labels)."
         )
 
 

@@ -1,4 +1,4 @@
-"""Whose each picture is. The ids that their owner knows stay here; numbers in random order leave."""
+"""Whose each image is. The ids that their owner knows stay here; numbers in random order leave."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from obscura.preparing.column_names import is_subject_heading
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
-from obscura.preparing.tables import read_column
+from obscura.preparing.tables import is_subject_heading, read_column
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import KEY_CHECK_CHARACTERS, SubjectId, canonical, is_nobody
 
@@ -159,7 +158,7 @@ def subject_key(private_id: SubjectId, *, join: bool) -> int | str:
 
 
 def refuse_owned(what: str) -> None:
-    """Refuse files that tell whose each picture is, for an account that protects single records.
+    """Refuse files that tell whose each image is, for an account that protects single records.
 
     Args:
         what: that tells it: "The column 'subject' of labels.csv".
@@ -168,7 +167,7 @@ def refuse_owned(what: str) -> None:
         PackingError: Always.
     """
     raise PackingError(
-        f"{what} says whose each picture is, and the account protects single records: somebody with several pictures "
+        f"{what} says whose each image is, and the account protects single records: somebody with several images "
         "would be protected less than it seems. Use an account whose unit is the subject and state how many there are "
         f"(--subjects-at-most): {OPEN_BY_SUBJECT}"
     )
@@ -202,8 +201,8 @@ def key_check(secret: bytes, *, join: bool) -> str:
 
 def _stands_for_nobody(private_id: SubjectId) -> PackingError:
     return PackingError(
-        f"A subject id stands for nobody: {str(private_id)[:40]!r}. All pictures that have it would count as those of "
-        "one person. Write whose each is, one id for each person, or leave those pictures out."
+        f"A subject id stands for nobody: {str(private_id)[:40]!r}. All images that have it would count as those of "
+        "one person. Write whose each is, one id for each person, or leave those images out."
     )
 
 

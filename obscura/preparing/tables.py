@@ -1,4 +1,4 @@
-"""Tables as people have them: any delimiter and encoding, lines of JSON, with and without a line of names."""
+"""Tables of any delimiter and encoding, JSON lines and COCO annotations, with or without a header."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from obscura.pictures.types import picture_suffixes
+from obscura.image_types import image_suffixes
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of what is a table and nothing else
-SEVERAL = "|"  # between the labels of one picture
+SEVERAL = "|"  # between the labels of one image
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20
 _BOMS = (
@@ -248,7 +248,7 @@ def _of_document(name: str, text: str) -> Table:
         raise PackingError(f"{name} is not JSON: {error}.") from None
     if isinstance(document, list):
         return _of_objects(name, document)
-    if isinstance(document, dict) and document and all(map(_is_picture, document)):
+    if isinstance(document, dict) and document and all(map(_is_image, document)):
         return Table(name, ("file", "label"), [(file, _json_text(label)) for file, label in document.items()])
     try:
         called = {each["id"]: str(each["name"]) for each in document["categories"]}
@@ -276,7 +276,7 @@ def _of_json(name: str, text: str) -> Table:
 def _of_objects(name: str, found: Sequence[object]) -> Table:
     objects = [each for each in found if isinstance(each, dict)]
     if len(objects) < len(found):
-        raise PackingError(f"{name} is not made of JSON objects, one for each picture.")
+        raise PackingError(f"{name} is not made of JSON objects, one for each image.")
     columns = tuple(dict.fromkeys(key for each in objects for key in each))
     return Table(name, columns, [tuple(_json_text(each.get(column)) for column in columns) for each in objects])
 
@@ -309,7 +309,7 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
     while len(rows) > 1 and _is_title(rows[0][1], rows[1][1]):
         rows = rows[1:]
     head = [cell.strip() for cell in rows[0][1]]
-    named = not any(_is_picture(cell) for cell in head)
+    named = not any(_is_image(cell) for cell in head)
     columns = tuple(head if named else map(str, range(1, len(head) + 1)))
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:
@@ -366,5 +366,62 @@ def _delimiter(lines: Sequence[str], delimiters: Sequence[str]) -> str:
     return best
 
 
-def _is_picture(cell: str) -> bool:
-    return cell.lower().endswith(tuple(picture_suffixes()))
+def _is_image(cell: str) -> bool:
+    return cell.lower().endswith(tuple(image_suffixes()))
+
+
+# As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
+_FILE = (
+    "file", "filename", "filepath", "path", "imagepath", "imgpath", "imagefile", "imagefilename", "image", "imageindex",
+    "imageid", "imagename", "img", "imgname", "isicid", "dicomid", "idcode", "id", "key",
+)  # fmt: skip
+_LABEL = (
+    "label", "labels", "class", "classname", "classlabel", "dx", "target", "findinglabels", "finding", "diagnosis",
+    "category", "level",
+)  # fmt: skip
+_SUBJECT = re.compile(
+    r"(?:(?:subject|patient(?:en)?|person|participant|proband|donor|volunteer|individual|pseudonym|animal)s?"
+    r"|(?:pat|case|fall|pseudo|anon|user)(?=id|no|nr|num|code))(?:ids?|no|nr|num|number|nummer|code|key|name|uid|identifier)?"
+    r"|(?:id|name|nr)(?:subject|patient|person|participant)|pid|mrn|eid"
+    r"|medicalrecord(?:no|nr|number)|ssn|nhs(?:no|number)"
+)
+# Of what a person has one or several of, and which shows in several images: HAM10000's lesion_id, StudyInstanceUID.
+_SUFFIX = r"(?:ids?|no|nr|num|number|nummer|code|key|name|(?:instance)?uid|identifier)"
+_GROUP = re.compile(
+    r"(?:lesion|nodule|tumou?r|polyp|study|exam(?:ination)?|scan|series|session|visit|encounter|admission|accession"
+    rf"|acquisition|video|clip|slide|biopsy|specimen|case|family){_SUFFIX}?"
+    rf"|(?:eye|breast|knee|hip|hand|tooth|wound|mole|sample|volume|block|stack|group|hadm|stay|event|episode){_SUFFIX}"
+)
+
+
+def known_files(columns: Sequence[str]) -> list[str]:
+    """Return the columns whose names are usual for file names of images."""
+    return _known(columns, _FILE)
+
+
+def known_labels(columns: Sequence[str]) -> list[str]:
+    """Return the columns whose names are usual for classes."""
+    return _known(columns, _LABEL)
+
+
+def known_subjects(columns: Sequence[str]) -> list[str]:
+    """Return the columns whose names are usual for subjects."""
+    return [column for column in columns if _SUBJECT.fullmatch(_plain(column))]
+
+
+def known_groups(columns: Sequence[str]) -> list[str]:
+    """Return the columns whose names are usual for ids that several images of one person share, such as lesion_id."""
+    return [column for column in columns if _GROUP.fullmatch(_plain(column))]
+
+
+def is_subject_heading(cell: str) -> bool:
+    """Whether the first line of a list of ids is its heading."""
+    return bool(known_subjects([cell])) or _plain(cell) in ("id", "ids")
+
+
+def _known(columns: Sequence[str], names: tuple[str, ...]) -> list[str]:
+    return [column for column in columns if _plain(column) in names]
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", column.casefold())

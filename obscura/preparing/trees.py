@@ -1,19 +1,32 @@
-"""A folder or an archive as one thing: folders and files below a root, without what systems leave behind."""
+"""Folders, ZIP and tar archives as trees of folders and files, without the files that operating systems leave behind.
+
+Nothing is unpacked to disk. Member names are checked as the service checks uploads: duplicate names and names that lead
+out of the archive are refused, because one of two images would be lost.
+"""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
 import os
-from collections.abc import Iterator
+import re
+import tarfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
-from obscura.pictures.types import is_picture, picture_suffixes
-from obscura.preparing.errors import PackingError, Unreadable
-from obscura.preparing.pictures import FILE_BYTES_MAX
+from obscura.image_types import image_suffixes, is_image
+from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
+from obscura.preparing.images import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
 from obscura.wire.class_folders import is_junk
 
-_HEAD_BYTES = 16  # enough to tell a picture
+_HEAD_BYTES = 16  # enough to tell an image
 _LINKS_DEPTH = 2
 HIDDEN = "hidden or system file"
 OTHER = "other file"
@@ -36,12 +49,12 @@ class Tree(Protocol):
         """Return a file's content.
 
         Raises:
-            Unreadable: It is not there, or larger than any picture.
+            Unreadable: It is not there, or larger than any image.
         """
         ...
 
     def open(self, path: str) -> IO[bytes]:
-        """Open a file that is larger than pictures are, to be read from anywhere.
+        """Open a file that is larger than images are, to be read from anywhere.
 
         Raises:
             OSError, KeyError: It is not there.
@@ -54,13 +67,13 @@ def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     return _kept(tree.folders(at), tally)
 
 
-def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
-    """Names of the pictures in a folder; everything else is counted."""
+def images_in(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
+    """Names of the images in a folder; everything else is counted."""
     found = []
     for name in _kept(tree.files(at), tally):
         suffix = suffix_of(name)
         unnamed = not suffix[1:] or suffix[1:].isdecimal()  # scan.001
-        if suffix in picture_suffixes() or (unnamed and is_picture(begin(tree, below(at, name), _HEAD_BYTES))):
+        if suffix in image_suffixes() or (unnamed and is_image(begin(tree, below(at, name), _HEAD_BYTES))):
             found.append(name)
         elif tally is not None:
             tally.left_out[OTHER] += 1
@@ -68,11 +81,11 @@ def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     return found
 
 
-def all_pictures(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
-    """Paths of all pictures below a folder; everything else is counted."""
-    yield from (below(at, name) for name in pictures(tree, at, tally))
+def all_images(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
+    """Paths of all images below a folder; everything else is counted."""
+    yield from (below(at, name) for name in images_in(tree, at, tally))
     for name in folders(tree, at, tally):
-        yield from all_pictures(tree, below(at, name), tally)
+        yield from all_images(tree, below(at, name), tally)
 
 
 def all_files(tree: Tree, at: str = "", tally: Tally | None = None) -> Iterator[str]:
@@ -102,7 +115,7 @@ def below(at: str, name: str) -> str:
 
 
 def bounded(file: IO[bytes], size_bytes: int) -> bytes:
-    """Return the content of a file that says how long it is, unless it is, or turns out to be, longer than any picture.
+    """Return the content of a file that says how long it is, unless it is, or turns out to be, longer than any image.
 
     Raises:
         Unreadable: It is.
@@ -202,3 +215,235 @@ def _kept(names: list[str], tally: Tally | None) -> list[str]:
     if tally is not None:
         tally.left_out[HIDDEN] += len(names) - len(kept)
     return kept
+
+
+TAR = re.compile(r"\.(tar|tgz|tbz2|txz)$|\.tar\.(gz|bz2|xz)$", re.IGNORECASE)
+_OTHERS = {
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!": "a RAR archive",
+    b"\x28\xb5\x2f\xfd": "packed with Zstandard",
+}
+_PACKED: Mapping[str, Callable[[Path], Any]] = {  # by how the file's name ends
+    "gz": gzip.open, "bz2": bz2.open, "xz": lzma.open
+}  # fmt: skip
+UNPACKED_BYTES_MAX = 2**30
+_UTF8_FLAG, _ENCRYPTED_FLAG = 1 << 11, 1
+_ENCODINGS = ("cp437", "cp850", "cp852", "cp866", "cp936", "cp932")
+
+
+def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
+    """Open a file that is an archive, or return None.
+
+    Args:
+        path: Of the file.
+        encoding: Of the names in a zip that does not say, such as "cp850".
+
+    Raises:
+        ChoiceNeeded: Nothing says how the names are encoded.
+        PackingError: It cannot be read, or is of a kind that is not.
+    """
+    with path.open("rb") as file:
+        head = file.read(8)
+    other = next((name for magic, name in _OTHERS.items() if head.startswith(magic)), None)
+    if other is not None:
+        raise PackingError(f"{path.name} is {other}, which is not read here: unpack it, and give the folder.")
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")) or path.suffix.lower() == ".zip":
+        return ZipTree(path, encoding)
+    return TarTree(path) if TAR.search(path.name) else None
+
+
+class _Members:
+    """Folders and files by the names of an archive's members. A folder around everything with the archive's own name,
+    as many programs add it, is passed through."""
+
+    def __init__(self, path: Path, members: Iterable[str]) -> None:
+        self.name = path.name
+        self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
+        self._wrapper = ""
+        for member in members:
+            self._add(member)
+        top, loose = [name for name in self._content[""][0] if not is_junk(name)], self._content[""][1]
+        stem = path.name[: -len(path.suffix)].removesuffix(".tar").casefold()
+        if len(top) == 1 and not any(not is_junk(name) for name in loose) and top[0].casefold() == stem:
+            self._wrapper = top[0]
+
+    def _add(self, member: str) -> None:
+        parts = [part for part in member.split("/") if part]
+        at = ""
+        for depth, part in enumerate(parts):
+            is_file = depth == len(parts) - 1 and not member.endswith("/")
+            self._content[at][is_file].add(part)
+            at = below(at, part)
+            if not is_file:
+                self._content.setdefault(at, (set(), set()))
+
+    def folders(self, at: str) -> list[str]:
+        """As `Tree.folders`."""
+        return sorted(self._content[self._inside(at)][0])
+
+    def files(self, at: str) -> list[str]:
+        """As `Tree.files`."""
+        return sorted(self._content[self._inside(at)][1])
+
+    def _inside(self, path: str) -> str:
+        return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper
+
+
+class ZipTree(_Members):
+    """A zip.
+
+    Raises:
+        ChoiceNeeded: Names are not in UTF-8, and nothing says in what.
+        PackingError: It cannot be read as a zip, or is encrypted, or names a file twice.
+    """
+
+    def __init__(self, path: Path, encoding: str | None = None) -> None:
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+            raise PackingError(f"{path.name} cannot be read as a zip: {error}.") from error
+        infos = self._archive.infolist()
+        if any(info.flag_bits & _ENCRYPTED_FLAG for info in infos):
+            raise PackingError(
+                f"{path.name} is encrypted. Unpack it with its password, and give the folder: the images are "
+                "encrypted again where the service keeps them."
+            )
+        names = _names(path.name, infos, encoding)
+        _require_distinct(path.name, names)
+        self._infos = dict(zip(names, infos, strict=True))
+        super().__init__(path, names)
+
+    def read(self, path: str) -> bytes:
+        """As `Tree.read`."""
+        try:
+            member = self._infos[self._inside(path)]
+            with self._archive.open(member) as file:
+                return bounded(file, member.file_size)
+        except Unreadable:
+            raise
+        except Exception as error:  # a damaged member fails in many ways
+            raise Unreadable(f"the zip does not give it out ({type(error).__name__})") from None
+
+    def open(self, path: str) -> IO[bytes]:
+        """As `Tree.open`."""
+        return self._archive.open(self._infos[self._inside(path)])
+
+
+class TarTree(_Members):
+    """A tar, packed or not. One that is packed is held in memory, for it can only be read from its beginning.
+
+    Raises:
+        PackingError: It cannot be read as a tar, is packed and large, or names a file twice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = _unpacked(path)  # open for as long as the tree
+            self._archive = tarfile.TarFile(fileobj=self._file)
+            infos = [info for info in self._archive if info.isfile() or info.islnk() or info.issym()]
+        except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError) as error:
+            raise PackingError(f"{path.name} cannot be read as a tar: {error}.") from error
+        names = [_safe(path.name, info.name) for info in infos]
+        _require_distinct(path.name, names)
+        self._infos = dict(zip(names, infos, strict=True))
+        super().__init__(path, names)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
+    def read(self, path: str) -> bytes:
+        """As `Tree.read`."""
+        try:
+            member = self._infos[self._inside(path)]
+            file = self._archive.extractfile(member)
+            if file is None:
+                raise Unreadable("it is no file")
+            with file:
+                return bounded(file, member.size)
+        except Unreadable:
+            raise
+        except KeyError:
+            raise Unreadable("it is a link to a file that is not in the tar") from None
+        except Exception as error:  # a damaged tar fails in many ways
+            raise Unreadable(f"the tar does not give it out ({type(error).__name__})") from None
+
+    def open(self, path: str) -> IO[bytes]:
+        """As `Tree.open`."""
+        file = self._archive.extractfile(self._infos[self._inside(path)])
+        if file is None:
+            raise OSError("it is no file")
+        return file
+
+
+def _unpacked(path: Path) -> IO[bytes]:
+    """A tar as a file that can be read from anywhere."""
+    opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
+    if opened is None:
+        return path.open("rb")
+    with opened(path) as file:
+        data: bytes = file.read(UNPACKED_BYTES_MAX + 1)
+    if len(data) > UNPACKED_BYTES_MAX:
+        raise PackingError(
+            f"{path.name} is packed, so it is read into memory, and it has more than {UNPACKED_BYTES_MAX >> 20} MiB: "
+            "unpack it, and give the folder or the .tar."
+        )
+    return io.BytesIO(data)
+
+
+def _require_distinct(archive: str, names: list[str]) -> None:
+    """Let members pass of which no two are one file.
+
+    Raises:
+        PackingError: Two have one name.
+    """
+    counts = Counter(name for name in names if not name.endswith("/"))
+    twice = sorted(name for name, count in counts.items() if count > 1)
+    if twice:
+        raise PackingError(
+            f"{archive} holds more than one file called {some(twice, len(twice))}, so images would be lost. Pack the "
+            "folder anew."
+        )
+
+
+def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> list[str]:
+    """The names of a zip's members, by what the zip or its owner says of their letters."""
+    names = []
+    for info in infos:
+        raw = info.orig_filename.encode("cp437", "replace")  # as zipfile has read what is not marked as UTF-8
+        text = info.orig_filename if info.flag_bits & _UTF8_FLAG else _decoded(raw, encoding)
+        if text is None:
+            shown = "; ".join(f"in {known} {raw.decode(known, 'replace')}" for known in _ENCODINGS)
+            raise ChoiceNeeded(
+                f"{archive} does not say how its names are encoded, and those of folders become public as they are "
+                f"read. One of them is {shown}.",
+                ["--zip-encoding cp850"],
+            )
+        names.append(_safe(archive, text.replace("\\", "/")))
+    return names
+
+
+def _decoded(name: bytes, encoding: str | None) -> str | None:
+    """A name in ASCII or, as several programs write it without saying so, UTF-8; else as its owner says."""
+    try:
+        return name.decode("ascii" if encoding else "utf-8")
+    except UnicodeDecodeError:
+        if encoding is None:
+            return None
+    try:
+        return name.decode(encoding)
+    except LookupError:
+        raise PackingError(f"--zip-encoding is a name such as cp850 or cp936, not {encoding!r}.") from None
+    except UnicodeDecodeError:
+        raise PackingError(f"The names in the zip are not encoded in {encoding}.") from None
+
+
+def _safe(archive: str, name: str) -> str:
+    """A name that stays inside of the archive, without what means nothing in it: ./ and //.
+
+    Raises:
+        PackingError: It leads out.
+    """
+    if name.startswith("/") or ".." in name.split("/") or name[1:2] == ":":
+        raise PackingError(f"{archive} names a file outside of itself: {name}.")
+    return "/".join(part for part in name.split("/") if part not in ("", ".")) + "/" * name.endswith("/")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.intake.inputs import Asked, InBrowser, Input, Pictures, Read, Refused
+from benchmarks.intake.inputs import Asked, ImageInput, InBrowser, Input, Read, Refused
 
 COUNT, SIDE = 12, 28
 Array = np.ndarray[Any, Any]
@@ -92,8 +92,8 @@ def of_file(name: str, build: Build, expected: Read | Asked | Refused, **more: A
     return Input(name, build, expected, path="a.npz", **more)
 
 
-def shape_is(*shape: int) -> Callable[[Pictures], str]:
-    """Whether every picture that is sent has this shape."""
+def shape_is(*shape: int) -> Callable[[ImageInput], str]:
+    """Whether every image that is sent has this shape."""
     return lambda sent: "" if {pixels.shape for _, pixels in sent} == {shape} else str({p.shape for _, p in sent})
 
 

@@ -22,7 +22,7 @@ Build = Callable[[Path, np.random.Generator], None]
 
 
 def png(rng: np.random.Generator) -> bytes:
-    """A picture as the content of a file."""
+    """An image as the content of a file."""
     file = io.BytesIO()
     Image.fromarray(grey(rng)).save(file, "PNG")
     return file.getvalue()
@@ -41,8 +41,8 @@ def parquet(
         for path in files:
             place = folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
-            pictures = [{"bytes": png(rng), "path": f"{number}.png"} for number in range(COUNT)]
-            table = pyarrow.table({image: pictures, "label": said, **columns})
+            images = [{"bytes": png(rng), "path": f"{number}.png"} for number in range(COUNT)]
+            table = pyarrow.table({image: images, "label": said, **columns})
             if names is not None:
                 label = {"names": list(names), "_type": "ClassLabel"}
                 features = {image: {"_type": "Image"}, "label": label}
@@ -60,8 +60,8 @@ def saved(folder: Path, rng: np.random.Generator) -> None:
         place = folder / part
         place.mkdir()
         features = {"image": {"_type": "Image"}, "label": {"names": list(NAMES), "_type": "ClassLabel"}}
-        pictures = [{"bytes": png(rng), "path": None} for _ in range(COUNT)]
-        table = pyarrow.table({"image": pictures, "label": [number % 2 for number in range(COUNT)]})
+        images = [{"bytes": png(rng), "path": None} for _ in range(COUNT)]
+        table = pyarrow.table({"image": images, "label": [number % 2 for number in range(COUNT)]})
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
         with pyarrow.ipc.new_stream(place / "data-00000-of-00001.arrow", table.schema) as stream:
             stream.write_table(table)
@@ -80,7 +80,7 @@ def torn(folder: Path, rng: np.random.Generator) -> None:
 def webdataset(
     name: str, ending: str, content: Callable[[int], str], *, classes: tuple[str, ...] | None = None
 ) -> Build:
-    """A tar of pictures, each followed by a file that tells its label."""
+    """A tar of images, each followed by a file that tells its label."""
 
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / name, "w:gz" if name.endswith("gz") else "w") as archive:
@@ -96,7 +96,7 @@ def webdataset(
 
 
 def metadata(file: str, lines: Callable[[int], str], head: str = "", folder: str = "") -> Build:
-    """Pictures in one folder, and the table that Hugging Face's ImageFolder looks for."""
+    """Images in one folder, and the table that Hugging Face's ImageFolder looks for."""
 
     def build(place: Path, rng: np.random.Generator) -> None:
         put(place, rng, *numbered(folder, COUNT))
@@ -142,7 +142,7 @@ def coco(place: Path, rng: np.random.Generator, several: bool = False) -> None:
 
 
 def yolo_boxes(place: Path, rng: np.random.Generator) -> None:
-    """YOLO's folders for detection: boxes, and no classes of pictures."""
+    """YOLO's folders for detection: boxes, and no classes of images."""
     put(place, rng, *numbered("images/train", COUNT))
     (place / "labels" / "train").mkdir(parents=True)
     for number in range(COUNT):
@@ -181,7 +181,7 @@ INPUTS = (
         Refused("says whose"), path="a.parquet"),
     Input("hf_parquet_lesion", parquet("a.parquet", lesion_id=[n // 2 for n in range(COUNT)]),
         Read(NAMES, COUNT, said="seem to be of one person"), path="a.parquet"),
-    Input("hf_parquet_torn", torn, Refused("cannot be read as a table of pictures"), path="a.parquet"),
+    Input("hf_parquet_torn", torn, Refused("cannot be read as a table of images"), path="a.parquet"),
     Input("hf_saved", saved, Read(NAMES, COUNT, said="not test")),
     Input("webdataset", webdataset("a.tar", "cls", lambda n: str(n % 2)), Read(("0", "1"), COUNT), path="a.tar"),
     Input("webdataset_names", webdataset("a.tar", "cls", lambda n: str(n % 2), classes=NAMES), BOTH, path="a.tar"),
@@ -209,5 +209,5 @@ INPUTS = (
     Input("hf_parquet_without_some_labels", parquet("a.parquet", labels=[0, 1, None, -1] * 3),
         Asked("--skip-unlabelled"), path="a.parquet"),
     Input("hf_parquet_without_some_labels_skipped", parquet("a.parquet", labels=[0, 1, None, -1] * 3),
-        Read(NAMES, 6, said="6 pictures without a label"), path="a.parquet", options={"skip_unlabelled": True}),
+        Read(NAMES, 6, said="6 images without a label"), path="a.parquet", options={"skip_unlabelled": True}),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What names of folders and ids stand for: people, parts, classes; copies, and pictures that are lost."""
+"""What names of folders and ids stand for: people, parts, classes; copies, and images that are lost."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Unit = Literal["record", "subject", "public"]
 
 
 def filled(*folders: str, count: int = 3) -> list[str]:
-    """Paths of so many pictures in each folder."""
+    """Paths of so many images in each folder."""
     return [path for folder in folders for path in numbered(folder, count)]
 
 
 def folder(name: str, expected: Outcome, paths: Sequence[str], unit: Unit = "record", **options: Any) -> Input:
-    """Random pictures at these paths."""
+    """Random images at these paths."""
     browser = options.pop("browser", None)
     return Input(name, lambda home, rng: put(home, rng, *paths), expected, unit=unit, options=options, browser=browser)
 
@@ -40,7 +40,7 @@ def archive(name: str, expected: Outcome, paths: Sequence[str], **options: Any) 
 
 
 def table(name: str, expected: Outcome, ids: Sequence[str], unit: Unit = "subject", **options: Any) -> Input:
-    """Pictures of two classes whose subjects stand in a table, two of each, one after the other."""
+    """Images of two classes whose subjects stand in a table, two of each, one after the other."""
 
     def build(home: Path, rng: np.random.Generator) -> None:
         paths = numbered("", 2 * len(ids))
@@ -52,7 +52,7 @@ def table(name: str, expected: Outcome, ids: Sequence[str], unit: Unit = "subjec
 
 
 def mended(name: str, expected: Outcome, mend: Callable[[Path, np.random.Generator], None], **options: Any) -> Input:
-    """Three pictures of each of two classes, and then something else."""
+    """Three images of each of two classes, and then something else."""
 
     def build(home: Path, rng: np.random.Generator) -> None:
         put(home, rng, *filled(*PAIR))
@@ -78,7 +78,7 @@ def _torn_class(home: Path, _: np.random.Generator) -> None:
 
 def _class_of_other_files(home: Path, _: np.random.Generator) -> None:
     (home / "rare").mkdir()
-    (home / "rare" / "000.xyz").write_bytes(b"no picture")
+    (home / "rare" / "000.xyz").write_bytes(b"no image")
 
 
 def _copies(home: Path, _: np.random.Generator) -> None:
@@ -156,7 +156,7 @@ MASKS = {
 BESIDE = [f"{label}/{number}{end}.png" for label in PAIR for number in range(3) for end in ("", "_mask")]
 
 
-def _table_of_pictures(home: Path, rng: np.random.Generator) -> None:
+def _table_of_images(home: Path, rng: np.random.Generator) -> None:
     put(home, rng, *BESIDE)
     rows = [f"{path},{path.partition('/')[0]}" for path in BESIDE if "_mask" not in path]
     (home / "labels.csv").write_text("\n".join(["file,label", *rows, ""]), encoding="utf-8")
@@ -171,17 +171,17 @@ INPUTS = (
     folder("identifiers_in_public", Asked("--classes"), filled(*IDENTIFIERS["oasis"]), "public"),
     *(folder(f"classes_{name}", Read(tuple(sorted(tops)), 2 * len(tops)), filled(*tops, count=2))
       for name, tops in CLASSES.items()),
-    *(folder(f"masks_{name}", Asked("--classes", "masks of the pictures"), filled(*tops))
+    *(folder(f"masks_{name}", Asked("--classes", "masks of the images"), filled(*tops))
       for name, tops in MASKS.items()),
     folder("masks_stated", Read(("imagesTr", "labelsTr"), 6), filled("imagesTr", "labelsTr"),
            classes="imagesTr,labelsTr"),
-    folder("masks_beside_pictures", Asked("--labels", "their masks"), BESIDE),
+    folder("masks_beside_images", Asked("--labels", "their masks"), BESIDE),
     folder("masks_of_subjects", Asked("--labels", "their masks"),
            filled("normal/P1/images", "normal/P1/masks", "sick/P2/images"), "subject"),
     folder("masks_inside_classes", Asked("--split"), filled(*(f"{c}/{kind}" for c in PAIR for kind in ("img", "seg")))),
     folder("masks_inside_classes_chosen", Read(PAIR, 6),
            filled(*(f"{c}/{kind}" for c in PAIR for kind in ("img", "seg"))), split="img"),
-    Input("masks_left_out_by_a_table", _table_of_pictures, Read(PAIR, 6), options={"labels": "labels.csv"}),
+    Input("masks_left_out_by_a_table", _table_of_images, Read(PAIR, 6), options={"labels": "labels.csv"}),
     folder("people_in_public", Asked("--rename-classes"), filled(*PEOPLE["dates"]), "public"),
     folder("one_person_among_classes", Asked("--rename-classes"), filled("normal", "sick", "patient17")),
     folder("people_stated", Read(("patient001", "patient002"), 6), filled("patient001", "patient002"),
@@ -191,9 +191,9 @@ INPUTS = (
            filled(*(f"kind {letter}" for letter in "ABCDEFGHI"), count=12)),
     folder("numbers_with_gaps", Asked("--classes"), filled("101", "205", "317")),
     folder("numbers_that_count", Read(("0", "1", "2"), 9), filled("0", "1", "2")),
-    folder("one_folder", Asked("--classes"), filled("pictures")),
-    folder("one_folder_stated", Read(("pictures",), 3), filled("pictures"), classes="pictures"),
-    folder("train_and_test_of_pictures", Asked("--classes"), filled("train", "test")),
+    folder("one_folder", Asked("--classes"), filled("images")),
+    folder("one_folder_stated", Read(("images",), 3), filled("images"), classes="images"),
+    folder("train_and_test_of_images", Asked("--classes"), filled("train", "test")),
     folder("coco_parts", Asked("--classes"), filled("train2017", "val2017")),
     folder("images_and_masks", Asked("--classes"), filled("images", "masks")),
     folder("masks_beside_classes", Asked("--classes"), filled("normal", "sick", "masks")),
@@ -229,7 +229,7 @@ INPUTS = (
            filled("normal/patient00001/study1", "sick/patient00002/study1"), "subject"),
     folder("people_before_and_after", Read(("after", "before"), 12, 2),
            filled("before/P1", "before/P2", "after/P1", "after/P2"), "subject"),
-    folder("part_without_people", Refused("class/subject/picture.png"), filled("train/normal", "train/sick"),
+    folder("part_without_people", Refused("class/subject/image.png"), filled("train/normal", "train/sick"),
            "subject"),
     folder("people_of_records", Refused("accounts create NAME --unit subject"), filled("normal/P1", "sick/P2")),
     folder("people_in_public_classes", Read(PAIR, 6), filled("normal/P1", "sick/P2"), "public"),
@@ -261,8 +261,8 @@ INPUTS = (
     mended("dead_links", Asked("--skip-broken", said="a link to a file that is not there"), _dead_links),
     mended("dead_links_skipped", Read(PAIR, 6), _dead_links, skip_broken=True),
     mended("class_of_dead_links", Asked("--skip-broken", said="rare"), _class_of_dead_links),
-    mended("class_of_torn_pictures", Asked("--skip-broken", said="No picture of the class sick"), _torn_class),
-    mended("class_of_other_files", Asked("--skip-broken", said="No picture of the class rare"), _class_of_other_files),
+    mended("class_of_torn_images", Asked("--skip-broken", said="No image of the class sick"), _torn_class),
+    mended("class_of_other_files", Asked("--skip-broken", said="No image of the class rare"), _class_of_other_files),
     mended("copies", Read(PAIR, 6, said="more than once"), _copies),
     mended("copy_in_two_classes", Read(PAIR, 8, said="in several classes"), _other_format),
     mended("renamed", Read(("healthy", "ill"), 6), _beside(".csv", "old,new", "normal,healthy", "sick,ill"),

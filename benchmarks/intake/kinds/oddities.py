@@ -1,4 +1,4 @@
-"""What lies beside and around pictures, and rare kinds of files: links, copies, archives in archives, TIFFs."""
+"""What lies beside and around images, and rare kinds of files: links, copies, archives in archives, TIFFs."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def linked(name: str, target: str) -> Callable[[Path, np.random.Generator], None
 
 
 def copied(suffix: str) -> Callable[[Path, np.random.Generator], None]:
-    """Save the pictures of one class again in another, as files of another type."""
+    """Save the images of one class again in another, as files of another type."""
 
     def mend(home: Path, _: np.random.Generator) -> None:
         for path in sorted((home / "normal").iterdir()):
-            with Image.open(path) as picture:
-                picture.save(home / "sick" / f"{path.stem}_copy{suffix}")
+            with Image.open(path) as image:
+                image.save(home / "sick" / f"{path.stem}_copy{suffix}")
 
     return mend
 
@@ -113,11 +113,11 @@ def left_behind(home: Path, rng: np.random.Generator) -> None:
 
 
 def tar_of_links(kind: bytes, target: Callable[[str], str]) -> Build:
-    """A tar in which every picture has a link to it, too."""
+    """A tar in which every image has a link to it, too."""
 
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / "a.tar", "w") as archive:
-            for path, data in archives.pictures(rng, *PAIR):
+            for path, data in archives.images(rng, *PAIR):
                 info, link = tarfile.TarInfo(path), tarfile.TarInfo(path.replace(".png", "_link.png"))
                 info.size, link.type, link.linkname = len(data), kind, target(path)
                 archive.addfile(info, io.BytesIO(data))
@@ -134,7 +134,7 @@ def zip_in_zip(folder: Path, rng: np.random.Generator) -> None:
 
 
 def rows(text: Callable[[int], str], name: str = "labels.csv", head: str = "file,label") -> Build:
-    """Six pictures and a table whose lines are made so."""
+    """Six images and a table whose lines are made so."""
 
     def build(folder: Path, rng: np.random.Generator) -> None:
         put(folder, rng, *numbered("", 6))
@@ -145,7 +145,7 @@ def rows(text: Callable[[int], str], name: str = "labels.csv", head: str = "file
 
 
 def several_rows(number: int) -> str:
-    """One line for each finding of a picture."""
+    """One line for each finding of an image."""
     return "\n".join(f"{number:03d}.png,{name}" for name in (("mass", "edema") if number % 2 else ("mass",)))
 
 
@@ -173,7 +173,7 @@ def shards_that_differ(folder: Path, rng: np.random.Generator) -> None:
 
 
 def arrow_file(folder: Path, rng: np.random.Generator) -> None:
-    """A file of Arrow, which is no stream; the path of a picture stands before its bytes."""
+    """A file of Arrow, which is no stream; the path of an image stands before its bytes."""
     import pyarrow
 
     kind = pyarrow.struct([("path", pyarrow.string()), ("bytes", pyarrow.binary())])
@@ -301,7 +301,7 @@ INPUTS = (
     of("webdataset_without_some_labels", Asked("--skip-unlabelled"), tar_with(("x.png", b"no label")), "a.tar"),
     of("webdataset_names_damaged", Refused("not a list of names"), tar_with(("__classes.json__", b"{{{")), "a.tar"),
     of("webdataset_in_folders", Read(PAIR, 12, said="not val"), shards_in_folders),
-    of("idx_gz_cut", Refused("ends before its last picture"), cut_idx),
+    of("idx_gz_cut", Refused("ends before its last image"), cut_idx),
     of("npz_of_16_bits", Read(("0", "1"), 12, looks=brightens), deep_npz("u2", 65535), "a.npz"),
     of("npz_of_12_bits", Asked("--depth"), deep_npz("u2", 4095), "a.npz"),
     of("npz_of_12_bits_stated", Read(("0", "1"), 12, looks=brightens), deep_npz("u2", 4095), "a.npz", depth=12),

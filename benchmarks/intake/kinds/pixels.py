@@ -1,4 +1,4 @@
-"""Pictures whose pixels are not eight bits as they stand: 16 bits, signed, measured, large, turned, moving."""
+"""Images whose pixels are not eight bits as they stand: 16 bits, signed, measured, large, turned, moving."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read, Refused, colour, grey
+from benchmarks.intake.inputs import Asked, ImageInput, Input, Outcome, Read, Refused, colour, grey
 
 COUNT, SIDE = 12, 32
 WORDS = ("normal", "sick")
@@ -32,7 +32,7 @@ def spread(least: float, most: float, kind: str) -> Draw:
 
 
 def folder_of(suffix: str, *draws: Draw, write: Callable[[Path, Array], None] | None = None) -> Build:
-    """Class folders of pictures, drawn in turns."""
+    """Class folders of images, drawn in turns."""
 
     def build(folder: Path, rng: np.random.Generator) -> None:
         for number in range(COUNT):
@@ -48,7 +48,7 @@ def folder_of(suffix: str, *draws: Draw, write: Callable[[Path, Array], None] | 
 
 
 def saved(kind: str, **options: Any) -> Callable[[Path, Array], None]:
-    """Write a picture by Pillow with options."""
+    """Write an image by Pillow with options."""
     return lambda path, values: Image.fromarray(values).save(path, kind, **options)
 
 
@@ -71,24 +71,24 @@ def pgm(maxval: int) -> Callable[[Path, Array], None]:
     )
 
 
-def brightens(pictures: Pictures) -> str:
-    """Complain of a picture that does not run from black on the left to white on the right."""
-    for name, pixels in pictures:
+def brightens(images: ImageInput) -> str:
+    """Complain of an image that does not run from black on the left to white on the right."""
+    for name, pixels in images:
         columns = pixels.reshape(*pixels.shape[:2], -1).mean(axis=(0, 2))
         if columns[0] > 12 or columns[-1] < 243 or columns[SIDE // 4] >= columns[3 * SIDE // 4]:
-            return f"a picture of {name} runs from {columns[0]:.0f} to {columns[-1]:.0f}"
+            return f"an image of {name} runs from {columns[0]:.0f} to {columns[-1]:.0f}"
     return ""
 
 
-def darkens(pictures: Pictures) -> str:
-    """The same of pictures that run from white to black."""
-    return brightens([(name, 255 - pixels) for name, pixels in pictures])
+def darkens(images: ImageInput) -> str:
+    """The same of images that run from white to black."""
+    return brightens([(name, 255 - pixels) for name, pixels in images])
 
 
-def upright(pictures: Pictures) -> str:
-    """Complain of a picture whose upper half is not the bright one."""
-    dark = [name for name, pixels in pictures if pixels[:8].mean() < 200 or pixels[-8:].mean() > 60]
-    return f"a picture of {dark[0]} lies on its side" if dark else ""
+def upright(images: ImageInput) -> str:
+    """Complain of an image whose upper half is not the bright one."""
+    dark = [name for name, pixels in images if pixels[:8].mean() < 200 or pixels[-8:].mean() > 60]
+    return f"an image of {dark[0]} lies on its side" if dark else ""
 
 
 def lying(orientation: int) -> Build:
@@ -109,22 +109,22 @@ def clear(rng: np.random.Generator) -> Array:
     return np.zeros((SIDE, SIDE, 4), np.uint8)
 
 
-def white(pictures: Pictures) -> str:
-    """Complain of a picture that is not white."""
-    other = [name for name, pixels in pictures if pixels.min() < 255]
-    return f"a picture of {other[0]} is not laid on white" if other else ""
+def white(images: ImageInput) -> str:
+    """Complain of an image that is not white."""
+    other = [name for name, pixels in images if pixels.min() < 255]
+    return f"an image of {other[0]} is not laid on white" if other else ""
 
 
 def moving(kind: str) -> Callable[[Path, Array], None]:
-    """Write a picture that moves: first as drawn, then black."""
+    """Write an image that moves: first as drawn, then black."""
     black = Image.new("L", (SIDE, SIDE))
     return lambda path, values: Image.fromarray(values).save(path, kind, save_all=True, append_images=[black])
 
 
 def given(
-    name: str, build: Build, expected: Outcome, looks: Callable[[Pictures], str] | None = None, **options: Any
+    name: str, build: Build, expected: Outcome, looks: Callable[[ImageInput], str] | None = None, **options: Any
 ) -> Input:
-    """An input whose pictures are looked at."""
+    """An input whose images are looked at."""
     if looks is not None:
         assert isinstance(expected, Read)
         expected = Read(expected.classes, expected.records, expected.subjects, expected.said, looks)
@@ -138,7 +138,7 @@ OFFSET = spread(32768 - 800, 32768 + 800, "u2")  # Hounsfield units + 32,768
 
 
 def hot(rng: np.random.Generator) -> Array:
-    """A dim picture with a few pixels that are black or white."""
+    """A dim image with a few pixels that are black or white."""
     values = spread(900, 1700, "u2")(rng)
     values[0, 0], values[9, 9] = 0, 65535
     return values

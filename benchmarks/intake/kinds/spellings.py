@@ -45,7 +45,7 @@ NO_COLUMNS = ("Patient Age", "Patient Gender", "StudyID", "case")
 
 
 def of_labels(name: str, word: str) -> Input:
-    """A table in which one picture in three has this word for a label."""
+    """A table in which one image in three has this word for a label."""
     line = table("file,label", "{file},{label}", alternating("normal", word, "sick"))
     return given(f"label_{name}", line, Asked("--skip-unlabelled"))
 

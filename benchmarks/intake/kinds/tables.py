@@ -19,7 +19,7 @@ Build = Callable[[Path, np.random.Generator], None]
 
 
 def alternating(*names: str) -> list[str]:
-    """The label of each picture."""
+    """The label of each image."""
     return [names[number % len(names)] for number in range(COUNT)]
 
 
@@ -32,7 +32,7 @@ def table(
     folder: str = "",
     encoding: str = "utf-8",
 ) -> Build:
-    """Pictures 000.png, 001.png, ... and a table of which `line` makes a line of `n`, `file`, `label` and `subject`."""
+    """Images 000.png, 001.png, ... and a table of which `line` makes a line of `n`, `file`, `label` and `subject`."""
 
     def build(place: Path, rng: np.random.Generator) -> None:
         put(place, rng, *numbered(folder, COUNT))
@@ -58,7 +58,7 @@ def _json_lines(place: Path, rng: np.random.Generator) -> None:
 
 
 def _parts(place: Path, rng: np.random.Generator) -> None:
-    """HAM10000: pictures in two folders, named in the table without folder and ending."""
+    """HAM10000: images in two folders, named in the table without folder and ending."""
     put(place, rng, *(f"HAM_part_{1 + n % 2}/ISIC_{n:05d}.jpg" for n in range(COUNT)))
     lines = [f"L{n},ISIC_{n:05d},{('nv', 'mel')[n % 2]},histo,50,male" for n in range(COUNT)]
     (place / "HAM10000_metadata.csv").write_text("\n".join(["lesion_id,image_id,dx,dx_type,age,sex", *lines]))
@@ -77,7 +77,7 @@ def _same_stem(place: Path, rng: np.random.Generator) -> None:
 
 
 def _kaggle(place: Path, rng: np.random.Generator) -> None:
-    """Pictures of two parts under the same names, and the labels of one of them."""
+    """Images of two parts under the same names, and the labels of one of them."""
     put(place, rng, *numbered("train", COUNT), *numbered("test", COUNT))
     lines = [f"{n:03d},{n % 2}" for n in range(COUNT)]
     (place / "train.csv").write_text("\n".join(["image,label", *lines]))
@@ -101,7 +101,7 @@ def _dead(place: Path, rng: np.random.Generator) -> None:
 
 
 def _parts_below(place: Path, rng: np.random.Generator) -> None:
-    """A table above train/ and test/, whose rows name pictures of both."""
+    """A table above train/ and test/, whose rows name images of both."""
     paths = [f"{part}/{n:03d}.png" for part in ("train", "test") for n in range(COUNT)]
     put(place, rng, *paths)
     lines = [json.dumps({"file_name": path, "label": WORDS[n % 2]}) for n, path in enumerate(paths)]
@@ -127,7 +127,7 @@ def several(name: str, label: str) -> Input:
 
 
 def shared(name: str, head: str, line: str) -> Input:
-    """A table of records with a column whose values several pictures share."""
+    """A table of records with a column whose values several images share."""
     return given(f"shared_{name}", table(head, line), Read(WORDS, COUNT, said="seem to be of one person"))
 
 
@@ -173,14 +173,14 @@ INPUTS = (
     given("csv_id_code", table("id_code,diagnosis", "{stem},{label}"), BOTH),
     given("csv_windows_paths", table("path,label", "C:\\Users\\x\\scans\\{file},{label}"), BOTH),
     given("csv_paths_of_another_machine",
-        table("path,label", "/home/x/scans/pictures/{file},{label}", folder="pictures"), BOTH),
+        table("path,label", "/home/x/scans/images/{file},{label}", folder="images"), BOTH),
     given("csv_in_folders", table("filename,label", "{file},{label}", folder="images_001/images"), BOTH),
     given("csv_ham10000", _parts, Read(("mel", "nv"), COUNT), "HAM10000_metadata.csv"),
     given("jsonl", _json_lines, BOTH, "labels.jsonl"),
-    given("csv_unknown_columns", table("picture,finding_code,age", "{file},{label},44"),
+    given("csv_unknown_columns", table("image,finding_code,age", "{file},{label},44"),
         Asked("--label-column", "finding_code")),
-    given("csv_unknown_columns_stated", table("picture,finding_code,age", "{file},{label},44"), BOTH,
-        options={"file_column": "picture", "label_column": "finding_code"}),
+    given("csv_unknown_columns_stated", table("image,finding_code,age", "{file},{label},44"), BOTH,
+        options={"file_column": "image", "label_column": "finding_code"}),
     given("csv_two_label_columns", table("file,label,diagnosis", "{file},{n},{label}"),
         Asked("--label-column", "diagnosis")),
     given("csv_no_such_column", table("file,label", "{file},{label}"), Refused("file, label"),
@@ -209,7 +209,7 @@ INPUTS = (
     given("csv_label_missing_nan", table("file,label", "{file},{label}", alternating("normal", "nan", "sick")),
         Asked("--skip-unlabelled")),
     given("csv_label_missing_skipped", table("file,label", "{file},{label}", alternating("normal", "", "sick")),
-        Read(WORDS, 8, said="4 pictures without a label"), options={"skip_unlabelled": True}),
+        Read(WORDS, 8, said="4 images without a label"), options={"skip_unlabelled": True}),
     given("csv_two_things", table("file,label", "000.png,{label}"), Asked("--attribute", "several labels")),
     given("csv_same_stem", _same_stem, Refused("may be any of")),
     given("csv_dead_row", _dead, Asked("--skip-broken", "003.png")),
@@ -224,7 +224,7 @@ INPUTS = (
     given("csv_chexpert_paths", _chexpert, Refused("subject"), "train.csv", options={"attribute": "No Finding"}),
     given("csv_nih", NIH, Refused("says whose")),
     Input("kaggle_layout", _kaggle, Asked("--labels", "train.csv")),
-    Input("pictures_and_a_table", table("file,label", "{file},{label}"), Asked("--labels", "labels.csv")),
+    Input("images_and_a_table", table("file,label", "{file},{label}"), Asked("--labels", "labels.csv")),
     given("csv_of_excel", table("sep=;\nfile;label", "{file};{label}"), BOTH),
     given("csv_gzipped", _gzipped, BOTH, "labels.csv.gz"),
     given("csv_utf32", table("file,label", "{file},{label}", encoding="utf-32"), BOTH),
@@ -257,7 +257,7 @@ INPUTS = (
     given("names_with_another_ending", table("file,label", "{stem}.jpg,{label}"), Refused("endings differ")),
     given("names_of_another_folder", table("file,label", "a/{file},{label}", folder="b"), Refused("folders differ")),
     given("names_of_other_files", table("file,label", "x{stem},{label}"), Refused("No name in column 'file'")),
-    given("column_that_names_pictures", table("a,b,label", "{n},{file},{label}"), BOTH),
+    given("column_that_names_images", table("a,b,label", "{n},{file},{label}"), BOTH),
     Input("metadata_above_parts", _parts_below, Read(WORDS, COUNT, said="not test/")),
     Input("metadata_above_parts_chosen", _parts_below, Read(WORDS, COUNT, said="test/"), options={"split": "test"}),
     Input("arrays_in_a_folder", _arrays("A.NPZ"), Refused("Push each .npz by itself")),

@@ -14,7 +14,7 @@ import numpy as np
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, RLELossless, generate_uid
 
-from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read, Refused, grey
+from benchmarks.intake.inputs import Asked, ImageInput, Input, Outcome, Read, Refused, grey
 from benchmarks.intake.kinds.pixels import SIDE, SIXTEEN, TWELVE, WORDS, brightens, darkens, spread
 
 COUNT, PATIENTS = 12, 6
@@ -101,7 +101,7 @@ def zipped(build: Build) -> Build:
 
 
 def report(folder: Path, rng: np.random.Generator) -> None:
-    """A DICOM file without a picture: what stands before the number of its rows."""
+    """A DICOM file without an image: what stands before the number of its rows."""
     whole = dicom(TWELVE(rng), PatientID="P0")
     (folder / "sick" / "report.dcm").write_bytes(whole[: whole.index(b"\x28\x00\x02\x00")])
 
@@ -118,8 +118,8 @@ def write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def picture(folder: Path, rng: np.random.Generator) -> None:
-    """A picture beside the DICOM files."""
+def image(folder: Path, rng: np.random.Generator) -> None:
+    """An image beside the DICOM files."""
     from PIL import Image
 
     Image.fromarray(grey(rng, SIDE, SIDE)).save(folder / "sick" / "x.png")
@@ -165,7 +165,7 @@ def of(name: str, build: Build, expected: Outcome, unit: Any = "subject", path: 
     return Input(name, build, expected, path, unit, options)
 
 
-def looking(looks: Callable[[Pictures], str], subjects: int | None = PATIENTS, records: int = COUNT) -> Read:
+def looking(looks: Callable[[ImageInput], str], subjects: int | None = PATIENTS, records: int = COUNT) -> Read:
     """Read, and looked at."""
     return Read(WORDS, records, subjects, looks=looks)
 
@@ -217,11 +217,11 @@ INPUTS = (
     of("dicom_with_burnt_in_text", files(BurnedInAnnotation="YES"),
         Read(WORDS, COUNT, PATIENTS, said="12 may show text")),
     of("dicom_and_reports", with_more(files(), report),
-        Read(WORDS, COUNT, PATIENTS, said="1 DICOM file without a picture")),
+        Read(WORDS, COUNT, PATIENTS, said="1 DICOM file without an image")),
     of("dicom_and_segmentations", with_more(files(), objects),
         Read(WORDS, COUNT, PATIENTS, said="2 DICOM objects without an image")),
-    of("dicom_and_pictures", with_more(files(**ALONE), picture), Asked("--depth", "more bits than others"), "record"),
-    of("dicom_and_pictures_of_subjects", with_more(files(), picture), Refused("nothing says whose")),
+    of("dicom_and_images", with_more(files(**ALONE), image), Asked("--depth", "more bits than others"), "record"),
+    of("dicom_and_images_of_subjects", with_more(files(), image), Refused("nothing says whose")),
     of(
         "dicom_cut_short",
         with_more(
@@ -245,5 +245,5 @@ INPUTS = (
         Asked("--classes", "labelsTr"), slices="axial"),
     of("nifti_with_masks", with_more(volumes("{word}/BRATS_{number:03d}_flair.nii.gz"), segmented),
         Asked("--labels", "BRATS_001_seg"), slices="axial"),
-    of("slices_of_pictures", files(), Refused("NIfTI"), slices="axial"),
+    of("slices_of_images", files(), Refused("NIfTI"), slices="axial"),
 )  # fmt: skip

@@ -20,16 +20,14 @@ import numpy as np
 from PIL import Image
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.column_names import known_subjects
 from obscura.preparing.columns import NOT_ONE, read_columns
 from obscura.preparing.depth import Numbers
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
-from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_stream
-from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part, title_of
 from obscura.preparing.subjects import number_subjects
-from obscura.preparing.tables import Table
+from obscura.preparing.tables import Table, known_subjects
 from obscura.wire.subjects import SubjectId
 
 _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
@@ -79,9 +77,9 @@ class _Arrays:
                 if label is None:
                     continue
                 owner = None if self.ids is None else self.ids[number]
-                yield Record(label, owner, f"number {number}", partial(self._picture, data))
+                yield Record(label, owner, f"number {number}", partial(self._image, data))
 
-    def _picture(self, data: bytes) -> Content:
+    def _image(self, data: bytes) -> Content:
         if self.dtype != np.uint8:
             values = np.frombuffer(data, self.dtype).reshape(self.shape[1:3])
             whole = self.dtype.kind == "u"
@@ -93,7 +91,7 @@ class _Arrays:
             return pixels[:, :, 0]
         if pixels.shape[2:] != (4,):
             return pixels
-        file = io.BytesIO()  # transparency is laid on the background as that of any picture
+        file = io.BytesIO()  # transparency is laid on the background as that of any image
         Image.fromarray(pixels).save(file, "PNG", compress_level=1)
         return file.getvalue()
 
@@ -190,7 +188,7 @@ def _channels_first(path: Path, header: _Header) -> bool:
     if len(shape) not in (3, 4):
         raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
     if int(np.prod(shape[1:])) > 4 * PIXELS_MAX or 0 in shape[1:]:
-        raise PackingError(f"The images of {path.name} are larger than any picture, or have no pixels: {shape}.")
+        raise PackingError(f"The images of {path.name} are larger than any image, or have no pixels: {shape}.")
     deep = header.dtype.str[1:] in _DEEP and (len(shape) == 3 or shape[3:] == (1,))
     if not (deep or header.dtype == np.uint8) or header.fortran_order:
         raise PackingError(
