@@ -31,11 +31,7 @@ _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # neither a stuffed byt
 
 
 def count_scans(data: bytes) -> None:
-    """Let a JPEG pass that is made of as many parts as images are.
-
-    Raises:
-        Refused: IMAGE_SCANS for many scans, IMAGE_PARTS for many segments.
-    """
+    """Let a JPEG pass that is made of as many parts as images are."""
     scans = 0
     for marker, _ in jpeg_segments(data):
         scans += marker == _START_OF_SCAN
@@ -44,11 +40,7 @@ def count_scans(data: bytes) -> None:
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (marker, where it stands) of a JPEG's segments until its end, and of nothing within them.
-
-    Raises:
-        Refused: IMAGE_PARTS when there are too many, fill bytes between them included.
-    """
+    """Yield (marker, where it stands) of a JPEG's segments until its end, and of nothing within them."""
     at, parts = 2, 0
     while (found := _NEXT_MARKER.search(data, at)) is not None:
         parts += 1 + (found.start() - at) * (data[at : at + 2] == b"\xff\xff")  # decoders look at each fill byte
@@ -209,13 +201,7 @@ TYPES = (
 
 
 def image_header(data: bytes) -> tuple[ImageType, int, int]:
-    """Return (type, width, height) of an image that the service takes.
-
-    Raises:
-        Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for anything that is of no type that is taken, IMAGE_MODE
-            for more than eight bits a channel, IMAGE_PARTS for a JPEG of too many segments, IMAGE_BROKEN when the
-            header is cut short.
-    """
+    """Return (type, width, height) of an image that the service takes."""
     for kind in TYPES:
         if kind.size is not None and kind.begins(data):
             try:
@@ -233,11 +219,7 @@ def is_image(head: bytes) -> bool:
 
 
 def require_few_parts(data: bytes) -> None:
-    """Let an image pass that is made of as many parts as images are. What is no image passes as well.
-
-    Raises:
-        Refused: IMAGE_SCANS for a JPEG of many scans, IMAGE_PARTS for an image of many other parts.
-    """
+    """Let an image pass that is made of as many parts as images are. What is no image passes as well."""
     for kind in TYPES:
         if kind.begins(data):
             kind.require_few_parts(data)
@@ -245,11 +227,7 @@ def require_few_parts(data: bytes) -> None:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Open an image of any readable type.
-
-    Raises:
-        PIL.UnidentifiedImageError: It is of none.
-    """
+    """Open an image of any readable type."""
     for kind in TYPES:
         if kind.decode is not None and kind.begins(data):
             return kind.open(data)

@@ -29,7 +29,7 @@ NOT_ONE = "image with none or several of the attributes"
 
 @dataclass(frozen=True)
 class Row:
-    """What a table says of one image. The label is "" where it has none, None where it is to be left out."""
+    """A row of a table. The label is "" if it is missing, and None if the image is left out."""
 
     file: str
     label: str | None
@@ -38,14 +38,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Said:
-    """What a table says.
+    """Contents of a table.
 
     Attributes:
-        rows: Of each image.
-        classes: In label order, where the table tells or its owner does.
-        owned: What of it says whose each image is, at the beginning of a sentence.
-        grouped: A sentence about a column whose values several images share, such as lesion_id, or "".
-        file_column: The name of the column that names the images.
+        rows: One per image.
+        classes: In label order, if the table or the owner defines one.
+        owned: Noun phrase for the source of the subject ids, capitalised; None without subject ids.
+        grouped: Sentence about a column whose values several images share, such as lesion_id; or "".
+        file_column: Column with the image names.
     """
 
     rows: list[Row]
@@ -56,17 +56,13 @@ class Said:
 
 
 def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Said:
-    """Read what a table says of images.
+    """Read the rows of a table and their classes.
 
     Args:
         table: The table.
-        choices: With `file_column`, `label_column`, `subject_column`, `attributes` and `combinations`.
-        exists: Whether there is an image that a cell may name.
-        subjects: Whether whose each image is must be told. False: it must not be; None: it does not matter.
-
-    Raises:
-        ChoiceNeeded: Several columns might be meant, or none is known.
-        PackingError: There is no such column, or it tells whose images they are where that is refused.
+        choices: Columns and labels that the owner selected.
+        exists: Returns whether a cell may name an image.
+        subjects: True: require subject ids. False: refuse them. None: ignore them.
     """
     files = _file_column(table, choices.file_column, exists)
     folders = [owner_in(cell) for cell in table.cells(files)]
@@ -94,7 +90,7 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
 
 
 def shared_column(table: Table, taken: Collection[str | None]) -> str:
-    """Return a sentence about a column whose values several images of one person share, such as lesion_id, or ""."""
+    """Return a sentence about a column whose values several images share, such as lesion_id; or ""."""
     for column in known_groups(table.columns):
         values = [cell for cell in table.cells(column) if not is_missing(cell)]
         if column not in taken and 1 < len(set(values)) < len(values):
@@ -103,7 +99,6 @@ def shared_column(table: Table, taken: Collection[str | None]) -> str:
 
 
 def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> Table:
-    """Where an image has several rows, as in lists of findings, one row with all of its labels."""
     known = [choices.label_column] if choices.label_column else known_labels(table.columns)
     column = next((name for name in table.columns if name in known and name not in (files, owners)), None)
     rows: dict[tuple[str, ...], dict[str, None]] = {}
@@ -118,13 +113,13 @@ def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> T
 
 
 def tells_classes(table: Table, choices: Choices) -> bool:
-    """Whether a table that lies beside images is about them, and about their classes."""
+    """Return whether a table beside images has a column of images and one of classes."""
     stated = {choices.label_column, *choices.attributes} & set(table.columns)
     return bool(known_files(table.columns)) and bool(stated or known_labels(table.columns))
 
 
 def tells_subjects(table: Table) -> bool:
-    """Whether a column has a name that those of subjects have."""
+    """Return whether a column has a usual name for subject ids."""
     return bool(known_subjects(table.columns))
 
 
@@ -170,7 +165,6 @@ def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str 
 def _labels(
     table: Table, choices: Choices, taken: set[str | None]
 ) -> tuple[Iterable[str | None], tuple[str, ...] | None]:
-    """The label of each row, and the classes in label order where they are told."""
     attributes = choices.attributes
     classes = (f"not {attributes[0]}", attributes[0]) if len(attributes) == 1 else attributes or None
     if attributes and set(attributes) <= set(table.columns):
@@ -201,12 +195,10 @@ def _labels(
 
 
 def _separator(cells: list[str]) -> re.Pattern[str] | None:
-    """What separates several labels in a cell; the bar always does."""
     return list_separator([*cells, *(part for cell in cells if SEVERAL in cell for part in cell.split(SEVERAL))])
 
 
 def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterable[str | None]:
-    """Labels of a table without a column of classes, perhaps with columns of 0 and 1."""
     if choices.attributes:
         unknown = sorted(set(choices.attributes) - set(table.columns))
         raise PackingError(f"{table.name} has no column {unknown[0]!r}. {_columns(table)}")
@@ -231,7 +223,6 @@ def _one_of_several(why: str, example: str) -> ChoiceNeeded:
 
 
 def _numbered(table: Table, known: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """(the column of names, the names in the order of the numbers) of two columns that number and name the classes."""
     for numbers, names in itertools.permutations(known, 2):
         pairs = set(zip(table.cells(numbers), table.cells(names), strict=True))
         if (
@@ -255,7 +246,6 @@ def _label_column(table: Table, stated: str | None, known: Sequence[str]) -> str
 
 
 def _of_attributes(table: Table, names: tuple[str, ...]) -> Iterator[str | None]:
-    """One class for having an attribute and one for not, or one class for each of several."""
     columns = [[cell.casefold() for cell in table.cells(name)] for name in names]
     for values in zip(*columns, strict=True):
         if not all(value in _YES | _NO for value in values):

@@ -36,14 +36,14 @@ COLOUR_LIMITS: Window = (0, 2**16 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A grey image before it has eight bits.
+    """A grey image before conversion to eight bits.
 
     Attributes:
-        values: (h, w), integers or floats.
-        limits: The numbers that its format calls black and white; None where it names none, as of measured values.
-        own: The same image as the window that stands in its file shows it, where one does.
+        values: (h, w) integers or floats.
+        limits: Black and white as the format defines them; None for measured values.
+        own: The same image through the window stored in its file, if any.
         inverted: Whether the smallest number is the brightest.
-        integers: Whether the values are counted from 0 on, so that a depth in bits says what white is.
+        integers: Whether values count from 0, so that a depth in bits defines white.
     """
 
     values: np.ndarray[Any, Any]
@@ -55,11 +55,11 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What the owner of the images has stated about all of them.
+    """Black and white as the owner states them for all images.
 
     Attributes:
         depth: Bits of the brightest number.
-        window: The numbers that become black and white; "auto" takes the window that stands in each file.
+        window: Numbers shown as black and white; "auto" uses the window stored in each file.
     """
 
     depth: int | None = None
@@ -67,7 +67,6 @@ class Scale:
 
     @property
     def stated(self) -> bool:
-        """Whether anything was."""
         return self.depth is not None or self.window is not None
 
 
@@ -75,11 +74,7 @@ FORMAT_SCALE = Scale()
 
 
 def read_scale(depth: str | int | None, window: str | Sequence[float] | None) -> Scale:
-    """Read what was stated: `depth=12`, `window="-160,240"` or `(-160, 240)` or `"auto"`.
-
-    Raises:
-        PackingError: It is not understood.
-    """
+    """Parse the options: `depth=12`, `window="-160,240"`, `(-160, 240)` or `"auto"`."""
     if depth is not None and window is not None:
         raise PackingError("Give --depth or --window: each says which number is white.")
     if depth is not None:
@@ -105,11 +100,7 @@ def read_scale(depth: str | int | None, window: str | Sequence[float] | None) ->
 
 
 def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Bring an image to eight bits: (h, w), the same for every image of one scale. What lies outside is cut off.
-
-    Raises:
-        Unreadable: Neither the format nor the file nor its owner says what black and white are, or a value is NaN.
-    """
+    """Convert to eight bits, (h, w), the same way for every image of one scale. Clip values outside."""
     shown, limits = _shown(numbers, scale)
     if limits is None:
         raise Unreadable("nothing says which of its numbers is black and which is white")
@@ -121,7 +112,6 @@ def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.ui
 
 
 def _brightness(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    """Return some pixels as shown without a stated scale, 0 for black to 65535 for white; none without limits."""
     shown, limits = _shown(numbers, FORMAT_SCALE)
     if limits is None:
         return np.zeros(0, np.uint16)
@@ -131,7 +121,6 @@ def _brightness(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.uint16]]:
 
 
 def _loses_contrast(counts: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
-    """Return whether eight bits would keep few of the grey levels that a histogram has. Drawings lose none."""
     bright = np.rint(np.arange(_BINS) / (_BINS - 1) * 255).astype(np.int64)
     levels = np.bincount(bright, counts, 256)
     kept = int(np.count_nonzero(levels))
@@ -143,20 +132,17 @@ def _loses_contrast(counts: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
 
 
 def _tissue(counts: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a histogram without black, white and the most frequent value, which is the background."""
     rest = counts.copy()
     rest[[0, -1, int(counts.argmax())]] = 0
     return rest
 
 
 def _covering(counts: np.ndarray[Any, Any]) -> int:
-    """Return how many bins hold most of the pixels."""
     most = np.cumsum(np.sort(counts)[::-1])
     return int(np.searchsorted(most, _MOST * most[-1])) + 1
 
 
 def _window_for(counts: np.ndarray[Any, np.dtype[np.int64]], limits: Window) -> str:
-    """Return a window that holds most values: that of CT files if it does, else one on a coarse grid."""
     share = np.cumsum(_tissue(counts)) / max(_tissue(counts).sum(), 1)
     unit = (limits[1] - limits[0]) / (_BINS - 1)
     low, high = (limits[0] + unit * int(np.searchsorted(share, part)) for part in (0.01, 0.99))
@@ -184,16 +170,16 @@ def _require_numbers(values: np.ndarray[Any, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What one image's numbers are, as its owner's machine sees them. Stays there.
+    """Range of the numbers of one image. Never leaves this machine.
 
     Attributes:
-        limits: As of its `Numbers`.
-        lowest: Smallest of them.
-        highest: Largest of them.
-        windowed: Whether its file states a window.
-        integers: As of its `Numbers`.
-        colour: Whether it is a colour image, of which the upper eight bits are read.
-        brightness: (n,) some pixels, 0 for black to 65535 for white, where its format or file states these.
+        limits: See `Numbers`.
+        lowest: Smallest number.
+        highest: Largest number.
+        windowed: Whether the file stores a window.
+        integers: See `Numbers`.
+        colour: Whether it is a colour image, of which only the upper eight bits are read.
+        brightness: (n,) sampled pixels, 0 for black to 65535 for white, if the format or the file defines these.
     """
 
     limits: Window | None
@@ -206,11 +192,7 @@ class Depth:
 
 
 def depth_of(numbers: Numbers) -> Depth | None:
-    """Say what the numbers of an image are; None of one that has eight bits and its format's own white.
-
-    Raises:
-        Unreadable: It has no pixels, or a value is NaN.
-    """
+    """Return the range of an image's numbers; None for eight bits with the format's own white."""
     if not numbers.values.size:
         raise Unreadable("it has no pixels")
     _require_numbers(numbers.values)
@@ -233,7 +215,7 @@ def _no_pixels() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @dataclass
 class Depths:
-    """What the numbers of all images are: whether their owner must say what white is."""
+    """Ranges of all images, to decide whether the owner must state which number is white."""
 
     private_used: dict[Window, Window] = field(default_factory=dict)  # the numbers in use, by those that can be
     private_colour: Window | None = None  # the same of colour images of 16 bits
@@ -248,7 +230,6 @@ class Depths:
     private_windows: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=_no_pixels)
 
     def add(self, depth: Depth) -> None:
-        """Count one image of more than eight bits."""
         if depth.brightness is not None:
             np.add.at(self.private_windows if depth.windowed else self.private_histogram, depth.brightness, 1)
         if depth.windowed:
@@ -265,12 +246,7 @@ class Depths:
             self.dark, self.bright = self.dark or 0 < part < _DARK, self.bright or part >= _USED_MIN
 
     def require(self, scale: Scale, others: int) -> None:
-        """Let images pass whose white is known. others: how many have eight bits.
-
-        Raises:
-            ChoiceNeeded: Only their owner knows it.
-            PackingError: What was stated does not go with the images.
-        """
+        """Raise unless white is known for all images. others: number of images with eight bits."""
         if scale.stated:
             self._require_kept(scale)
             return
@@ -311,7 +287,6 @@ class Depths:
             self._ask_window()
 
     def _ask_window(self) -> None:
-        """Propose a window for images of one format that use a small part of it."""
         low, high = next(iter(self.private_used))
         asis = f"--depth {round(math.log2(high + 1))}" if self.counted else f"--window {low:.9g},{high:.9g}"
         window = _window_for(self.private_histogram, (low, high))
@@ -364,7 +339,6 @@ class Depths:
 
 
 def _usual_window(used: Sequence[Window | None]) -> str:
-    """Return the flag of the smallest usual window that holds all numbers in use, else one to fill in."""
     for low, high in _USUAL_WINDOWS:
         if all(ends is not None and low <= ends[0] and ends[1] <= high for ends in used):
             return f"--window {low:g},{high:g}"
@@ -377,6 +351,5 @@ def _wider(used: Window | None, depth: Depth) -> Window:
 
 
 def _used(limits: Window, used: Window) -> float:
-    """Which part of the numbers that can be is in use: up to the largest where they begin at 0, else between both."""
     low = limits[0] if limits[0] >= 0 else used[0]
     return (used[1] - low) / (limits[1] - limits[0])

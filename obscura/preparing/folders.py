@@ -25,12 +25,7 @@ LOOSE = "image outside of the class folders"
 
 
 def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source:
-    """Read a folder of class folders.
-
-    Raises:
-        PackingError: It has none, or another depth than the account's unit asks for.
-        ChoiceNeeded: It has images, and nothing says of which class they are; or parts, and none is the usual one.
-    """
+    """Return the images of class folders."""
     base, title = base_of(tree, choices, subjects=bool(subjects), kinds=True)
     found = folders(tree, base)
     kind, note = _kind_inside(tree, base, found, choices.split)
@@ -70,11 +65,6 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
 
 
 def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) -> tuple[str, str]:
-    """Return (the folder inside every class folder in which the images are, what is said of it), or ("", "").
-
-    Raises:
-        ChoiceNeeded: Every class folder holds several kinds of images, as images/ and masks/.
-    """
     inside = [folders(tree, below(base, name)) for name in found]
     kinds = sorted({kind for each in inside for kind in each})
     masks = masks_among(kinds)
@@ -94,15 +84,12 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
 
 
 def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None) -> None:
-    """Raise if masks lie beside images in a folder or below it.
+    """Raise if a folder or one below contains masks beside images.
 
     Args:
-        tree: What is looked through.
+        tree: The tree.
         at: The folder.
-        suffixes: Of the files that become images; None for those of image files.
-
-    Raises:
-        ChoiceNeeded: Some do.
+        suffixes: Suffixes of the files that become images; None for image files.
     """
     kept = [name for name in tree.files(at) if not is_junk(name)]
     wanted = tuple(image_suffixes() if suffixes is None else suffixes)
@@ -116,7 +103,6 @@ def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None
 
 
 def _inside(base: str, name: str, kind: str) -> str:
-    """The folder of a class in which its images are."""
     at = below(base, name)
     return below(at, kind) if kind else at
 
@@ -129,18 +115,14 @@ def base_of(
     holds: Callable[[str], bool] | None = None,
     kinds: bool = False,
 ) -> tuple[str, str]:
-    """Return (folder of the class folders, title): inside folders that stand around everything, and of parts one.
+    """Return (path of the class folders, title), inside wrapper folders and the selected part.
 
     Args:
-        tree: What is looked through.
-        choices: With `split` and `classes`.
-        subjects: Whether folders inside those of classes are subjects.
-        holds: Whether a folder itself holds what becomes images; None asks for image files.
+        tree: The tree.
+        choices: Selected split and stated classes.
+        subjects: Whether folders inside class folders are subjects.
+        holds: Returns whether a folder contains images directly; None checks for image files.
         kinds: Whether `split` may name a folder inside the class folders.
-
-    Raises:
-        PackingError: There is no part of that name.
-        ChoiceNeeded: There are parts, and none that is usually taken.
     """
     base, note, split = "", "", choices.split
     classes = set(map(_class, choices.classes or ()))
@@ -177,14 +159,12 @@ def base_of(
 
 
 def _apart(names: list[str]) -> dict[str, str]:
-    """Names, and what is left of each without the word that all begin with: seg_train, seg_test."""
     words = {(found := re.match(r"[^-_ .]+[-_ .]", name)) and found[0] for name in names}
     shared = words.pop() if len(names) > 1 and len(words) == 1 else None
     return {name: name.removeprefix(shared or "") for name in names}
 
 
 def _usual_part(tree: Tree, apart: dict[str, str], parts: list[str], wanted: str | None) -> str:
-    """Return the part that is called like train, where all are parts of that kind."""
     top = list(apart)
     train = [name for name in parts if apart[name].casefold().startswith("train")]
     if wanted is not None:
@@ -216,7 +196,6 @@ def _walk_classes(tree: Tree, base: str, kind: str, public: bool, tally: Tally) 
 
 @contextmanager
 def _counting(name: str, tally: Tally) -> Iterator[list[str]]:
-    """Count a class folder in which no image is found: as an empty one, or as lost where it holds other files."""
     found: list[str] = []
     others = tally.left_out[OTHER]
     yield found
@@ -244,5 +223,4 @@ def _walk_subjects(tree: Tree, base: str, kind: str, tally: Tally) -> Iterator[R
 
 
 def _class(name: str) -> str:
-    """The name of a class in the one spelling that the service compares: systems write accents in two ways."""
     return unicodedata.normalize("NFC", name)

@@ -60,11 +60,7 @@ _MADE_TO_LAST = {
 
 @contextmanager
 def opened(data: bytes) -> Iterator[Image.Image]:
-    """Open an image file, whose pixels are decoded when they are asked for; what goes wrong until then is Unreadable.
-
-    Raises:
-        Unreadable: It is of no type that is read, damaged, too large, or made to keep a decoder busy.
-    """
+    """Open an image file; pixels are decoded on access. Any failure in the block becomes Unreadable."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about damaged metadata, which is not sent
@@ -92,7 +88,6 @@ def opened(data: bytes) -> Iterator[Image.Image]:
 
 
 def _why_unknown(data: bytes) -> str:
-    """Say what a file is that no decoder opens, where its beginning tells."""
     if data.startswith(TIFF_MAGICS):
         return "it is a TIFF of a kind that is not read: save it with 8 or 16 bits a channel, grey or in colour"
     other = next((kind for begin, kind in _OTHERS if re.match(begin, data[:16], re.DOTALL)), None)
@@ -106,11 +101,6 @@ def _why_unknown(data: bytes) -> str:
 
 
 def _require_readable_tiff(data: bytes) -> None:
-    """Raise if a TIFF says that it holds another number of channels, or other numbers, than images do.
-
-    Raises:
-        Unreadable: It does. What is damaged is left to the decoder.
-    """
     try:
         tags = ImageFileDirectory_v2(data[: 16 if _BIG in data[2:4] else 8])
         file = io.BytesIO(data)
@@ -168,7 +158,7 @@ _LYING = frozenset({5, 6, 7, 8})
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What an image is, standing upright. `digest` is one of its pixels: the same for copies of it."""
+    """Properties of an upright image. `digest` is a hash of its pixels, equal for copies."""
 
     width: int
     height: int
@@ -185,7 +175,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What every image becomes."""
+    """Size, channels and scale of every image in the dataset."""
 
     width: int
     height: int
@@ -194,11 +184,7 @@ class Target:
 
 
 def look(content: Content) -> Look:
-    """Decode an image and say what it is.
-
-    Raises:
-        Unreadable: It cannot be decoded to its end, or is too large.
-    """
+    """Decode an image and return its properties."""
     content = _decoded(content)
     if isinstance(content, np.ndarray):
         digest = _digest(content.shape, content)
@@ -234,7 +220,7 @@ def look(content: Content) -> Look:
 
 
 def _compared(image: Image.Image, turn: int) -> np.ndarray[Any, Any]:
-    """The pixels by which copies are told: of any type, standing upright, grey ones like coloured ones."""
+    """Return upright RGB or RGBA pixels, so that copies of an image match whatever their file type."""
     numbers = _numbers(image)
     if numbers is not None:
         return numbers.values
@@ -248,11 +234,7 @@ def _digest(shape: tuple[int, ...], pixels: np.ndarray[Any, Any]) -> int:
 
 
 def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
-    """Return (suffix, content) of an image file that fits the target: the same bytes where they do, else a PNG.
-
-    Raises:
-        Unreadable: It cannot be decoded.
-    """
+    """Return (suffix, content) of a file that fits the target: the same bytes if they do, else a PNG."""
     content = _decoded(content)
     if isinstance(content, np.ndarray):
         return _png(_fitted(Image.fromarray(content), target))
@@ -270,13 +252,12 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
 
 
 def has_shape(width: int, height: int, size: Size) -> bool:
-    """Whether an image can be brought to `size` by scaling alone, to within a pixel."""
+    """Return whether scaling alone brings an image to `size`, within a pixel."""
     scale = max(size[0] / width, size[1] / height)
     return (round(width * scale), round(height * scale)) == size
 
 
 def _decoded(content: Content) -> Content:
-    """Read what Pillow does not."""
     if isinstance(content, bytes) and begins_like_dicom(content):
         return read_frame(open_dicom(content))
     return content
@@ -290,12 +271,10 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _turn(image: Image.Image) -> int:
-    """The orientation that is left to be undone: Pillow turns a TIFF itself when it decodes it."""
-    return 1 if image.format == "TIFF" else _orientation(image)
+    return 1 if image.format == "TIFF" else _orientation(image)  # Pillow has turned a decoded TIFF itself
 
 
 def _depth(image: Image.Image, data: bytes) -> Depth | None:
-    """What the numbers of a loaded image are, where they have more than eight bits or a sign."""
     numbers = _numbers(image)
     if numbers is not None:
         return depth_of(numbers)
@@ -307,7 +286,6 @@ def _depth(image: Image.Image, data: bytes) -> Depth | None:
 
 
 def _numbers(image: Image.Image) -> Numbers | None:
-    """The numbers of a grey image that have more than eight bits, a sign or a point, else None."""
     tags: Any = getattr(image, "tag_v2", {})  # of a TIFF
     signed = _SIGNED in np.atleast_1d(tags.get(_SAMPLE_FORMAT_TAG, 1))
     if image.mode not in _DEEP_MODES and not (signed and image.mode == "L"):
@@ -324,7 +302,7 @@ def _numbers(image: Image.Image) -> Numbers | None:
 
 
 def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
-    """Whether Pillow opened a colour image of 16 bits as if it had eight: the upper ones."""
+    # Pillow opens a colour image of 16 bits as if it had eight, the upper ones.
     if image.format == "TIFF":
         return bool(np.max(image.tag_v2.get(_BITS_TAG, 8)) > 8)  # type: ignore[attr-defined]  # a TIFF has them
     if image.format != "PNG" or image.mode in _DEEP_MODES:
@@ -353,7 +331,6 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
-    """Whether the service takes the file as it is."""
     if (
         image.format not in taken_suffixes()
         or image.size != (target.width, target.height)
@@ -368,7 +345,6 @@ def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
 
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:
-    """Return the first frame as L or RGB, eight bits a channel, laid on white."""
     numbers = _numbers(image)
     if numbers is not None:
         return _shallow(image, eight_bits(numbers, target.scale))
@@ -380,7 +356,6 @@ def _flat(image: Image.Image, target: Target) -> Image.Image:
 
 
 def _shallow(image: Image.Image, bright: np.ndarray[Any, np.dtype[np.uint8]]) -> Image.Image:
-    """Return the eight-bit image, white where one of the original numbers means transparent."""
     if not _is_transparent(image):
         return Image.fromarray(bright)
     clear = np.asarray(image) == image.info["transparency"]

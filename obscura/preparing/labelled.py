@@ -33,14 +33,7 @@ UNLISTED = "image not named in the table"
 
 
 class Finder:
-    """Finds the image that a cell means.
-
-    Args:
-        paths: Of all images.
-
-    Attributes:
-        paths: The same.
-    """
+    """Matches the names in a table to image paths. paths: all images."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
@@ -55,21 +48,21 @@ class Finder:
             self._by_stem[splitext(name)[0]].append(path)
 
     def knows(self, cell: str) -> bool:
-        """Whether a cell may mean an image."""
+        """Return whether a cell may name an image."""
         try:
             return self.find(cell) is not None
         except PackingError:
             return True
 
     def guess(self, cell: str) -> str | None:
-        """Return the path of the image that a cell means; None where there are none or several."""
+        """Return the path of the image that a cell names; None if it names none or several."""
         try:
             return self.find(cell)
         except PackingError:
             return None
 
     def likely(self, cell: str) -> tuple[str, str] | None:
-        """Return the path of the image that an unmatched cell probably means, and the reason for the mismatch."""
+        """Return the path of the image that an unmatched cell probably names, and why it did not match."""
         folder, _, name = cell.replace("\\", "/").rpartition("/")
         stem, suffix = splitext(name) if re.fullmatch(r".*\.[A-Za-z]\w{1,4}", name) else (name, "")
         alike = self._by_stem.get(_plain(stem).casefold(), [])
@@ -87,11 +80,7 @@ class Finder:
         return found, f"The names differ in zeros, decimals, spaces or marks alone, {program}, or correct it."
 
     def find(self, cell: str) -> str | None:
-        """Return the path of the image whose path ends like the cell, or of which the cell ends like the path.
-
-        Raises:
-            PackingError: There are several, or the cell leads out of the folder.
-        """
+        """Return the only path that ends like the cell, or that the cell ends with."""
         wanted = _plain(cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside of the folder: {cell}.")
@@ -110,7 +99,6 @@ class Finder:
 
 
 def _plain(path: str) -> str:
-    """A path in the one form of its characters by which it is compared: systems store accents in two ways."""
     return unicodedata.normalize("NFC", path)
 
 
@@ -122,18 +110,14 @@ def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
 
 
 def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
-    """Read images whose classes stand in a table.
+    """Return the images that a table labels.
 
     Args:
         tree: The images.
         table: The table.
-        choices: Which columns are which, and what of them makes the classes.
-        subjects: As of `read_columns`.
-        part: What of several parts was taken, for people.
-
-    Raises:
-        ChoiceNeeded: Something about the table is its owner's to say.
-        PackingError: It names no image, or says two things about one.
+        choices: Columns and labels that the owner selected.
+        subjects: See `read_columns`.
+        part: Title of the part that was selected, if any.
     """
     paths = [*all_images(tree, "", Tally())]
     at, table, part = _part(tree, table, choices, part, paths)
@@ -160,20 +144,12 @@ def _inside(paths: list[str], at: str) -> list[str]:
 
 
 def _tops(paths: list[str]) -> dict[str, str]:
-    """Return the paths, by name, of the folders directly below the innermost folder that contains all images."""
     around = commonpath([path.rpartition("/")[0] for path in paths]) if paths else ""
     inside = [path.removeprefix(f"{around}/" if around else "") for path in paths]
     return {name: below(around, name) for path in inside if (name := path.partition("/")[0]) != path}
 
 
 def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str]) -> tuple[str, Table, str]:
-    """Return the folder of the images, the table's rows, and the name of the part to use of train/ and test/.
-
-    The part is the one that was asked for, the one that contains the table, or the one that the table is named after.
-
-    Raises:
-        PackingError: There is no such part.
-    """
     split = choices.split
     if part:
         return "", table, part
@@ -206,11 +182,6 @@ def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str
 
 
 def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
-    """Return the folder `train` and a note about it if a table names images in train and test; else ("", "").
-
-    Raises:
-        ChoiceNeeded: The table names images in several parts, and none of them is called like train.
-    """
     tops = _tops(named)
     if len(tops) < 2 or not all(map(is_split, tops)):
         return "", ""
@@ -225,11 +196,6 @@ def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
 
 
 def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, choices: Choices) -> None:
-    """Raise where no row names an image, or where the likely cause is a program that rewrote the names.
-
-    Raises:
-        PackingError: The message shows a name of each side and the likely cause.
-    """
     missing = [row.file for row in rows if row.file and not finder.knows(row.file)]
     if not missing or not finder.paths:
         return
@@ -250,11 +216,7 @@ def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, c
 
 
 def find_table(tree: Tree, choices: Choices) -> Table:
-    """Read the table that the owner names: a file of this machine, or one below the images.
-
-    Raises:
-        PackingError: It cannot be read.
-    """
+    """Read the table that --labels names, on this machine or inside the tree."""
     assert choices.labels is not None
     if choices.labels.is_file():
         return read_table(choices.labels, choices.table_encoding)
@@ -266,14 +228,10 @@ def find_table(tree: Tree, choices: Choices) -> Table:
 
 
 def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | None:
-    """Find the table that Hugging Face's ImageFolder looks for: metadata.jsonl or .csv beside the images, or in the
-    folder of a part, with the columns file_name and that of the classes.
+    """Find metadata.jsonl or metadata.csv as Hugging Face's ImageFolder does: beside the images or in a part.
 
     Returns:
-        (the folder that it describes, the table, what of several parts was taken), or None where there is none.
-
-    Raises:
-        PackingError: It cannot be read, or there is no such part.
+        (the folder that it describes, the table, the title of the selected part), or None.
     """
     places = {at: name for at in ("", *folders(tree, "")) for name in _METADATA if name in tree.files(at)}
     tables = {at: parse_table(name, tree.read(below(at, name)), choices.table_encoding) for at, name in places.items()}
@@ -287,12 +245,7 @@ def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | Non
 
 
 def ask_for_table(tree: Tree, choices: Choices) -> None:
-    """Let a folder pass whose folders may be classes, or that has no table beside them.
-
-    Raises:
-        ChoiceNeeded: A table lies beside images that no class folders hold.
-        PackingError: What lies beside them are boxes, and no classes.
-    """
+    """Raise if a table lies beside images that are not in class folders."""
     tops = folders(tree, "")
     if {"images", "labels"} <= {name.casefold() for name in tops}:
         at = next(name for name in tops if name.casefold() == "labels")
@@ -312,7 +265,6 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
 
 
 def _tables_in(tree: Tree) -> list[str]:
-    """Paths of the files on top that are tables by their names, and of those and of annotations in folders there."""
     inside = [below(at, name) for at in folders(tree, "") for name in tree.files(at)]
     found = [path for path in inside if suffix_of(path) in (*TABLE_SUFFIXES, ".json")]
     found += [name for name in tree.files("") if suffix_of(name) in TABLE_SUFFIXES]
@@ -320,7 +272,6 @@ def _tables_in(tree: Tree) -> list[str]:
 
 
 def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:
-    """Let a table pass that tells the class of every image."""
     unlabelled = [row for row in rows if row.label == ""]
     if unlabelled and not choices.skip_unlabelled:
         raise ChoiceNeeded(
@@ -332,7 +283,6 @@ def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:
 
 
 def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
-    """What is said of each path. A row whose image is not there keeps what the table calls it."""
     found: dict[str, Row] = {}
     for row in rows:
         if not row.file:

@@ -27,23 +27,19 @@ _LISTS, _WORDS, _PHRASES = (r"\|", ";", ",", r"\n"), (r"\s(?:and|und|et)\s", r"\
 
 
 def label_text(value: object) -> str:
-    """Return a label as the text by which it is compared: Unicode form C, without white space around it."""
+    """Normalise a label for comparison: Unicode form C, stripped."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return unicodedata.normalize("NFC", text).strip()
 
 
 def is_missing(label: str) -> bool:
-    """Whether a label looks like one that is missing."""
+    """Return whether a label looks like a missing value."""
     plain = without_marks(label)
     return not plain or plain in _MISSING or label == "\\N"
 
 
 def list_separator(labels: Iterable[str]) -> re.Pattern[str] | None:
-    """Return what separates several labels in one text: "Effusion, Mass" beside "Mass" or "Mass, Nodule".
-
-    Returns:
-        The pattern, or None where every text is one label.
-    """
+    """Return the pattern that separates several labels in one text, such as "Effusion, Mass"; or None."""
     texts, separators = {label_text(label).casefold() for label in labels}, list[str]()
     for pattern in (*_LISTS, *_WORDS, *_PHRASES):
         lists = [parts for text in texts if len(parts := _parts(text, pattern)) > 1]
@@ -64,17 +60,13 @@ def _parts(text: str, pattern: str) -> set[str]:
 def read_labels(
     values: np.ndarray[Any, Any] | Sequence[Any], count: int, whose: str, choices: Choices
 ) -> tuple[int | str | None, ...]:
-    """Return the label of each image, integers or texts, and None where it has none and is to be left out.
+    """Return the label of each image; None for images that are left out.
 
     Args:
-        values: (n,) or (n, 1), integers or texts. A negative number, or a word such as "nan", is no label.
+        values: (n,) or (n, 1) integers or text. Negative numbers and words such as "nan" are missing labels.
         count: n.
-        whose: Whose labels they are, for people.
-        choices: With `skip_unlabelled`, and `classes`, which may state such a word.
-
-    Raises:
-        ChoiceNeeded: Some have none, and were not said to be left out.
-        PackingError: They are of another type or shape.
+        whose: Name of the file, for messages.
+        choices: With `skip_unlabelled`, and `classes`, which may include such a word.
     """
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -106,17 +98,13 @@ def read_labels(
 def class_numbers(
     used: Iterable[int], stated: tuple[str, ...] | None, *, used_only: bool, known: int = 0
 ) -> tuple[int, ...]:
-    """Return the labels that are classes, in order: 0 to the largest, or those in use.
+    """Return the labels that are classes, in order: 0 to the largest, or only those in use.
 
     Args:
         used: Labels that occur.
-        stated: The names of the classes, where their owner states them.
-        used_only: Whether a number that no image has is no class.
-        known: How many classes the file itself names.
-
-    Raises:
-        ChoiceNeeded: Some number has no image, and nothing says whether it is a class.
-        PackingError: There are more classes than were stated.
+        stated: Class names that the owner states.
+        used_only: Whether to skip numbers without images.
+        known: Number of classes that the file names.
     """
     numbers = sorted(set(used))
     last = max(numbers[-1] if numbers else -1, known - 1)
@@ -142,17 +130,13 @@ def class_numbers(
 def call_classes(
     labels: Sequence[int | str | None], names: tuple[str, ...], choices: Choices, whose: str
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """Return what the class of each image is called, and all classes in label order, where labels are numbers.
+    """Return the class name of each image and, for numeric labels, all class names in label order.
 
     Args:
-        labels: As of `read_labels`.
-        names: Of the classes, in label order, where the file tells them.
+        labels: See `read_labels`.
+        names: Class names in label order, if the file has them.
         choices: With `classes` and `used_classes`.
-        whose: Whose labels they are, for people.
-
-    Raises:
-        ChoiceNeeded: Some number has no image, and nothing says whether it is a class.
-        PackingError: There are labels beyond the names.
+        whose: Name of the file, for messages.
     """
     numbers = [label for label in labels if isinstance(label, int)]
     if not numbers:
@@ -165,11 +149,7 @@ def call_classes(
 
 
 def stated_classes(found: tuple[str, ...], stated: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the names of classes that a layout numbers: those that were stated, in that order, else its own.
-
-    Raises:
-        PackingError: There are more classes than were stated.
-    """
+    """Return the stated class names in label order, else those of the layout."""
     if stated is None:
         return found
     if len(found) > len(stated):
@@ -181,11 +161,7 @@ def stated_classes(found: tuple[str, ...], stated: tuple[str, ...] | None) -> tu
 
 
 def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None:
-    """Let classes pass that were stated, or of which nothing was.
-
-    Raises:
-        PackingError: One was not.
-    """
+    """Raise if an image has a class that was not stated."""
     more = [] if stated is None else sorted(set(found) - set(stated))
     if more:
         raise PackingError(
@@ -195,11 +171,7 @@ def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None
 
 
 def require_renamed(found: Iterable[str], renamed: Mapping[str, str]) -> None:
-    """Let classes pass that all have a new name.
-
-    Raises:
-        PackingError: One has none.
-    """
+    """Raise if a class has no new name."""
     more = sorted(set(found) - set(renamed))
     if more:
         raise PackingError(

@@ -44,21 +44,21 @@ def prepare(
     subjects: bool | None = False,
     on_image: OnImage = lambda _count: None,
 ) -> Package:
-    """Recognise what a folder or file is, look at every image, and return an upload that the service takes.
+    """Recognise the format of a folder or file, survey every image, and return an upload that the service accepts.
 
     A folder contains class folders (also inside train/), a table of labels, IDX, Parquet or WebDataset files, DICOM
     files or NIfTI volumes. A file is an archive of such a folder, or an .npz, IDX, Parquet or WebDataset file.
 
     Args:
         path: The folder or file, or arrays in memory.
-        choices: What its owner has chosen.
-        subjects: Whether the upload must say whose each record is: the account's unit is the subject. False: it must
-            not, and files that tell it are refused. None: the images are public, and it is left behind.
-        on_image: Called with the number of images that were looked at.
+        choices: Options that the owner chose.
+        subjects: True: subject ids are required, because the account protects subjects. False: files with subject ids
+            are refused. None: the images are public, and subject ids are dropped.
+        on_image: Called with the number of images surveyed.
 
     Raises:
-        ChoiceNeeded: Their owner must choose something; the message names the flags.
-        PackingError: Nothing that can be pushed is there, or it carries subjects exactly where none are wanted.
+        ChoiceNeeded: The owner must decide something; the message names the flags.
+        PackingError: There is nothing to push, or subject ids are missing or not allowed.
     """
     chosen = choices or Choices()
     source = _find(path, chosen, subjects=subjects)
@@ -96,7 +96,6 @@ def _of_nobody(walk: Callable[[Tally], Iterator[Record]], tally: Tally) -> Itera
 
 
 def _as_it_is(source: Source, choices: Choices) -> Package | None:
-    """Return an upload of the files themselves, where the service reads them and nothing is to be changed."""
     if source.package is None or choices.touch_every_image:
         return None
     package = source.package()
@@ -106,12 +105,6 @@ def _as_it_is(source: Source, choices: Choices) -> Package | None:
 
 
 def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the classes in label order, and the class of each label that is not called like it.
-
-    Raises:
-        ChoiceNeeded: Nobody has stated them, and they may be something else.
-        PackingError: They are not what was stated.
-    """
     if choices.renamed is not None:
         require_renamed(source.classes or found.labels, choices.renamed)
         return tuple(dict.fromkeys(choices.renamed.values())), dict(choices.renamed)
@@ -166,7 +159,6 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
 
 
 def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
-    """Read by a table; of DICOM files, a tag says whose they are where the table does not."""
     scans = dicom.is_in(tree)
     tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
     source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, part=part)
@@ -174,8 +166,6 @@ def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | No
 
 
 class _Members:
-    """The files of the upload, made one after the other; the same again each time."""
-
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
         self._target = Target(found.width, found.height, found.channels, choices.scale)
@@ -184,13 +174,11 @@ class _Members:
         self._join = choices.join_subjects
 
     def __iter__(self) -> Iterator[Member]:
-        """Images in folders of classes, and of subjects in these."""
         for sent, (name, owner, suffix, data) in enumerate(self._made()):
             folder = name if owner is None else f"{name}/{owner}"
             yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
 
     def as_arrays(self, classes: tuple[str, ...]) -> Iterator[Member]:
-        """The arrays of an .npz, for classes that no folder can be called like."""
         labels, owners = list[int](), list[int]()
         shape = (self._found.height, self._found.width, *([3] if self._found.channels == 3 else []))
 
@@ -209,7 +197,6 @@ class _Members:
                 yield Member(f"{name}.npy", array.nbytes, (npy_header(array.shape, array.dtype), array.tobytes()))
 
     def _made(self) -> Iterator[tuple[str, int | None, str, bytes]]:
-        """Yield class, number of the subject, and ending and content of an image file."""
         sent = 0
         for record in self._source.walk(Tally()):
             if record.shown in self._found.broken_files:

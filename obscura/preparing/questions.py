@@ -27,11 +27,7 @@ _IS_SIDE = re.compile(
 
 
 def ask_about_people(names: Iterable[str]) -> None:
-    """Let names pass that do not look like those of people.
-
-    Raises:
-        ChoiceNeeded: some do; the flag gives them others.
-    """
+    """Raise if class names look like people; the flag renames them."""
     personal = [(name, why) for name in names if (why := why_personal(name)) is not None]
     if personal:
         shown = some([f"{name} ({why})" for name, why in personal], len(personal))
@@ -45,14 +41,11 @@ def ask_about_people(names: Iterable[str]) -> None:
 
 
 def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
-    """Let names pass that look like those of classes.
+    """Raise if class names look like people, parts or duplicates; the flag renames or states them.
 
     Args:
-        counts: images by name, of all that there are.
-        folders: whether they are names of folders, which stand for much else, and not labels that somebody wrote down.
-
-    Raises:
-        ChoiceNeeded: they look like people or parts, or several like one; the flag renames or states them.
+        counts: Images by class name.
+        folders: Whether the names are those of folders, which are less reliable than labels.
     """
     names = sorted(counts)
     ask_about_people(names)
@@ -94,11 +87,7 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
 
 
 def ask_about_lists(names: Iterable[str]) -> None:
-    """Raise where a name of a class looks like a list of several.
-
-    Raises:
-        ChoiceNeeded: One does; the flag states the names.
-    """
+    """Raise if a class name looks like a list of several labels."""
     listed = sorted(names)
     separator = list_separator(listed)
     several = [repr(name) for name in listed if separator is not None and separator.search(name)]
@@ -109,14 +98,11 @@ def ask_about_lists(names: Iterable[str]) -> None:
 
 
 def ask_about_masks(folder: str, names: Iterable[str]) -> None:
-    """Raise if some files or folders hold masks of others beside them.
+    """Raise if files or folders look like masks of others beside them.
 
     Args:
-        folder: That they are in, for its owner.
-        names: Of the files, without suffixes, or of the folders.
-
-    Raises:
-        ChoiceNeeded: some do; the flag names a table of the images.
+        folder: The folder, for the message.
+        names: File names without suffixes, or folder names.
     """
     masks = masks_among(names)
     if masks:
@@ -129,13 +115,10 @@ def ask_about_masks(folder: str, names: Iterable[str]) -> None:
 
 
 def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
-    """Let folders of subjects pass that are not the parts of one, under folders that are not people.
+    """Raise if the folders inside class folders look like parts of a person, and the class folders like people.
 
     Args:
-        owners: the names of the folders inside each class folder.
-
-    Raises:
-        PackingError: the folders on top are people, or all subjects are called like parts.
+        owners: Names of the folders inside each class folder.
     """
     every = set().union(*owners.values())
     shown = some(sorted(every), len(every))
@@ -151,7 +134,7 @@ def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
 
 
 def look_alike(names: Iterable[str]) -> list[list[str]]:
-    """Return groups of different texts that people would read as one: Normal and normal, 1 and 1.0, P1 and p1."""
+    """Return groups of texts that people would read as the same: Normal and normal, 1 and 1.0, P1 and p1."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(folded(name), []).append(name)
@@ -159,10 +142,9 @@ def look_alike(names: Iterable[str]) -> list[list[str]]:
 
 
 def folded(text: str) -> str:
-    """Return what texts that people would read as one have in common.
+    """Reduce a text so that spellings which people read as the same become equal.
 
-    Without case, how characters are stored (Unicode form KC), the marks and spaces around and which they are within,
-    and of numbers without leading zeros and decimals that are zero.
+    Ignores case, Unicode form, punctuation, spaces, leading zeros and zero decimals.
     """
     whole = re.sub(r"(?<=\d)\.0+$", "", unicodedata.normalize("NFKC", text).casefold().strip())
     plain = " ".join(re.findall(r"[^\W_]+", whole)) or whole
@@ -171,7 +153,7 @@ def folded(text: str) -> str:
 
 
 def classes_flag(names: Sequence[str]) -> str:
-    """Return the flag that states these names: written out, or in a file where they are many."""
+    """Return the flag that states these names: written out, or in a file if there are many."""
     listed = ",".join(names)
     short = len(names) <= CLASSES_WRITTEN_OUT_MAX and not any("," in name for name in names)
     return f"--classes {listed}" if short else "--classes classes.txt"
@@ -185,7 +167,6 @@ def _ask(why: str, names: Sequence[str]) -> ChoiceNeeded:
 
 
 def _counts_up(names: Sequence[str]) -> bool:
-    """Whether names are no numbers, or all those from 0 or 1 on."""
     if not all(name.isdecimal() for name in names):
         return True
     numbers = sorted(map(int, names))

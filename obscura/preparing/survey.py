@@ -33,10 +33,10 @@ SHOWN_MAX = 20_000  # names of files that are kept to look at
 
 @dataclass
 class Survey:
-    """What all images together are. Every number counts images. PRIVATE, but for the size and colour.
+    """Counts over all images. PRIVATE, except size and channels.
 
-    `labels` counts them by class, `subjects` by subject; `owners` are the ids as they are written, each with a
-    image. `contents` are digests, one for each image, and `content_labels` the numbers of its class.
+    `labels` counts images by class and `subjects` by subject; `owners` maps each id as written to one of its images.
+    `contents` has a digest for each image, and `content_labels` the number of its class.
     """
 
     records: int = 0
@@ -68,13 +68,7 @@ class Survey:
 
 
 def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) -> Survey:
-    """Look at every image, one at a time.
-
-    Raises:
-        BrokenImages: Some cannot be read, or a class has none that can, and that was not said to be left out.
-        ChoiceNeeded: Ids of subjects look alike.
-        PackingError: There are none.
-    """
+    """Survey every image, one at a time."""
     found = Survey()
     found.width, found.height = _size(source, choices)
     found.channels = 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
@@ -100,7 +94,6 @@ def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) ->
 
 
 def _size(source: Source, choices: Choices) -> Size:
-    """What was stated, else what the format of arrays says of all of them, else a fixed size."""
     if choices.size is not None:
         return choices.size
     if source.shape is not None and fits(source.shape[1], source.shape[0]):
@@ -165,7 +158,7 @@ def summarise(survey: Survey, tally: Tally, title: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and what it counts: "1 other file", "1,400 images outside of the class folders"."""
+    """Return a count with its noun: "1 other file", "1,400 images outside of the class folders"."""
     if count == 1:
         return f"1 {noun}"
     head = re.match(r"image|DICOM (?:file|object)", noun)
@@ -204,7 +197,7 @@ def _listed(parts: Iterable[str]) -> str:
 
 
 def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[str]:
-    """Yield what their owner should know about images before they are declared. Stays on this machine."""
+    """Yield remarks for the owner, before anything is declared. Never leave this machine."""
     if found.subjects and subjects:
         owned = source.owned or "The file"
         place, example = f"{owned[0].lower()}{owned[1:].rstrip(',')}", min(found.owners, key=str)
@@ -241,13 +234,13 @@ CLASSES_SHOWN_MAX = 20
 
 
 def screen(package: Package, *, at_most: int, subjects_at_most: int | None, private: bool) -> Iterator[str]:
-    """Yield the lines of it.
+    """Yield the lines shown before a declaration: findings, what stays here, and what becomes public.
 
     Args:
-        package: what was made of the images.
-        at_most: the stated bound on the records; of public images their number.
-        subjects_at_most: the same on the subjects, where those are protected.
-        private: whether anything is protected.
+        package: The prepared upload.
+        at_most: Stated limit on records; for public images, their number.
+        subjects_at_most: Stated limit on subjects, if the account protects them.
+        private: Whether the images are private.
     """
     yield package.summary
     yield f"Stays here: {_counts(package)}."
@@ -267,12 +260,10 @@ def screen(package: Package, *, at_most: int, subjects_at_most: int | None, priv
 
 
 def _quoted(name: str) -> str:
-    """Return a name in quotation marks, because it may hold a comma."""
     return json.dumps(name, ensure_ascii=False)
 
 
 def _counts(package: Package) -> str:
-    """How many images each class has, the smallest first where not all are shown."""
     counts = list(package.private_counts.items())
     shown = counts if len(counts) <= CLASSES_SHOWN_MAX else sorted(counts, key=lambda item: item[1])[:CLASSES_SHOWN_MAX]
     listed = ", ".join(f"{_quoted(name)} {count:,}" for name, count in shown)

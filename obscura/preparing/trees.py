@@ -33,42 +33,34 @@ OTHER = "other file"
 
 
 class Tree(Protocol):
-    """Folders and files below a root. Paths are written with "/", and the root is ""."""
+    """Folders and files below a root. Paths use "/", and the root is ""."""
 
     name: str
 
     def folders(self, at: str) -> list[str]:
-        """Names of the folders in a folder, sorted."""
+        """Return the folder names in a folder, sorted."""
         ...
 
     def files(self, at: str) -> list[str]:
-        """Names of the files in a folder, sorted."""
+        """Return the file names in a folder, sorted."""
         ...
 
     def read(self, path: str) -> bytes:
-        """Return a file's content.
-
-        Raises:
-            Unreadable: It is not there, or larger than any image.
-        """
+        """Return a file's content; raise Unreadable if it is missing or larger than any image."""
         ...
 
     def open(self, path: str) -> IO[bytes]:
-        """Open a file that is larger than images are, to be read from anywhere.
-
-        Raises:
-            OSError, KeyError: It is not there.
-        """
+        """Open a file of any size for random access; raise OSError or KeyError if it is missing."""
         ...
 
 
 def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
-    """Names of the folders that people made."""
+    """Return the folders in a folder, without system folders."""
     return _kept(tree.folders(at), tally)
 
 
 def images_in(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
-    """Names of the images in a folder; everything else is counted."""
+    """Return the images in a folder and tally other files."""
     found = []
     for name in _kept(tree.files(at), tally):
         suffix = suffix_of(name)
@@ -82,21 +74,21 @@ def images_in(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
 
 
 def all_images(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
-    """Paths of all images below a folder; everything else is counted."""
+    """Yield the paths of all images below a folder and tally other files."""
     yield from (below(at, name) for name in images_in(tree, at, tally))
     for name in folders(tree, at, tally):
         yield from all_images(tree, below(at, name), tally)
 
 
 def all_files(tree: Tree, at: str = "", tally: Tally | None = None) -> Iterator[str]:
-    """Paths of all files below a folder but those that systems leave behind, which are counted."""
+    """Yield the paths of all files below a folder and tally hidden and system files."""
     yield from (below(at, name) for name in _kept(tree.files(at), tally))
     for name in folders(tree, at, tally):
         yield from all_files(tree, below(at, name), tally)
 
 
 def begin(tree: Tree, path: str, count: int) -> bytes:
-    """Return a file's first bytes; none of one that cannot be read."""
+    """Return the first bytes of a file, none if it cannot be read."""
     try:
         with tree.open(path) as file:
             return file.read(count)
@@ -105,21 +97,17 @@ def begin(tree: Tree, path: str, count: int) -> bytes:
 
 
 def suffix_of(name: str) -> str:
-    """The ending of a name, in small letters."""
+    """Return the suffix of a name in lower case."""
     return Path(name).suffix.lower()
 
 
 def below(at: str, name: str) -> str:
-    """The path of a name in a folder."""
+    """Join a folder and a name."""
     return f"{at}/{name}" if at else name
 
 
 def bounded(file: IO[bytes], size_bytes: int) -> bytes:
-    """Return the content of a file that says how long it is, unless it is, or turns out to be, longer than any image.
-
-    Raises:
-        Unreadable: It is.
-    """
+    """Read a file; raise Unreadable if its stated or actual size exceeds the limit for images."""
     data = file.read(FILE_BYTES_MAX + 1) if size_bytes <= FILE_BYTES_MAX else b""
     if max(size_bytes, len(data)) > FILE_BYTES_MAX:
         raise Unreadable(f"it is larger than {FILE_BYTES_MAX // 2**20} MiB")
@@ -127,18 +115,13 @@ def bounded(file: IO[bytes], size_bytes: int) -> bytes:
 
 
 class FolderTree:
-    """A folder of the disk.
-
-    Raises:
-        PackingError: When it, or a folder in it, cannot be opened.
-    """
+    """A folder on disk."""
 
     def __init__(self, root: Path) -> None:
         self.name = root.name
         self._root = root
 
     def folders(self, at: str) -> list[str]:
-        """As `Tree.folders`."""
         follow = (
             at.count("/") < _LINKS_DEPTH
         )  # links to folders are followed near the top only: they may lead in circles
@@ -149,7 +132,6 @@ class FolderTree:
         )
 
     def files(self, at: str) -> list[str]:
-        """As `Tree.files`."""
         return sorted(
             entry.name
             for entry in self._entries(at)
@@ -157,7 +139,6 @@ class FolderTree:
         )
 
     def read(self, path: str) -> bytes:
-        """As `Tree.read`."""
         try:
             with (self._root / path).open("rb") as file:
                 return bounded(file, os.fstat(file.fileno()).st_size)
@@ -167,7 +148,6 @@ class FolderTree:
             raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
 
     def open(self, path: str) -> IO[bytes]:
-        """As `Tree.open`."""
         return (self._root / path).open("rb")
 
     def _entries(self, at: str) -> list[os.DirEntry[str]]:
@@ -179,31 +159,26 @@ class FolderTree:
 
 
 def _leads_in(link: Path) -> bool:
-    """Whether a link leads to a folder, and not to one that it lies in, which would be a circle."""
     return link.is_dir() and not link.parent.resolve().is_relative_to(link.resolve())
 
 
 class SubTree:
-    """A folder of a tree as a tree of its own."""
+    """A folder of a tree, as a tree."""
 
     def __init__(self, tree: Tree, at: str) -> None:
         self.name = f"{tree.name}/{at}"
         self._tree, self._at = tree, at
 
     def folders(self, at: str) -> list[str]:
-        """As `Tree.folders`."""
         return self._tree.folders(self._inside(at))
 
     def files(self, at: str) -> list[str]:
-        """As `Tree.files`."""
         return self._tree.files(self._inside(at))
 
     def read(self, path: str) -> bytes:
-        """As `Tree.read`."""
         return self._tree.read(self._inside(path))
 
     def open(self, path: str) -> IO[bytes]:
-        """As `Tree.open`."""
         return self._tree.open(self._inside(path))
 
     def _inside(self, path: str) -> str:
@@ -232,15 +207,11 @@ _ENCODINGS = ("cp437", "cp850", "cp852", "cp866", "cp936", "cp932")
 
 
 def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
-    """Open a file that is an archive, or return None.
+    """Open a ZIP or tar; return None for other files.
 
     Args:
-        path: Of the file.
-        encoding: Of the names in a zip that does not say, such as "cp850".
-
-    Raises:
-        ChoiceNeeded: Nothing says how the names are encoded.
-        PackingError: It cannot be read, or is of a kind that is not.
+        path: The file.
+        encoding: Encoding of the names in a ZIP that does not state one, such as "cp850".
     """
     with path.open("rb") as file:
         head = file.read(8)
@@ -253,15 +224,13 @@ def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
 
 
 class _Members:
-    """Folders and files by the names of an archive's members. A folder around everything with the archive's own name,
-    as many programs add it, is passed through."""
-
     def __init__(self, path: Path, members: Iterable[str]) -> None:
         self.name = path.name
         self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
         self._wrapper = ""
         for member in members:
             self._add(member)
+        # Skip a folder with the archive's own name around everything, which many programs add.
         top, loose = [name for name in self._content[""][0] if not is_junk(name)], self._content[""][1]
         stem = path.name[: -len(path.suffix)].removesuffix(".tar").casefold()
         if len(top) == 1 and not any(not is_junk(name) for name in loose) and top[0].casefold() == stem:
@@ -278,11 +247,9 @@ class _Members:
                 self._content.setdefault(at, (set(), set()))
 
     def folders(self, at: str) -> list[str]:
-        """As `Tree.folders`."""
         return sorted(self._content[self._inside(at)][0])
 
     def files(self, at: str) -> list[str]:
-        """As `Tree.files`."""
         return sorted(self._content[self._inside(at)][1])
 
     def _inside(self, path: str) -> str:
@@ -290,12 +257,7 @@ class _Members:
 
 
 class ZipTree(_Members):
-    """A zip.
-
-    Raises:
-        ChoiceNeeded: Names are not in UTF-8, and nothing says in what.
-        PackingError: It cannot be read as a zip, or is encrypted, or names a file twice.
-    """
+    """A ZIP archive."""
 
     def __init__(self, path: Path, encoding: str | None = None) -> None:
         try:
@@ -314,7 +276,6 @@ class ZipTree(_Members):
         super().__init__(path, names)
 
     def read(self, path: str) -> bytes:
-        """As `Tree.read`."""
         try:
             member = self._infos[self._inside(path)]
             with self._archive.open(member) as file:
@@ -325,16 +286,11 @@ class ZipTree(_Members):
             raise Unreadable(f"the zip does not give it out ({type(error).__name__})") from None
 
     def open(self, path: str) -> IO[bytes]:
-        """As `Tree.open`."""
         return self._archive.open(self._infos[self._inside(path)])
 
 
 class TarTree(_Members):
-    """A tar, packed or not. One that is packed is held in memory, for it can only be read from its beginning.
-
-    Raises:
-        PackingError: It cannot be read as a tar, is packed and large, or names a file twice.
-    """
+    """A tar archive. A compressed one is held in memory, because it can only be read sequentially."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -353,7 +309,6 @@ class TarTree(_Members):
             self._file.close()
 
     def read(self, path: str) -> bytes:
-        """As `Tree.read`."""
         try:
             member = self._infos[self._inside(path)]
             file = self._archive.extractfile(member)
@@ -369,7 +324,6 @@ class TarTree(_Members):
             raise Unreadable(f"the tar does not give it out ({type(error).__name__})") from None
 
     def open(self, path: str) -> IO[bytes]:
-        """As `Tree.open`."""
         file = self._archive.extractfile(self._infos[self._inside(path)])
         if file is None:
             raise OSError("it is no file")
@@ -377,7 +331,6 @@ class TarTree(_Members):
 
 
 def _unpacked(path: Path) -> IO[bytes]:
-    """A tar as a file that can be read from anywhere."""
     opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
     if opened is None:
         return path.open("rb")
@@ -392,11 +345,6 @@ def _unpacked(path: Path) -> IO[bytes]:
 
 
 def _require_distinct(archive: str, names: list[str]) -> None:
-    """Let members pass of which no two are one file.
-
-    Raises:
-        PackingError: Two have one name.
-    """
     counts = Counter(name for name in names if not name.endswith("/"))
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
@@ -407,7 +355,6 @@ def _require_distinct(archive: str, names: list[str]) -> None:
 
 
 def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> list[str]:
-    """The names of a zip's members, by what the zip or its owner says of their letters."""
     names = []
     for info in infos:
         raw = info.orig_filename.encode("cp437", "replace")  # as zipfile has read what is not marked as UTF-8
@@ -424,7 +371,7 @@ def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> 
 
 
 def _decoded(name: bytes, encoding: str | None) -> str | None:
-    """A name in ASCII or, as several programs write it without saying so, UTF-8; else as its owner says."""
+    # Several programs write UTF-8 without setting the flag.
     try:
         return name.decode("ascii" if encoding else "utf-8")
     except UnicodeDecodeError:
@@ -439,11 +386,6 @@ def _decoded(name: bytes, encoding: str | None) -> str | None:
 
 
 def _safe(archive: str, name: str) -> str:
-    """A name that stays inside of the archive, without what means nothing in it: ./ and //.
-
-    Raises:
-        PackingError: It leads out.
-    """
     if name.startswith("/") or ".." in name.split("/") or name[1:2] == ":":
         raise PackingError(f"{archive} names a file outside of itself: {name}.")
     return "/".join(part for part in name.split("/") if part not in ("", ".")) + "/" * name.endswith("/")

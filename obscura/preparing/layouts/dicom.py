@@ -52,12 +52,7 @@ FIRST_FRAMES = "are the first frame of a file that has several"
 
 
 def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
-    """Recognise a folder in which there is at least one DICOM file, in any folder.
-
-    Raises:
-        MissingExtra: What reads DICOM is not installed.
-        PackingError: There is no such tag, or one was named and there is no DICOM file.
-    """
+    """Recognise a tree with at least one DICOM file."""
     if not is_in(tree):
         if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.all_frames:
             raise PackingError(
@@ -81,7 +76,6 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
 
 
 def _holds(tree: Tree, at: str) -> bool:
-    """Whether a folder itself holds images, DICOM files among them."""
     return any(
         suffix_of(name) in image_suffixes() or (_is_dicom(tree, below(at, name)) and name.casefold() != _DIRECTORY_NAME)
         for name in tree.files(at)
@@ -89,16 +83,12 @@ def _holds(tree: Tree, at: str) -> bool:
 
 
 def is_in(tree: Tree) -> bool:
-    """Whether there is a DICOM file in a folder, or in one inside it."""
+    """Return whether the tree contains a DICOM file."""
     return any(_is_dicom(tree, path) for path in all_files(tree))
 
 
 def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> Source:
-    """Where DICOM files come by another layout, as a table: keep to whose their tags say that they are.
-
-    Raises:
-        PackingError: Classes are to be those of a tag, and the layout names them.
-    """
+    """Add subjects from DICOM tags to images that another layout, such as a table, lists."""
     if choices.label_tag is not None:
         raise PackingError(f"{source.title} says of which class each image is: leave --label-tag out.")
     owned = source.owned or (f"The tag {choices.subject_tag}" if subjects else None)
@@ -156,8 +146,6 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
 
 @dataclass
 class _Reader:
-    """Makes records of DICOM files, each with the subject and the class that its tags say."""
-
     choices: Choices
     subjects: bool | None
     tally: Tally
@@ -166,7 +154,6 @@ class _Reader:
     private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no image
 
     def records(self, record: Record, content: bytes) -> Iterator[Record]:
-        """Return what becomes of a file: nothing, an image, or several frames."""
         try:
             dataset = open_dicom(content)
             describing = describes_images(dataset)
@@ -199,11 +186,6 @@ class _Reader:
             yield Record(label, owner, shown, partial(read_frame, dataset, number))
 
     def _know(self, dataset: Dataset, label: str) -> None:
-        """Remember whose an image is; of a record account, let one pass of whom there was none before.
-
-        Raises:
-            PackingError: There was.
-        """
         tag = self.choices.subject_tag
         owner = "" if tag == NO_TAG else tag_text(dataset, tag)
         if owner and self.subjects is False and any(owner in owners for owners in self.private_owners.values()):
@@ -220,11 +202,6 @@ class _Reader:
         self.private_owners[label].add(owner or None)
 
     def require_classes(self) -> None:
-        """Let folders pass that hold images of more than one person each.
-
-        Raises:
-            ChoiceNeeded: Each is one person's, and nobody has stated that they are classes.
-        """
         every = [owner for owners in self.private_owners.values() for owner in owners]
         alone = len(every) == len(self.private_owners) > 1 and len(set(every)) == len(every) and None not in every
         if alone and self.choices.classes is None and self.choices.renamed is None:

@@ -32,8 +32,6 @@ _INSIDE = (".", "raw", "MNIST/raw", "FashionMNIST/raw")  # the last three as tor
 
 @dataclass(frozen=True)
 class _Pair:
-    """The files of one part, whose headers have been read."""
-
     split: str
     images: Path
     labels: Path
@@ -82,11 +80,7 @@ class _Pair:
 
 
 def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a folder with at least one pair.
-
-    Raises:
-        PackingError: A pair is incomplete or damaged, or there are several and none is called train.
-    """
+    """Recognise a folder with at least one IDX pair."""
     at = next((folder / inner for inner in _INSIDE if _images(folder / inner)), None)
     if at is None:
         return None
@@ -97,7 +91,7 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one file of a pair."""
+    """Recognise the images file of an IDX pair."""
     if "idx3-ubyte" not in path.name:
         return None
     split = _split_of(path)

@@ -42,9 +42,9 @@ class Volume:
 
     Attributes:
         values: (right, front, head).
-        limits: As of `Numbers`.
-        own: The window that its header states, where it does.
-        volumes: How many there are, of which this is the first.
+        limits: See `Numbers`.
+        own: The window in the header, if any.
+        volumes: Number of volumes in the file, of which this is the first.
     """
 
     values: np.ndarray[Any, Any]
@@ -53,32 +53,23 @@ class Volume:
     volumes: int
 
     def count(self, axis: Axis) -> int:
-        """How many slices there are along an axis."""
+        """Return the number of slices along an axis."""
         return int(self.values.shape[_ACROSS[axis]])
 
     def slice(self, axis: Axis, number: int) -> Numbers:
-        """One slice, counted from the patient's left, back or feet."""
+        """Return one slice, counted from the patient's left, back or feet."""
         flat = np.take(self.values, number, axis=_ACROSS[axis])[::-1, ::-1].T
         own = None if self.own is None else Numbers(flat, self.own)
         return Numbers(flat, self.limits, own, integers=self.limits is not None and self.values.dtype.kind == "u")
 
 
 def require_reader() -> None:
-    """Let pass where NIfTI can be read.
-
-    Raises:
-        MissingExtra: What reads it is not installed.
-    """
     with extras(_WHAT):
         import nibabel  # noqa: F401  # slow to import, and wanted for these files alone
 
 
 def open_volume(data: bytes) -> Volume:
-    """Read a NIfTI file, gzipped or not.
-
-    Raises:
-        Unreadable: It is damaged, too large, or no volume of numbers.
-    """
+    """Parse a NIfTI file, gzipped or not."""
     try:
         return _volume(_unpacked(data))
     except Unreadable:
@@ -127,14 +118,7 @@ _BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
 
 
 def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
-    """Recognise a folder in which there is at least one NIfTI file.
-
-    Raises:
-        MissingExtra: What reads NIfTI is not installed.
-        ChoiceNeeded: No axis was named.
-        PackingError: Several slices of one person are wanted, and the account protects single records; or slices of
-            what holds no volume.
-    """
+    """Recognise a tree with at least one NIfTI file."""
     if not any(_is_nifti(path) for path in all_files(tree)):
         if choices.slices is not None or choices.every is not None:
             raise PackingError(f"--slices and --every are for NIfTI volumes, and {tree.name} has none.")
@@ -166,8 +150,6 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
 
 @dataclass
 class _Owners:
-    """Whose files there have been, of an account that protects single records."""
-
     seen: set[str] = field(default_factory=set)
 
     def require_new(self, owner: str) -> None:
@@ -215,7 +197,6 @@ def _walk(
 
 
 def _numbers(count: int, every: int | None) -> range:
-    """Which slices are taken: the middle one, or every so many, as far from one end as from the other."""
     if every is None:
         return range(count // 2, count // 2 + 1)
     first = (count - 1) % every // 2
@@ -223,7 +204,6 @@ def _numbers(count: int, every: int | None) -> range:
 
 
 def _owner(inside: str) -> str | None:
-    """The person that a path inside a class folder names."""
     named = _BIDS.search(inside)
     if named is not None:
         return named[1]

@@ -38,8 +38,6 @@ _CHANNELS = ((), (1,), (3,), (4,))
 
 @dataclass(frozen=True)
 class _Header:
-    """What the beginning of an array says."""
-
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran_order: bool
@@ -97,12 +95,7 @@ class _Arrays:
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise an .npz.
-
-    Raises:
-        ChoiceNeeded: Its labels do not say what the classes are.
-        PackingError: It is not made of the arrays that are wanted.
-    """
+    """Recognise an .npz file."""
     if path.suffix.lower() != ".npz":
         return None
     try:
@@ -139,7 +132,6 @@ def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
 
 
 def _headers(path: Path) -> tuple[set[str], dict[str, _Header]]:
-    """The names of all members, and what the beginnings of the arrays say."""
     found = {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -157,7 +149,6 @@ def _header(member: IO[bytes]) -> _Header:
 
 
 def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, str]]:
-    """The names of the arrays of each part, by what they are; the only part of an .npz without any is ""."""
     parts: dict[str, dict[str, str]] = {}
     for name in headers:
         split = re.fullmatch(r"(?:(train|val|valid|test)_)?(\w+?)(?:_(train|val|valid|test))?", name, re.IGNORECASE)
@@ -179,11 +170,6 @@ def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, st
 
 
 def _channels_first(path: Path, header: _Header) -> bool:
-    """Whether images are (n, c, h, w).
-
-    Raises:
-        PackingError: They are no images of bytes.
-    """
     shape = header.shape
     if len(shape) not in (3, 4):
         raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
@@ -214,7 +200,6 @@ def _size(shape: tuple[int, ...], *, channels_first: bool) -> tuple[int, int, in
 def _labels_of(
     path: Path, found: Mapping[str, np.ndarray[Any, Any]], count: int, choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """The label of each image, None where it is left out, and the classes in label order, where labels are numbers."""
     labels = found["labels"]
     labels = labels.astype(np.uint8) if labels.dtype == bool or _is_one_hot(labels) else labels
     if labels.ndim == 2 and labels.shape[1] > 1:
@@ -232,7 +217,6 @@ def _is_one_hot(labels: np.ndarray[Any, Any]) -> bool:
 def _of_columns(
     path: Path, labels: np.ndarray[Any, Any], count: int, choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """Labels of shape (n, k), 0 or 1 each: the columns are called 0, 1, ..."""
     if len(labels) != count or labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
         raise PackingError(
             f"The labels of {path.name} are {labels.dtype} of shape {labels.shape}: give one for each image, or "

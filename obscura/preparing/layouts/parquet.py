@@ -32,8 +32,6 @@ _ARROW_FILE = b"ARROW1"  # how files of Arrow begin; its streams do not
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which columns are which, and the names of the classes, where the schema tells them."""
-
     image: str
     label: str
     subject: str | None
@@ -65,13 +63,7 @@ class _Rows:
 
 
 def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a folder or an archive with such files.
-
-    Raises:
-        ChoiceNeeded: Its columns do not say what the classes are.
-        MissingExtra: pyarrow is not installed.
-        PackingError: A file is damaged, or of another kind.
-    """
+    """Recognise a tree with Parquet or Arrow files."""
     files = [path for path in all_files(tree) if suffix_of(path) in _SUFFIXES]
     if not files:
         return None
@@ -96,26 +88,22 @@ def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one such file."""
+    """Recognise one Parquet or Arrow file."""
     if suffix_of(path.name) not in _SUFFIXES:
         return None
     return find_tree(_OneFile(path), choices, subjects)
 
 
 class _OneFile(FolderTree):
-    """A file as the only one of its folder."""
-
     def __init__(self, path: Path) -> None:
         super().__init__(path.parent)
         self.name, self._only = path.name, path.name
 
     def folders(self, at: str) -> list[str]:
-        """None."""
         del at
         return []
 
     def files(self, at: str) -> list[str]:
-        """The file alone."""
         del at
         return [self._only]
 
@@ -170,7 +158,6 @@ def _grouped(tree: Tree, files: tuple[str, ...], known: _Columns) -> str:
 def _labels_of(
     tree: Tree, files: tuple[str, ...], columns: _Columns, choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """The label of each row, None where it is left out, and the classes in label order where they are numbers."""
     values = [
         value
         for file in files
@@ -207,7 +194,6 @@ def _batches(tree: Tree, file: str, columns: list[str]) -> Iterator[Any]:
 
 @contextmanager
 def _opened(tree: Tree, file: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterator[Any]]]]:
-    """Open a file; yields its schema, and what reads some of its columns piece by piece."""
     with extras():
         import pyarrow  # slow to import, and wanted for this layout alone
         from pyarrow import ipc, parquet

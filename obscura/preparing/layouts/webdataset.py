@@ -38,14 +38,14 @@ class _Sample:
 
 
 def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a folder of such tars."""
+    """Recognise a folder of WebDataset tars."""
     found = (path for place in ("*.tar*", "*/*.tar*") for path in folder.glob(place))
     tars = sorted(path for path in found if path.is_file() and TAR.search(path.name))
     return _source(folder.name, tars, choices, subjects) if tars else None
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one such tar."""
+    """Recognise one WebDataset tar."""
     return _source(path.name, [path], choices, subjects) if TAR.search(path.name) else None
 
 
@@ -83,7 +83,6 @@ def _walk(samples: list[_Sample], called: tuple[str | None, ...], tally: Tally) 
 
 
 def _samples(tree: TarTree) -> Iterator[_Sample]:
-    """The records of a tar, in its order; of one of class folders, none has a label."""
     records: dict[str, dict[str, str]] = {}
     for path in all_files(tree):
         at, _, name = path.rpartition("/")
