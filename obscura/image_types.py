@@ -31,7 +31,7 @@ _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # neither a stuffed byt
 
 
 def count_scans(data: bytes) -> None:
-    """Let a JPEG pass that is made of as many parts as images are."""
+    """Raise Refused for a JPEG with too many scans (IMAGE_SCANS) or segments (IMAGE_PARTS)."""
     scans = 0
     for marker, _ in jpeg_segments(data):
         scans += marker == _START_OF_SCAN
@@ -40,7 +40,7 @@ def count_scans(data: bytes) -> None:
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (marker, where it stands) of a JPEG's segments until its end, and of nothing within them."""
+    """Yield (marker, offset) of each JPEG segment; raise IMAGE_PARTS if there are too many, counting fill bytes."""
     at, parts = 2, 0
     while (found := _NEXT_MARKER.search(data, at)) is not None:
         parts += 1 + (found.start() - at) * (data[at : at + 2] == b"\xff\xff")  # decoders look at each fill byte
@@ -57,7 +57,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def count_chunks(data: bytes) -> None:
-    """Let a PNG pass of few chunks, and one colour profile."""
+    """Raise IMAGE_PARTS for a PNG with too many chunks or colour profiles."""
     at, chunks, profiles = len(PNG_MAGIC), 0, 0
     while len(data) >= at + 8:
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -68,7 +68,7 @@ def count_chunks(data: bytes) -> None:
 
 
 def count_runs(data: bytes) -> None:
-    """Let a BMP pass whose runs are not more than its pixels explain."""
+    """Raise IMAGE_PARTS for a BMP with far more runs than its pixels need."""
     if len(data) < 34 or struct.unpack_from("<I", data, 14)[0] == 12:  # the old header knows no runs
         return
     width, height, compression = struct.unpack_from("<2i4xI", data, 18)
@@ -82,7 +82,6 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def png_size(data: bytes) -> tuple[int, int]:
-    """Read width and height of a PNG."""
     kind, width, height, bits = struct.unpack_from(">4s2IB", data, 12)
     if kind != b"IHDR":
         raise Refused(Fault.IMAGE_BROKEN)
@@ -152,17 +151,16 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class ImageType:
-    """One type of image files.
+    """A type of image file.
 
     Attributes:
-        name: As Pillow calls it.
-        suffixes: What its files' names end in; the first is how a prepared one is named.
-        begins: Whether a file is of this type, by its first bytes; for what the service takes or Pillow does not read.
-        size: Reads width and height before any decoder sees the file. The service takes the types that have it; all
-            others are prepared into PNG.
-        require_few_parts: Refuses what takes longer to decode than its pixels and its bytes account for.
-        decode: Reads a type that Pillow does not know; None where Pillow does.
-        readable: Whether it can be read here. What cannot is named rather than passed over.
+        name: Pillow's name.
+        suffixes: File name suffixes; prepared files use the first.
+        begins: Returns whether a file starts like this type. Needed for types that the service takes or Pillow lacks.
+        size: Reads width and height from the header. The service takes only types with it; others become PNG.
+        require_few_parts: Raises Refused if decoding would take far longer than the pixels and bytes explain.
+        decode: Decodes a type that Pillow does not read; None otherwise.
+        readable: Whether it can be read here. Other types are reported, not skipped silently.
     """
 
     name: str
@@ -174,7 +172,7 @@ class ImageType:
     readable: bool = True
 
     def open(self, data: bytes) -> Image.Image:
-        """Open an image of this type; its name stands in the image's `format`."""
+        """Open an image, with the type's name in its `format`."""
         if self.decode is None:
             return _open(data, [self.name])
         image = self.decode(data)
@@ -201,7 +199,12 @@ TYPES = (
 
 
 def image_header(data: bytes) -> tuple[ImageType, int, int]:
-    """Return (type, width, height) of an image that the service takes."""
+    """Return (type, width, height) of an image that the service takes.
+
+    Raises:
+        Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for another type, IMAGE_MODE for more than eight bits per
+            channel, IMAGE_PARTS for too many segments, IMAGE_BROKEN for a truncated header.
+    """
     for kind in TYPES:
         if kind.size is not None and kind.begins(data):
             try:
@@ -214,12 +217,12 @@ def image_header(data: bytes) -> tuple[ImageType, int, int]:
 
 
 def is_image(head: bytes) -> bool:
-    """Whether a file is of a readable type, by its first 16 bytes."""
+    """Return whether the first 16 bytes are those of a readable type."""
     return any(kind.readable and kind.begins(head) for kind in TYPES if kind.name != "BMP")  # two letters are little
 
 
 def require_few_parts(data: bytes) -> None:
-    """Let an image pass that is made of as many parts as images are. What is no image passes as well."""
+    """Raise Refused for an image made of too many parts: IMAGE_SCANS or IMAGE_PARTS."""
     for kind in TYPES:
         if kind.begins(data):
             kind.require_few_parts(data)
@@ -227,7 +230,7 @@ def require_few_parts(data: bytes) -> None:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Open an image of any readable type."""
+    """Open an image of any readable type; raise PIL.UnidentifiedImageError for others."""
     for kind in TYPES:
         if kind.decode is not None and kind.begins(data):
             return kind.open(data)
@@ -241,16 +244,16 @@ def _open(data: bytes, names: list[str]) -> Image.Image:
 
 
 def taken_suffixes() -> dict[str, str]:
-    """Return the endings of the types that the service takes as they are, by name."""
+    """Return the suffix of each type that the service takes, by name."""
     return {kind.name: kind.suffixes[0] for kind in TYPES if kind.size is not None}
 
 
 def image_suffixes() -> frozenset[str]:
-    """Return what the names of images end in, those that cannot be read among them."""
+    """Return all image suffixes, including types that cannot be read."""
     return frozenset(suffix for kind in TYPES for suffix in kind.suffixes)
 
 
 def names_of(*, taken: bool, last: str) -> str:
-    """Return the names of the types that the service takes, or of all that can be read: "this, that and another"."""
+    """Return a list of the types that the service takes, or of all readable types: "this, that and another"."""
     *first, end = [kind.name for kind in TYPES if (kind.size is not None if taken else kind.readable)]
     return f"{', '.join(first)} {last} {end}"

@@ -14,7 +14,7 @@ from obscura.wire.wording import show_epsilon, show_sure
 
 
 def release_html(release: ReleaseRecord, card: Mapping[str, Any], grid_png: bytes | None) -> str:
-    """Name, guarantee in short and, of a generator, the grid of its samples."""
+    """Render a release: name, guarantee and, for a generator, a grid of samples."""
     facts = {
         "release": release.id,
         "guarantee": f"epsilon {show_epsilon(card['epsilon'], up=True)}, delta {card['delta']:g}",
@@ -29,7 +29,7 @@ def release_html(release: ReleaseRecord, card: Mapping[str, Any], grid_png: byte
 
 
 def account_html(account: AccountRecord) -> str:
-    """The budget as a bar of three parts, and in numbers."""
+    """Render the budget of an account as a bar and in numbers."""
     balance = account.balance
     parts = (("spent", "#b3261e", balance.spent_share), ("held", "#e0a100", balance.held_share))
     bar = "".join(

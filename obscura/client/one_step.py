@@ -18,9 +18,8 @@ from rich.console import Console
 
 from obscura.client.accounts import AccountClient
 from obscura.client.datasets import default_name, require_statements
-from obscura.client.holdings import Account, Dataset
-from obscura.client.plans import PlanClient
 from obscura.client.progress import preparation_progress
+from obscura.client.resources import Account, Dataset
 from obscura.errors import BudgetError
 from obscura.occupant import is_own
 from obscura.preparing import Arrays, Choices, Package, PackingError, PushOptions, prepare
@@ -39,7 +38,7 @@ Labels = Sequence[int | str] | np.ndarray[Any, Any] | str | Path | None
 
 
 def push_for(
-    client: PlanClient,
+    client: AccountClient,
     console: Console,
     images: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
     labels: Labels,
@@ -52,11 +51,11 @@ def push_for(
 ) -> Dataset:
     """Prepare images, find or open the account that pays, declare a dataset, plan the training and upload.
 
-    Nothing is opened or declared before the images are known to be good, and nothing is uploaded unless the account
-    can pay. Images that this user has uploaded to the account before are not uploaded again.
+    Nothing is opened or declared before all images are validated, and nothing is uploaded unless the account can pay.
+    Images that this user uploaded to the account before are not uploaded again.
 
     Raises:
-        ChoiceNeeded, PackingError: As `datasets.push`; nothing was done.
+        ChoiceNeeded, PackingError: See `datasets.push`; nothing was done.
         NoSuchName: There is no such account.
         BudgetError: The account cannot pay. Nothing was uploaded, and the declaration was deleted.
         RequestError: The service refused the account, the declaration, the plan or the content.
@@ -103,7 +102,7 @@ def push_for(
         return sent
 
 
-def _require_budget(client: PlanClient, dataset: Dataset, payer: Account, wish: dict[str, Any]) -> None:
+def _require_budget(client: AccountClient, dataset: Dataset, payer: Account, wish: dict[str, Any]) -> None:
     """Raise unless the account can pay for a training.
 
     Raises:
@@ -134,7 +133,12 @@ def _require_budget(client: PlanClient, dataset: Dataset, payer: Account, wish: 
 
 
 def _uploaded_before(
-    client: PlanClient, payer: Account, package: Package, name: str | None, at_most: int, subjects_at_most: int | None
+    client: AccountClient,
+    payer: Account,
+    package: Package,
+    name: str | None,
+    at_most: int,
+    subjects_at_most: int | None,
 ) -> Dataset | None:
     """Return the dataset of the account that this user made from the same images and statements, if there is one.
 
@@ -159,7 +163,6 @@ def _uploaded_before(
 
 
 def _digested(package: Package, digests: list[str]) -> Iterator[bytes]:
-    """Stream a package and append the SHA-256 of its content at the end."""
     digest = hashlib.sha256()
     for chunk in package.open():
         digest.update(chunk)
@@ -173,7 +176,6 @@ def _record_path() -> Path:
 
 
 def _read_record() -> dict[str, str]:
-    """Return the SHA-256 of each recorded upload by the id of its dataset; empty without a record of the user."""
     path = _record_path()
     try:
         return _DIGESTS.validate_json(path.read_bytes()) if is_own(path) else {}
@@ -182,7 +184,6 @@ def _read_record() -> dict[str, str]:
 
 
 def _remember(dataset_id: str, digest: str) -> None:
-    """Record an upload. The record only saves uploads, so a disk that cannot be written to is no error."""
     digests = {**_read_record(), dataset_id: digest}
     newest = dict(list(digests.items())[-RECORDED_MAX:])
     with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
@@ -190,20 +191,17 @@ def _remember(dataset_id: str, digest: str) -> None:
 
 
 def account_for(client: AccountClient, name: str) -> Account | None:
-    """Return the account that pays for a dataset where none is named, the first with the dataset's name; or None.
-
-    Images that were sent before go on costing the account that they belong to, whatever they are called now.
-    """
+    """Return the account with the dataset's name, or None."""
     return next((account for account in client.accounts() if account.name == name), None)
 
 
 def open_account(
     client: AccountClient, name: str, *, epsilon: float, delta: float, unit: Unit = Unit.RECORD
 ) -> Account:
-    """Open an account for one dataset: its records, or its subjects with all of theirs, are protected by `epsilon`."""
+    """Open an account for one dataset, with lifetime budget `epsilon`."""
     return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit.value)
 
 
 def usual_delta(at_most: int) -> float:
-    """Return the largest power of ten below 1 / (10 x number of records), at most the largest usual delta."""
+    """Return the largest power of ten below 1 / (10 x number of records), capped at the usual maximum."""
     return min(DELTA_USUAL_MOST, float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1)))
