@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from benchmarks.audited_trainings import Array, Population, Tap, decode
-from models.kernel_teachers import KernelTeachers
-from models.linear_teachers import LinearTeachers
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.shards import Shards
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig

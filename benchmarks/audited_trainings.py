@@ -20,7 +20,7 @@ from scipy.linalg import hadamard
 from sklearn.datasets import load_digits
 
 from benchmarks.fetching import fetched_fashion_mnist
-from models.kernel_teachers import KernelTeachers
+from models.closed_form_teachers import KernelTeachers
 from models.portable.generator import Generator
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg

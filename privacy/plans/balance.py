@@ -1,7 +1,7 @@
-"""What a plan says of classes that have unlike numbers of records: from a balance that the owner states, and the noise.
+"""Notes of a plan on uneven classes, from a balance that the owner states and from the noise.
 
-The stated balance is public and is never read off private records. It changes no noise and no price: it tells which
-classes the noise drowns, and the public images on which a plan is tried are drawn in it.
+The stated balance is public and is never read off private records. It changes no noise and no price: it only shows
+which classes the noise hides, and in which shares public stand-ins are drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRY_IT = "How few records of a class are enough is not known of this recipe: try
 
 
 class SharesConfig(RecipeConfig):
-    """What every recipe that trains on classes may be told of them."""
+    """Options of every recipe that trains on classes."""
 
     class_shares: str = Field(
         "",
@@ -34,7 +34,7 @@ class SharesConfig(RecipeConfig):
     )
 
     def stated_shares(self, classes: Sequence[str]) -> dict[str, float] | None:
-        """Return the stated share of each class in label order, adding up to 1; None where nothing is stated.
+        """Return the stated share of each class in label order, adding up to 1; None if nothing is stated.
 
         Raises:
             InvalidParameter: it is not a number above 0 for each of these classes.
@@ -50,19 +50,19 @@ class SharesConfig(RecipeConfig):
 
 
 def stated_shares(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None:
-    """Return the balance that a plan was told, as `SharesConfig.stated_shares` does."""
+    """Return the balance that a plan states, as `SharesConfig.stated_shares` does."""
     return plan.config.stated_shares(classes) if isinstance(plan.config, SharesConfig) else None
 
 
 def with_class_balance(
     plan: Plan, facts: PublicFacts, smallest_class: Callable[[Plan, PublicFacts], int | None]
 ) -> Plan:
-    """Say which classes the noise drowns by the stated balance, or that even classes are assumed.
+    """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed.
 
     Args:
-        plan: of any recipe; one that trains on no classes is left as it is.
-        smallest_class: how many units a class must have for the recipe to show it; None where that is not known, or no
-            number suffices.
+        plan: of any recipe; one that trains on no classes is returned unchanged.
+        facts: declared by the owner.
+        smallest_class: how many units a class needs to be visible; None if unknown or impossible.
 
     Raises:
         InvalidParameter: the stated balance does not fit the classes.

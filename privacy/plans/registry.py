@@ -1,7 +1,7 @@
 """The recipes that can be planned, by the name that jobs use.
 
-A recipe is a folder of that name here, with its options and its `RECIPE` in `plan.py`, and one in `workers/recipes`,
-with its training loop in `loop.py`. A new recipe is one more name in `NAMES`.
+A recipe is two files: `privacy/plans/NAME.py` with its options and its `RECIPE`, and `workers/recipes/NAME.py` with its
+training loop. To add one, add its name to `NAMES`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = (  # in order of recommendation, as docs/choosing.md explains it
 
 
 def recipe_of(name: str) -> Recipe:
-    """Return what `privacy.plans.NAME.plan` says of a recipe."""
+    """Import a recipe's `RECIPE`."""
     recipe: Recipe = import_module(f"privacy.plans.{name}").RECIPE
     return recipe
 
@@ -41,12 +41,15 @@ def build_plan(
     """Plan a training from public parameters.
 
     Args:
-        options: the recipe's options; unknown ones are refused.
-        budget_nano: what the job may cost at most, in nano-units of mu^2.
+        recipe: one of RECIPES.
+        options: of the recipe.
+        privacy_filter: of the account.
+        budget_nano: limit of the price, in nano-units of mu^2.
+        facts: declared by the owner.
 
     Raises:
-        InvalidParameter: an unknown recipe or option, one that does not fit the dataset or the budget, or a recipe
-            that does not bound what the account's unit contributes.
+        InvalidParameter: an unknown recipe or option, one that does not fit the dataset or the budget, or a recipe that
+            does not bound the contribution of the account's unit.
     """
     known = RECIPES.get(recipe)
     if known is None:
@@ -65,16 +68,16 @@ def build_plan(
 
 
 def useful_from_nano(plan: Plan) -> int:
-    """Return how much of a plan's price must have been charged before anything useful can be published."""
+    """Return how much of a plan's price must be charged before anything useful can be published."""
     start = RECIPES[plan.recipe].start(plan)
     return sum(stage.price_of(start[stage.name]) for stage in plan.stages if stage.name in start)
 
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:
-    """Read what `Plan.to_json` wrote.
+    """Read the result of `Plan.to_json`.
 
     Raises:
-        InvalidParameter: an event or a parameter is out of range, the recipe is not known, or the price is not that of
+        InvalidParameter: an event or a parameter is out of range, the recipe is unknown, or the price is not that of
             the stages.
         KeyError: a field is missing.
     """
