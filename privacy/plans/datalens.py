@@ -14,8 +14,7 @@ from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import Filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig
-from privacy.plans.options import EvaluationSamples, EvaluationSeed, read_options
+from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig, read_options
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
 
 VOTES = "votes"  # the only stage

@@ -5,16 +5,20 @@ Validation errors, the API's document, the pages' form, the command line and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from obscura.wire.class_shares import TEXT_MAX, read_class_shares
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
 PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # which a recipe may have one of
+EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
 EvaluationSamples = Annotated[
     int, Field(ge=100, le=200_000, description="Synthetic images on which usefulness is measured.")
 ]
@@ -93,6 +97,33 @@ class RecipeConfig(BaseModel):
     def measuring_seed(self) -> int:
         """Public seed of that measurement."""
         return int(getattr(self, "evaluation_seed", 0))
+
+
+class SharesConfig(RecipeConfig):
+    """Options of every recipe that trains on classes."""
+
+    class_shares: str = Field(
+        "",
+        max_length=TEXT_MAX,
+        description="How many records each class is likely to have, as its owner states without looking: "
+        "`normal=2000,sick=20`, or numbers in the order of the labels. Only ratios count. Plans warn of classes that "
+        "noise drowns, and the public images on which a plan is tried are drawn so. Empty: even classes are assumed.",
+    )
+
+    def stated_shares(self, classes: Sequence[str]) -> dict[str, float] | None:
+        """Return the stated share of each class in label order, adding up to 1; None if nothing is stated.
+
+        Raises:
+            InvalidParameter: it is not a number above 0 for each of these classes.
+        """
+        if not self.class_shares:
+            return None
+        try:
+            numbers = read_class_shares(self.class_shares, classes)
+        except ValueError as error:
+            raise InvalidParameter("class_shares", self.class_shares, str(error)) from None
+        whole = math.fsum(numbers.values())
+        return {name: number / whole for name, number in numbers.items()}
 
 
 C = TypeVar("C", bound=RecipeConfig)

@@ -16,7 +16,7 @@ from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig
+from privacy.plans.options import SharesConfig
 from privacy.plans.plan import PublicFacts, Stage
 
 STEPS = "gradient_steps"

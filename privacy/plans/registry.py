@@ -6,13 +6,14 @@ training loop. To add one, add its name to `NAMES`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import with_class_balance
+from privacy.plans.options import SharesConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
 NAMES = (  # in order of recommendation, as docs/choosing.md explains it
@@ -24,6 +25,10 @@ NAMES = (  # in order of recommendation, as docs/choosing.md explains it
     "dpgan",
     "class_histogram",
 )
+
+NAMED_MAX = 6  # classes that a note names
+STATE_IT = "State it with --class-shares (the option class_shares), and the plan says which classes that drowns."
+TRY_IT = "How few records of a class are enough is not known of this recipe: try it first, with --class-shares."
 
 
 def recipe_of(name: str) -> Recipe:
@@ -96,3 +101,52 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     if plan.price_nano != document["price_nano"]:
         raise InvalidParameter("price_nano", document["price_nano"], f"the stages cost {plan.price_nano} together")
     return plan
+
+
+def stated_shares(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None:
+    """Return the balance that a plan states, as `SharesConfig.stated_shares` does."""
+    return plan.config.stated_shares(classes) if isinstance(plan.config, SharesConfig) else None
+
+
+def with_class_balance(
+    plan: Plan, facts: PublicFacts, smallest_class: Callable[[Plan, PublicFacts], int | None]
+) -> Plan:
+    """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed.
+
+    Args:
+        plan: of any recipe; one that trains on no classes is returned unchanged.
+        facts: declared by the owner.
+        smallest_class: how many units a class needs to be visible; None if unknown or impossible.
+
+    Raises:
+        InvalidParameter: the stated balance does not fit the classes.
+    """
+    shares = stated_shares(plan, facts.classes)
+    if not isinstance(plan.config, SharesConfig) or len(facts.classes) < 2:
+        return plan
+    limit, units = smallest_class(plan, facts), f"{facts.unit}s"
+    known = {} if limit is None else {"class_shown_from": limit}
+    if shares is None:
+        even = facts.units_declared / len(facts.classes)
+        note = f"Even classes are assumed, about {even:,.0f} {units} each"
+        note += f"; noise drowns one of fewer than about {limit:,}. {STATE_IT}" if known else f". {TRY_IT}"
+        return dataclasses.replace(plan, notes=(*plan.notes, note), facts=plan.facts | known)
+    if limit is None:
+        return dataclasses.replace(plan, notes=(*plan.notes, f"A balance of the classes is stated. {TRY_IT}"))
+    expected = {name: share * facts.units_declared for name, share in shares.items()}
+    drowned = sorted((name for name, count in expected.items() if count < limit), key=lambda name: expected[name])
+    said = plan.facts | known | {"drowned_classes": drowned}
+    if drowned:
+        return dataclasses.replace(plan, notes=(_warning(drowned, expected, limit, units), *plan.notes), facts=said)
+    note = f"By the stated balance every class has the {limit:,} {units} from which a class shows."
+    return dataclasses.replace(plan, notes=(*plan.notes, note), facts=said)
+
+
+def _warning(drowned: Sequence[str], expected: Mapping[str, float], limit: int, units: str) -> str:
+    named = ", ".join(f"{name} (about {expected[name]:,.0f} {units})" for name in drowned[:NAMED_MAX])
+    named += f" and {len(drowned) - NAMED_MAX} more" if len(drowned) > NAMED_MAX else ""
+    return (
+        f"Noise drowns {named}: at this budget a class needs about {limit:,} {units} to show. Expect static there, or "
+        "the look of the other classes, however good the figures over all classes are. A larger epsilon, more records "
+        "of the class, or one class made of several mends that."
+    )

@@ -8,7 +8,6 @@ selected.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig
+from privacy.plans.options import EXTRACTOR_NAME, SharesConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"
@@ -27,7 +26,6 @@ SENSITIVITY = 1.0  # see `votes_event`
 RELEASE_BYTES_MAX = 2**26  # of pictures in a release
 _CHOICES = (2, 512)
 _VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/select_public.md
-_EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
 
 
 class SelectPublicConfig(SharesConfig):
@@ -66,7 +64,7 @@ class SelectPublicConfig(SharesConfig):
     colour: float = Field(0.15, ge=0, le=1, description="How strongly the colours of drawn images vary.")
 
     def check(self) -> None:
-        if self.extractor and not _EXTRACTOR_NAME.fullmatch(self.extractor):
+        if self.extractor and not EXTRACTOR_NAME.fullmatch(self.extractor):
             raise InvalidParameter(
                 "extractor", self.extractor, "an extractor's name has at most 64 letters, digits, - and _"
             )
