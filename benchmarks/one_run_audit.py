@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.audited import Scores
-from benchmarks.audited_gradients import SETTINGS, Setting, dpsgd, play, projection
-from benchmarks.audited_pixel_votes import pixel_vote_scores
+from benchmarks.audited_gradients import SETTINGS, Setting, dpsgd, play, projection, train_steps
 from benchmarks.audited_releases import vote_config, vote_scores
-from benchmarks.audited_steps import train_steps
 from benchmarks.audited_trainings import (
     Population,
     Tap,
     generator_scores,
+    pixel_vote_scores,
     train,
     warm_start_scores,
 )

@@ -40,6 +40,7 @@ ENTRIES = {
     EntryKind.RETURN: "Returned",
     EntryKind.LIMIT: "Limit changed",
     EntryKind.FREEZE: "Frozen or opened",
+    EntryKind.ACCEPT: "Missing spending recorded",
 }
 HOLDS = {
     HoldState.HELD: "Held, data not opened yet",
@@ -60,6 +61,7 @@ DECISIONS = {
     DecisionAction.REMOVE: "Remove",
     DecisionAction.REVOKE: "Revoke a key of",
     DecisionAction.SHARE: "Share",
+    DecisionAction.ACCEPT: "Record the missing spending of",
 }
 DECISION_STATES = {
     DecisionState.PENDING.value: "Waits for another admin",

@@ -291,7 +291,6 @@ def upgrade() -> None:
         *optional(MOMENT, "ready_at"),
         sa.Column("upload_attempt", INTEGER, nullable=False, server_default=sa.text("0")),
         *optional(MOMENT, "upload_lease_until"),
-        sa.Column("unchecked", FLAG, nullable=False, server_default=sa.false()),
         *optional(MOMENT, "erased_at"),
         sa.Column("project_id", ID, nullable=False, server_default="prj_default"),
         image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
@@ -323,7 +322,7 @@ def upgrade() -> None:
         "entries",
         reference("account_id", "accounts"),
         sa.Column("sequence", BIG, nullable=False, autoincrement=False),
-        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze"),
+        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze", "accept"),
         *optional(ID, "hold_id", "job_id"),
         *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
         *needed(JSON, "details"),
@@ -334,6 +333,7 @@ def upgrade() -> None:
         sequence_positive="sequence >= 1",
     )
     op.create_index("ix_entries_job_id", "entries", ["job_id"])
+    index_where("ix_entries_accepted", "entries", ["account_id"], "kind = 'accept'")
     index_where("uq_entries_one_hold", "entries", ["hold_id"], "kind = 'hold'", unique=True)
     index_where("uq_entries_one_terminal", "entries", ["hold_id"], "kind IN ('capture', 'release')", unique=True)
     create(
@@ -366,7 +366,7 @@ def upgrade() -> None:
     create(
         "decisions",
         *needed(ID, "id"),
-        choice("action", "raise", "admit", "remove", "revoke", "share"),
+        choice("action", "raise", "admit", "remove", "revoke", "share", "accept"),
         reference("account_id", "accounts", nullable=True),
         *optional(REAL, "epsilon_before", "epsilon"),
         *optional(NAME, "name"),
@@ -377,7 +377,7 @@ def upgrade() -> None:
         *needed(sa.String(500), "reason"),
         choice("state", "pending", "approved", "declined"),
         reference("asked_by", "admins"),
-        reference("asked_with", "api_keys", nullable=True),
+        reference("asked_with", "api_keys"),
         *needed(MOMENT, "asked_at"),
         reference("decided_by", "admins", nullable=True),
         reference("decided_with", "api_keys", nullable=True),
@@ -387,21 +387,17 @@ def upgrade() -> None:
             "(action = 'raise') = (account_id IS NOT NULL) AND (account_id IS NULL) = (epsilon IS NULL) AND "
             "(epsilon IS NULL) = (epsilon_before IS NULL) AND (epsilon IS NULL) = (name IS NOT NULL)"
         ),
-        concerns_one="action IN ('raise', 'admit', 'share') OR admin_id IS NOT NULL",
+        concerns_one="action IN ('raise', 'admit', 'share', 'accept') OR admin_id IS NOT NULL",
         concerns_release=(
             "(action = 'share') = (release_id IS NOT NULL) AND (release_id IS NULL) = (shared_with IS NULL)"
         ),
         decided_by_somebody=(
-            "(state = 'pending') = (decided_at IS NULL) AND (decided_at IS NULL) = (decided_by IS NULL AND "
-            "decided_with IS NULL)"
+            "(state = 'pending') = (decided_at IS NULL) AND (decided_at IS NULL) = (decided_by IS NULL) AND "
+            "(decided_by IS NULL) = (decided_with IS NULL)"
         ),
         epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
         names_key=(
             "(action = 'admit') = (key_hash IS NOT NULL) AND (action IN ('admit', 'revoke')) = (key_id IS NOT NULL)"
-        ),
-        names_keys_or_people=(
-            "CASE action WHEN 'raise' THEN asked_with IS NOT NULL AND (state = 'pending' OR decided_with IS "
-            "NOT NULL) ELSE state = 'pending' OR decided_by IS NOT NULL END"
         ),
         two_keys="state != 'approved' OR decided_with != asked_with",
         two_people="state != 'approved' OR decided_by != asked_by",

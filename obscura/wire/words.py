@@ -29,6 +29,7 @@ class EntryKind(enum.StrEnum):
     RETURN = "release"  # of a hold
     LIMIT = "limit"
     FREEZE = "freeze"
+    ACCEPT = "accept"
 
 
 class HoldState(enum.StrEnum):
@@ -125,14 +126,15 @@ class Admission(enum.StrEnum):
 
 
 class DecisionAction(enum.StrEnum):
-    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, that a key is revoked, or
-    that a release is shared with another project."""
+    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, that a key is revoked, that
+    a release is shared with another project, or that spending a restored database lacks is recorded."""
 
     RAISE = "raise"
     ADMIT = "admit"
     REMOVE = "remove"
     REVOKE = "revoke"
     SHARE = "share"
+    ACCEPT = "accept"
 
 
 class DecisionState(enum.StrEnum):

@@ -39,7 +39,7 @@ def test_an_audit_finds_what_is_wrong(tmp_path, sqlite_url, sqlite_factory, now,
     with transaction(sqlite_factory) as session:
         jobs.request_cancel(session, job_id=job_id, now=now)
     assert audit(settings, {job_id}, {}).sound
-    journal = Journal(storage_of(settings), job_id, 1)
+    journal = Journal(storage_of(settings), job_id, 1, "acc_a")
     journal.write(stage="votes", count=1, price_nano=1)
     (settings.data_dir / key_of(new_id("rel"))).mkdir(parents=True)
     (settings.data_dir / work_key(job_id)).mkdir(parents=True)

@@ -39,7 +39,6 @@ WHOLE = {
     "jobs/lifecycle.py": "workers take any job",
     "jobs/lookup.py": "what is known with a release that was found: its classes, recipe and options",
     "jobs/sharing.py": "names projects on both sides of a share, and ends what others draw when it ends",
-    "restrictions.py": "tells a restored database which keys have ended and which admins were removed",
     "webhooks/delivering.py": "sends what was written for a webhook to its own address",
     "webhooks/hooks.py": "counts those of whoever asks, and says of one that was found whose key made it",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import ENDED, TRAIN, JobState
 from service import jobs, queue
+from service.audit.data_folder import read_accepted
 from service.background import Background
 from service.datasets import deletion, receiving, withdrawal
 from service.db.access_tables import Outbox
@@ -262,6 +263,7 @@ def _unpublished_releases(session: Session, finished: list[str], idle: list[str]
     if not unpublished and not idle:
         return []
     states = {release_id_of(job_id): state for job_id, state in session.execute(select(Job.id, Job.state))}
+    unpublished -= read_accepted(session).releases  # which a restored database lacks, and which were paid for
     doomed = [name for name in finished if name in unpublished and states.get(name) in ENDED]
     return doomed + [name for name in idle if _identifier(name) in states]
 

@@ -26,7 +26,7 @@ from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Images, Labels, key_id_of, key_path, open_content, read_key
+from service.datasets.vault import Images, Labels, Vault, key_id_of, open_content, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
@@ -161,8 +161,6 @@ def public_dataset(session: Session, dataset_id: str) -> Dataset:
     dataset = session.get_one(Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise LedgerCorruption("A dataset that a job reads as public is not.", dataset_id=dataset_id)
-    if dataset.unchecked:
-        raise NotFound("A public dataset has not been compared with the private ones.", dataset_id=dataset_id)
     return dataset
 
 
@@ -173,7 +171,7 @@ def read_dataset_key(settings: Settings, dataset: Dataset) -> bytes:
         LedgerCorruption: it is not the key that the content arrived under: other arrays might be sealed under it.
         NotFound: it is gone.
     """
-    key = read_key(key_path(settings, dataset.content))
+    key = read_key(Vault.of(settings).key_path(dataset.content))
     if dataset.key_id not in (None, key_id_of(key)):  # None: uploaded before keys had ids
         raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
     return key

@@ -72,11 +72,11 @@ class ReportedProgress:
         """
         stop, factory = self._context.stop, self._context.factory
         stop.clear()  # before the question: whoever wants more after the answer sets it again
-        wish = None
+        request = None
         if self._budget is not None and not self._winding_up:
             with suppress(OperationalError, InterfaceError), transaction(factory, read_only=True) as session:
-                wish = jobs.wish_for(session, **self._attempt)
-        if self._budget is None or wish is not jobs.Wish.WIND_UP:
+                request = jobs.stop_request(session, **self._attempt)
+        if self._budget is None or request is not jobs.StopRequest.WIND_UP:
             stop.set()
             raise Cancelled
         self._budget.close()

@@ -107,9 +107,9 @@ def _attempt(context: Context) -> ExitStatus:
         job = jobs.get_job(session, job_id)
         if job.state is not JobState.RUNNING or job.attempt != attempt:
             return ExitStatus.STALE
-        wish, kind = jobs.wish_for(session, job_id=job_id, attempt=attempt), jobs.KINDS[job.kind]
+        request, kind = jobs.stop_request(session, job_id=job_id, attempt=attempt), jobs.KINDS[job.kind]
     try:
-        if wish is jobs.Wish.STOP:
+        if request is jobs.StopRequest.STOP:
             raise Cancelled
         import_module(kind.module).run(context)
     except Cancelled:

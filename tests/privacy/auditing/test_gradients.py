@@ -14,9 +14,21 @@ import numpy as np
 import pytest
 
 from benchmarks.audited import Audited
-from benchmarks.audited_gradients import SETTINGS, Setting, b_gep, dpsgd, frozen, gep, play, projection, rgp, topagg
+from benchmarks.audited_gradients import (
+    SETTINGS,
+    Setting,
+    b_gep,
+    dpsgd,
+    frozen,
+    gep,
+    play,
+    projection,
+    rgp,
+    topagg,
+    train_steps,
+    watched,
+)
 from benchmarks.audited_releases import audited_central_images
-from benchmarks.audited_steps import train_steps, watched
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import LateBudget
 from benchmarks.gradient_games import PLAIN_MU, exchanged, owned, ranked, scaled, seen, spread

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.audited_pixel_votes import pixel_vote_scores
 from benchmarks.audited_trainings import (
     Tap,
     decode,
     digits_population,
     generator_scores,
+    pixel_vote_scores,
     train,
     warm_start_scores,
 )

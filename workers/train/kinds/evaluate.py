@@ -23,7 +23,7 @@ from privacy.aggregation.top_k import side_by_side
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import transaction
@@ -74,7 +74,7 @@ def run(context: Context) -> None:
         dataset = public_dataset(session, evaluation.dataset_id)
         kept = evaluate.kept_reference(session, dataset.id, evaluation.seed)
     began = time.monotonic()
-    test = public_images(*open_dataset(context.settings, dataset.id))
+    test = public_images(*Vault.of(context.settings).open_dataset(dataset.id))
     work = (
         () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples, len(test.labels), kept)
     )

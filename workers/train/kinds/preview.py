@@ -21,7 +21,7 @@ from models.watching import between_layers
 from privacy.plans.plan import Plan, PlanBudget, PublicFacts
 from privacy.plans.registry import plan_from_json, stated_shares
 from service import jobs, ledger
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
@@ -91,7 +91,7 @@ def run(context: Context) -> None:
     if named is None:
         stand_in = find_stand_in(facts, context.alive, shares_of(plan, facts))
     else:
-        public = open_dataset(context.settings, named.id)
+        public = Vault.of(context.settings).open_dataset(named.id)
         stand_in = cut(*public, tuple(named.classes), named.name, facts, shares_of(plan, facts))
     progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
     found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
