@@ -38,7 +38,7 @@ from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from workers.recipes.interface import TrainingData, TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
-from workers.recipes.units import Units
+from workers.recipes.records import Units
 
 Records = npt.NDArray[np.int64]
 Factory = Callable[[nn.Linear, float], Estimator]

@@ -81,7 +81,6 @@ class Extractor(nn.Module):
     """Images (n, 1 or 3, h, w) in [0, 1] to features (n, size). Nothing in it learns.
 
     Args:
-        config: of the network.
         weights: the bytes of its safetensors file, kept so that a release carries exactly what was used.
 
     Attributes:

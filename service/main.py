@@ -27,6 +27,7 @@ from service.api.uploading import UploadLimits, upload_slots
 from service.api.wrong_keys import WrongKeys
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
+from service.datasets.vault import DatasetContext
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
 from service.dependencies import Dependencies, WebRequests
@@ -216,13 +217,12 @@ def _clear_up(service: Service) -> None:
     """Clear what a crash left behind, and destroy what must not be readable any more."""
     settings, factory = service.settings, service.factory
     receiving.clean_up(settings, factory, now=service.clock())
-    receiving.keep_journal(settings, factory)
+    receiving.keep_journal(DatasetContext.of(settings, factory, service.clock))
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):
             vault.make_fingerprint_key(settings)
         to_shred = deletion.unfinished(session, settings)
-    receiving.check_public(settings, factory)
     for dataset_id in to_shred:
         deletion.complete(settings, factory, dataset_id)
     withdrawal.recall(settings, factory, now=service.clock())

@@ -245,7 +245,6 @@ def upgrade() -> None:
         sa.Column("subjects_recognised", sa.Boolean(), nullable=False, server_default=sa.false()),
         choice("state", "declared", "receiving", "ready", "withdrawing", "deleting", "failed", "deleted"),
         sa.Column("upload_attempt", sa.Integer(), nullable=False, server_default=sa.text("0")),
-        sa.Column("unchecked", sa.Boolean(), nullable=False, server_default=sa.false()),
         project(),
         indexed=(("account_id", "created_at"), "created_at", ("state", "created_at")),
         image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
@@ -357,7 +356,6 @@ def upgrade() -> None:
             "worker_lost",
             "training_failed",
             "out_of_memory",
-            "out_of_disk",
             nullable=True,
         ),
         choice(
@@ -369,7 +367,6 @@ def upgrade() -> None:
             "release_unavailable",
             "hold_exhausted",
             "out_of_memory",
-            "out_of_disk",
             "time_limit",
             "worker_lost",
             "ledger_unavailable",

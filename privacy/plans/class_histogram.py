@@ -26,9 +26,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
     Args:
         options: none; the noise follows from the budget and the classes were declared.
-        privacy_filter: of the account.
         budget_nano: what the job may cost at most.
-        facts: what the owner declared.
 
     Raises:
         InvalidParameter: an option was given, or the budget buys nothing.

@@ -144,7 +144,6 @@ def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFact
     Args:
         options: a preset and fields that replace its values.
         mu: of the whole budget, as one Gaussian release.
-        facts: what the owner declared.
 
     Raises:
         InvalidParameter: an unknown preset or option, or a value out of range.
@@ -169,10 +168,7 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
     """Turn a budget into a number of votes, or into their noise.
 
     Args:
-        config: public parameters.
-        privacy_filter: of the account.
         budget_nano: what the job may cost at most.
-        facts: what the owner declared.
 
     Raises:
         InvalidParameter: k > d, more teachers than the declared units support or than fit in memory, or a budget that

@@ -225,9 +225,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     """Complete the options of a request. Given values win; nothing is read from private data.
 
     Args:
-        options: of the request.
         mu: of the whole budget, as one Gaussian release; `start_share` of it pays for the moments.
-        facts: what the owner declared.
 
     Raises:
         InvalidParameter: an unknown option, or a value out of range.

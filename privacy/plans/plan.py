@@ -27,9 +27,6 @@ class PublicFacts:
 
     Attributes:
         classes: class names in label order.
-        height: pixels.
-        width: pixels.
-        channels: 1 or 3.
         records_declared: public upper bound of the number of records.
         unit: "record" or "subject".
         subjects_declared: public upper bound of the number of subjects; given exactly when the unit is the subject.

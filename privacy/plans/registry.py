@@ -41,11 +41,8 @@ def build_plan(
     """Plan a training from public parameters.
 
     Args:
-        recipe: one of RECIPES.
         options: the recipe's options; unknown ones are refused.
-        privacy_filter: of the account.
         budget_nano: what the job may cost at most, in nano-units of mu^2.
-        facts: what the owner declared about the dataset.
 
     Raises:
         InvalidParameter: an unknown recipe or option, one that does not fit the dataset or the budget, or a recipe

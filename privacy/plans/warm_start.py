@@ -171,8 +171,6 @@ def share_above_noise(
     added up, as a part of all waves that the images could hold.
 
     Args:
-        config: of the warm start.
-        facts: what the owner declared.
         stddev: of the noise in a class's sum, in units of one clipped record.
         per_class: units of the class; None: those declared, evenly.
     """
@@ -267,7 +265,6 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> di
     """Return what follows for a warm start, but for clips: colours, coefficients, waves, components and shares.
 
     Args:
-        facts: what the owner declared.
         q: from `signal`.
         texture: whether it is released, too.
         clusters: of each class.

@@ -34,6 +34,7 @@ from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent, UploadTooLarge
+from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
@@ -89,7 +90,8 @@ def declare_and_upload(request: Request, dashboard: Running, viewer: Reader) -> 
         with transaction(dashboard.factory) as session:
             dataset_id = states.declare(session, settings, **body, now=now).id
         try:
-            receiving.receive(settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock, by=uploader.id)
+            context = DatasetContext.of(settings, dashboard.factory, dashboard.clock)
+            receiving.receive(context, dataset_id, sent, by=uploader.id)
         except BaseException:
             try:
                 deletion.delete(settings, dashboard.factory, dataset_id, cancel_jobs=True, now=dashboard.clock())

@@ -66,7 +66,6 @@ class Dataset(Base):
     ready_at: Mapped[datetime | None]
     upload_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     upload_lease_until: Mapped[datetime | None]
-    unchecked: Mapped[bool] = mapped_column(default=False, server_default=false())
     erased_at: Mapped[datetime | None]
     project_id: Mapped[Id] = mapped_column(default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT)
 

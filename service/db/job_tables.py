@@ -37,7 +37,6 @@ class FailureCode(enum.StrEnum):
     RELEASE_UNAVAILABLE = "release_unavailable", "The release's files could not be opened."
     HOLD_EXHAUSTED = "hold_exhausted", "The budget held for this job was used up before there was anything to publish."
     OUT_OF_MEMORY = "out_of_memory", "The worker ran out of memory."
-    OUT_OF_DISK = "out_of_disk", "The worker ran out of disk space."  # of earlier versions: it follows from sizes
     TIME_LIMIT = "time_limit", "The job took longer than the service allows, and had nothing that could be published."
     WORKER_LOST = "worker_lost", "The process that ran the job was lost too often, and nothing could be published."
     LEDGER_UNAVAILABLE = "ledger_unavailable", "The ledger could not be reached, and without it nothing may be charged."

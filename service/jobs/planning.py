@@ -157,12 +157,6 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
         )
     if dataset.state is not DatasetState.READY:
         raise Conflict(f"The {role} is {dataset.state.value}, not ready: upload its content.", dataset_id=dataset.id)
-    if dataset.unchecked:
-        raise Conflict(
-            f"The {role} has not been compared with the private images yet, which the service does when it starts. If "
-            "this stays, upload it again as a new dataset.",
-            dataset_id=dataset.id,
-        )
 
 
 def _require_public(session: Session, plan: Plan, training: Dataset) -> None:

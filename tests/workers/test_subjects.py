@@ -34,7 +34,7 @@ from workers.recipes.interface import Run, TrainingData
 from workers.recipes.records import records_to_sum, teacher_of_each
 from workers.recipes.registry import TRAINERS
 from workers.recipes.released_sums import noisy_means, noisy_scatter
-from workers.train.checkpoints import SealedFolder
+from workers.train.orders import SealedFolder
 
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "subject", subjects_declared=200)
 RECORDS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "record")

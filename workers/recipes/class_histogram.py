@@ -27,11 +27,11 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class ClassHistogram:
-    """A released histogram. Everything in it may be published.
+    """A released histogram. All of it may be published.
 
     Attributes:
         classes: the declared class names.
-        noisy_counts: what the mechanism released: unbiased, possibly below zero.
+        noisy_counts: unbiased, possibly below zero.
         standard_error: of each noisy count.
         units_declared: public upper bound of the number of units.
     """
@@ -43,11 +43,10 @@ class ClassHistogram:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The noisy counts, moved into the range in which counts can lie: post-processing, and a little biased."""
+        """The noisy counts, clamped to the possible range: post-processing, slightly biased."""
         return tuple(min(max(count, 0), self.units_declared) for count in self.noisy_counts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is published."""
         return {
             "classes": list(self.classes),
             "counts": list(self.counts),
@@ -79,12 +78,12 @@ def train(run: Run) -> ClassHistogram:
     """Count the units of each class and privatise the counts; see `workers.recipes.interface.Trainer`.
 
     Privacy:
-        Add or remove one unit. One release, of L2 sensitivity 1 (the proof stands in
+        Add or remove one unit. One release of L2 sensitivity 1 (proof at
         `privacy.plans.class_histogram.histogram_event`), paid for before its noise is drawn.
 
     Raises:
-        BudgetExceeded: an attempt that was lost had paid already, and the hold does not pay twice.
-        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        BudgetExceeded: a lost attempt had paid already, and the hold does not pay twice.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
     """
     facts = run.facts
     run.progress(stage=COUNTS, step=0, steps=1)

@@ -1,9 +1,16 @@
-"""What the warm start sees of private images: coefficients in a public basis, each record's exact to the last bit.
+"""The numbers of private images that a warm start uses, each record's exact to the last bit.
 
-The numbers of a texture are those of `models.portable.textured.texture`, in another arithmetic. Filters and pixels are
-integers, so that sums of their products are exact in whatever order they are added; squares, sums of two and roots are
-rounded as IEEE 754 says, wherever in a block a number stands; moduli are rounded to integers before they are added; and
-logarithms, which libraries round as they like, come from one table.
+They are coefficients in a public basis of cosine waves, then of texture. The numbers of a texture are those of
+`models.portable.textured.texture`, in another arithmetic. Filters and pixels are integers, so that sums of their
+products are exact in any order; squares, sums of two and roots are rounded as IEEE 754 says, wherever in a block a
+number is; moduli are rounded to integers before they are added; and logarithms, which libraries round differently, come
+from one table.
+
+Large images need no matrix of coefficients x pixels: a cosine wave over an image is the product of one over its rows
+and one over its columns (the two-dimensional DCT is separable: Ahmed, Natarajan and Rao 1974, "Discrete cosine
+transform"). So rows are multiplied first, then columns, and channels are mixed last. Rounded waves are not quite
+orthonormal, which costs no privacy: numbers of records are clipped after they are computed, and sensitivities are those
+of the clipped ones (`workers.recipes.released_sums`).
 """
 
 from __future__ import annotations
@@ -79,14 +86,14 @@ class MatrixWaves:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers by which a record is seen: coefficients of its pixels, then of its texture.
+    """The public bases in which a record is described.
 
     Attributes:
-        waves: the public basis of the coefficients.
-        texture: (waves, numbers of a texture), orthonormal rows; (0, 0) where none is seen.
-        centre: brightness around which pixels are seen.
+        waves: of the pixels' coefficients.
+        texture: (waves, numbers of a texture), orthonormal rows; (0, 0) without texture.
+        centre: brightness around which pixels are measured.
         power: mean square (f,) that the public prior expects of each number.
-        action: how the declared symmetries act on them.
+        action: of the declared symmetries on them.
     """
 
     waves: MatrixWaves | SeparableWaves
@@ -103,12 +110,12 @@ class Numbers:
         return np.concatenate([found, texture_coefficients(private_images, self.texture)], axis=1)
 
     def drawn(self, rows: Array) -> Array:
-        """Turn deviations (n, f) into those of the pixels and, where it is seen, of the texture's numbers."""
+        """Turn deviations (n, f) into those of the pixels and, with texture, of its numbers."""
         pixels, of_texture = self.waves.drawn(rows[:, : len(self.waves)]), rows[:, len(self.waves) :]
         return np.concatenate([pixels, of_texture @ self.texture], axis=1) if len(self.texture) else pixels
 
     def factors(self, components: Array, roots: Sequence[Array]) -> Sequence[Array]:
-        """Return what each class's latents are multiplied by, (outputs, d), each made when it is asked for.
+        """Return the factor (outputs, d) of each class's latents, computed on access.
 
         Args:
             components: (f, d).
@@ -118,7 +125,7 @@ class Numbers:
 
 
 class _Factors(Sequence[Array]):
-    """Of large pictures they are most of the memory, so no two classes' are there at once."""
+    """For large images they are most of the memory, so no two classes' exist at once."""
 
     def __init__(self, numbers: Numbers, components: Array, roots: Sequence[Array]) -> None:
         self._numbers, self._components, self._roots = numbers, components, roots
@@ -136,13 +143,12 @@ class _Factors(Sequence[Array]):
 
 
 def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
-    """Return the numbers by which a configuration has records seen."""
     bases = waves_of(config, facts), texture_basis(config, facts)
     return Numbers(*bases, config.centre, power_of(config, facts), action_of(config, facts))
 
 
 def waves_of(config: MomentsConfig, facts: PublicFacts) -> MatrixWaves | SeparableWaves:
-    """Return the public basis of a configuration's coefficients: in factors, where images are large."""
+    """Return the public basis of a configuration's coefficients: in factors for large images."""
     if facts.height * facts.width <= LARGE:
         return MatrixWaves(image_basis(config, facts))
     size = facts.height, facts.width, facts.channels
@@ -179,12 +185,11 @@ def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: fl
 
 
 def _records(numbers: int) -> int:
-    """How many records, of so many numbers each, go through one product."""
     return max(1, min(_BLOCK, _BLOCK_NUMBERS // numbers))
 
 
 class RoundedMatrix:
-    """A public or released matrix by which rows are multiplied without rounding that depends on the other rows.
+    """A public or released matrix for products without rounding that depends on other rows.
 
     A matrix product may add in another order when a row is inserted above, and the last bit of a neighbour's result
     would then depend on a record's presence. Here both factors are first rounded to binary fractions so short that
@@ -202,14 +207,9 @@ class RoundedMatrix:
         self._integers: Array = np.rint(integers, out=integers)
 
     def exact_product(self, private_rows: Array, largest: float) -> Array:
-        """Multiply rows.
+        """Multiply private rows (n, p), clipped to a public bound `largest` of an entry; return (n, f).
 
-        Args:
-            private_rows: (n, p); entries beyond `largest` are cut.
-            largest: public bound of an entry.
-
-        Returns:
-            (n, f), each row a function of that row, the matrix and `largest` alone.
+        Each row is a function of that row, the matrix and `largest` alone.
         """
         row_unit = 2.0 ** (math.frexp(largest)[1] - _ROW_BITS)
         product = np.empty((len(private_rows), self._integers.shape[1]))
@@ -229,7 +229,7 @@ def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the public basis of a texture as orthonormal rows (waves, maps * rows * columns).
 
     Cosine waves over the cells' rows and columns, real Fourier waves over orientations, and the sum or the difference
-    of fine and coarse: a texture is smooth in all of them, so that few numbers hold most of it.
+    of fine and coarse: a texture is smooth in all of them, so few numbers hold most of it.
     """
     seen = texture_waves(config, facts)
     turns, lengths = _fourier_basis(ORIENTATIONS), np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2.0)
@@ -315,9 +315,9 @@ class SeparableWaves:
     Attributes:
         down: waves over rows: integers (frequencies, height).
         across: likewise over columns, (frequencies, width).
-        mix: integers (planes, channels), what channels are multiplied by in a plane.
+        mix: integers (planes, channels), factors of the channels in a plane.
         seen: which products of them are coefficients, (f,).
-        symmetry: declared; `Waves.paired` makes sums and differences of what it swaps.
+        symmetry: declared; `Waves.paired` makes sums and differences of waves that it swaps.
     """
 
     down: Array
@@ -330,7 +330,7 @@ class SeparableWaves:
     def of_size(
         cls, seen: Coefficients, height: int, width: int, channels: int, colour: str, symmetry: Symmetry
     ) -> SeparableWaves:
-        """Return the waves that coefficients name, of images of one size."""
+        """Return the waves of images of one size."""
         bits = (_EXACT - _PIXEL - _MIX - math.ceil(math.log2(height)) - math.ceil(math.log2(width))) // 2
         down, across = (
             integer_waves(length, int(at.max()) + 1, bits) for length, at in ((height, seen.row), (width, seen.column))
@@ -348,9 +348,9 @@ class SeparableWaves:
             A record's numbers are a function of that record and public ones alone, to the last bit, on every machine
             whose float64 is IEEE arithmetic. *Proof.* With waves of at most 2^b, b as in `of_size`, every sum or
             partial sum of the products has magnitude at most 2^8 * (h * 2^b) * (w * 2^b) * 2^2 <= 2^53, and it is an
-            integer: float64 holds it exactly, so any order of addition, with or without fused multiplication, gives
-            the same integer. What follows is done with each number by itself (a product, a difference, for `square` a
-            sum or difference of two of the same record), rounded as IEEE 754 says.
+            integer: float64 holds it exactly, so any order of addition, with or without fused multiplication, gives the
+            same integer. Further operations are on each number by itself (a product, a difference, for `square` a sum
+            or difference of two of the same record), rounded as IEEE 754 says.
         """
         scale = 1.0 / self._norms()
         factors = self.mix.sum(axis=1)[self.seen.plane], self.down.sum(axis=1), self.across.sum(axis=1)
@@ -391,7 +391,6 @@ class SeparableWaves:
 
     @property
     def _pixels(self) -> int:
-        """Numbers in one image."""
         return math.prod(each.shape[1] for each in (self.mix, self.down, self.across))
 
     def _norms(self) -> Array:
@@ -401,7 +400,7 @@ class SeparableWaves:
         return norms
 
     def _paired(self, rows: Array) -> Array:
-        """Replace numbers (n, f) of waves by those of the basis in which symmetries change signs and swap pairs alone.
+        """Change between numbers (n, f) of waves and of the basis where symmetries only change signs and swap pairs.
 
         It is its own inverse and its own transpose.
         """

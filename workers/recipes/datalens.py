@@ -1,8 +1,8 @@
 """DataLens: teachers on disjoint shards vote on how synthetic images should change (Wang et al. 2021).
 
-`workers.recipes.teacher_stage` is Algorithm 1 (arXiv:2103.11109), line by line. The generator and its step
-size are the authors'. Shards are by keyed hash. The authors' code deals classes in turn, where one more record moves
-others to other teachers, so that its epsilon holds only for records that are replaced.
+`workers.recipes.teacher_stage` is Algorithm 1 (arXiv:2103.11109). The generator and its step size are the authors'.
+Shards are by keyed hash. The authors' code deals classes in turn, where one more record moves others to other teachers,
+so its epsilon holds only for records that are replaced.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def train(run: Run) -> ConditionalDcganGenerator:
     Privacy:
         Add or remove one unit: a record, or all records of a subject. The only releases are the aggregated images of
         the stage `votes`, each charged before its noise is drawn. The generator is computed from them and public
-        parameters alone; its BatchNorm statistics are measured on public latents. All records of a subject lie in one
+        parameters alone; its BatchNorm statistics are measured on public latents. All records of a subject are in one
         teacher's shard, so every sensitivity is that of a record.
 
     Raises:
         NothingUseful: the budget ended before the first vote.
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
-        MemoryError: the teachers do not fit where they are to train; raised before anything is charged.
+        MemoryError: the teachers do not fit into memory; raised before anything is charged.
     """
     config = run.plan.config_of(DataLensConfig)
     _require_memory(run, config)
@@ -81,7 +81,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 class PixelStudent:
-    """The generator and its optimiser: one Adam step towards x + gamma g_bar for each release (line 18 of Algorithm 1).
+    """The generator and its optimiser: one Adam step towards x + gamma g_bar for each release (Algorithm 1, line 18).
 
     Everything here is post-processing of releases.
     """
@@ -150,7 +150,6 @@ def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
 
 
 def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: PixelStudent) -> list[Release]:
-    """Run the teacher stage until the budget ends, and return all releases."""
     private_shards = shards_of(run, config.teachers, private_records)
     stage = stage_config(run.plan, run.facts)
     state = _NETWORKS[config.teacher_network].begin(run, stage, private_shards)

@@ -1,8 +1,4 @@
-"""A classifier trained with differential privacy: its weights are the release (Abadi et al. 2016 and after).
-
-Which gradient is released in a step is the estimator's matter (`privacy.gradients`); the steps are those of
-`workers.recipes.private_steps`.
-"""
+"""A classifier trained with differential privacy: its weights are the release (Abadi et al. 2016 and after)."""
 
 from __future__ import annotations
 
@@ -46,14 +42,14 @@ def train(run: Run) -> PrivateClassifier:
     """Train and return the released classifier; see `workers.recipes.interface.Trainer`.
 
     Privacy:
-        Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is
-        drawn; the event's proof stands in the estimator's file. Features of an image are a public function of it.
+        Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is drawn;
+        the proof is in the estimator's file. Features of an image are a public function of it.
 
     Raises:
-        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
-        ExtractorUnusable: the plan's extractor is not there, or not the one that the training began with; raised
-            before anything is charged by this attempt.
-        AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+        ExtractorUnusable: the plan's extractor is missing, or not the one that the training began with; raised before
+            this attempt charges anything.
+        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
         NothingUseful: the budget ended before the first step.
     """
     config, facts, data = run.plan.config_of(DpClassifierConfig), run.facts, run.data
@@ -80,10 +76,10 @@ def train(run: Run) -> PrivateClassifier:
 
 
 def classifier_task(run: Run, config: DpClassifierConfig, classifier: PrivateClassifier) -> Task:
-    """Return what private steps train a classifier's head on: the fixed features of private images, computed here.
+    """Return the task of private steps on a classifier's head: computes the fixed features of the private images.
 
     Raises:
-        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
     """
     facts, data = run.facts, run.data
     features = FeaturesOf(classifier, data.private_images, facts, run)
@@ -106,7 +102,7 @@ def classifier_task(run: Run, config: DpClassifierConfig, classifier: PrivateCla
 
 
 def feature_blocks(facts: PublicFacts) -> int:
-    """Return in how many blocks fixed features are computed: of as many images as were declared, however many came."""
+    """Return the number of blocks of fixed features, from the declared number of images."""
     return math.ceil(facts.records_declared / FEATURES_BLOCK)
 
 
@@ -124,7 +120,6 @@ def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[
 
 
 def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extractor | None:
-    """Return the extractor that the plan names; None where it names none."""
     if not config.extractor:
         return None
     if found is None or found.config.name != config.extractor:
@@ -140,8 +135,8 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
 class FeaturesOf:
     """The fixed public features of private images, computed once where that is worth it. PRIVATE.
 
-    Reports, and the shapes of what is computed, depend on the number of records that was declared, not on how many
-    there are: blank images stand in for those that are missing.
+    Reports, and the shapes of what is computed, depend on the declared number of records: blank images stand in for
+    missing ones.
     """
 
     def __init__(

@@ -1,16 +1,17 @@
 """A diffusion model trained by private steps (DPDM; Dockhorn et al. 2023, arXiv:2210.09929).
 
-The denoiser is the one network that sees private records. Each record of a step stands in K rows with noise levels of
-their own (noise multiplicity), and the gradient of their mean loss is what an estimator makes private. Before that, if
-the plan says so, something cheap is released, and learned as fast as ordinary training goes: Gaussians of the classes,
-which draw as many images as are wanted, or noisy mean images (Gong et al. 2025, DP-FETA). What Gaussians draw may also
-be where the sampler begins; the denoiser then learns small noise levels alone, those of silhouettes and detail.
+The denoiser is the only network that sees private records. Each record of a step is seen in K rows with noise levels of
+their own (noise multiplicity), and an estimator privatises the gradient of their mean loss. A plan may release a start
+first, from which the denoiser learns without privacy: Gaussians of the classes, which draw as many images as needed, or
+noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an image of those Gaussians; the denoiser
+then learns small noise levels only, those of silhouettes and detail.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.portable.edm import (
-    SIGMA_MAX,
-    EdmConfig,
-    EdmDenoiser,
-    losses,
-    noisy_rows,
-)
+from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
 from models.precision import mixed_precision
 from privacy.errors import BudgetExceeded
 from privacy.gradients.arithmetic import exact_arithmetic
@@ -37,35 +32,26 @@ from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import poisson_event
 from privacy.plans.warm_start import MEANS
-from workers.recipes.interface import (
-    NothingUseful,
-    Piece,
-    Progress,
-    Run,
-    load_checkpoint,
-    save_checkpoint,
-)
+from workers.recipes.interface import NothingUseful, Piece, Progress, Run, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.records import Units, anchor_images, labels_of, pixels_of, require_anchors
 from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_work
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
     import numpy.typing as npt
 
     from privacy.accounting.events import PoissonGaussianEvent
     from workers.recipes.interface import TrainingData
 
+Examples = tuple[Tensor, Tensor]  # images (n, c, h, w) uint8 and labels (n,), computed from releases alone
 WARM_UP = "warm_up"  # a stage of reports
 WARM_UP_BATCH = 64
 _ROW_SECONDS = 3e-3  # of a step
 _WARM_UP_SEED, _EXAMPLES_SEED = 3, 4
 _EXAMPLES_MAX, _EXAMPLE_BYTES_MAX, _EXAMPLES_AT_ONCE = 60_000, 2**29, 2048
 _EXAMPLE_SECONDS = 3e-3  # to draw one of 28 x 28 with texture
-_PASS_ROWS = 2048  # of images at once
+_PASS_ROWS = 2048  # half-size images at once
 _STEPS = 2.0**18  # integers of full brightness: as fine as the widest noise of a plan can be drawn for
 
 
@@ -74,41 +60,38 @@ def train(run: Run) -> EdmDenoiser:
 
     Privacy:
         Add or remove one unit. Each central image and each step privatises one sum over a Poisson sample, paid for
-        before the sample is drawn; a step's proof stands in its estimator's file, that of the moments in
-        `workers.recipes.warm_start`. Noise levels are drawn without looking at records. All else is computed
+        before the sample is drawn. The proof of a step is in its estimator's file, that of the moments in
+        `workers.recipes.warm_start`. Noise levels are drawn without looking at records. Everything else is computed
         from releases and public randomness.
 
     Raises:
         BudgetExceeded: moments or central images were paid for and lost in crashes more often than the hold can make
             up for.
-        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
-        AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
         InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
         NothingUseful: the budget ended before the first step.
     """
     config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
     require_anchors(config, data)
-    units = Units(facts, config, data)
+    units, K = Units(facts, config, data), config.multiplicity
     denoiser = EdmDenoiser(_shape(run.plan, facts), config.initial_seed).to(run.device)
     saved = load_checkpoint(run.checkpoints, device=run.device)
     state: Mapping[str, Any] = {} if saved is None else saved.state
-    if "steps" not in state and _starts(run.plan):
-        if config.moments_share:
-            _start_from_moments(run, denoiser, state.get("moments", {}))
-        else:
-            central = _noisy_central_images(run, config, units, state.get("central"))
+
+    start = STARTS.get(run.plan.stages[0].name)
+    if start is not None and "steps" not in state:
+        examples = start(run, denoiser, units, state.get("start"))
         if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
-            examples = drawn_examples(denoiser, config, run.progress) if config.moments_share else central
-            warm_up(denoiser, config, *examples, run.progress)
+            warm_up(denoiser, config, *examples(), run.progress)
         weights_from_first(denoiser)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)
         stream = torch.Generator(run.device).manual_seed(int(coins.integers64(1)[0]) >> 1)
-        images = (2 * pixels_of(data.private_images, records) - 1).to(run.device)
-        labels = labels_of(data.private_labels, records).to(run.device)
-        several = images.repeat_interleave(config.multiplicity, 0), labels.repeat_interleave(config.multiplicity)
-        return noise_rows(denoiser, *several, drop=config.label_drop, stream=stream)
+        x = (2 * pixels_of(data.private_images, records) - 1).to(run.device)  # (n, c, h, w)
+        y = labels_of(data.private_labels, records).to(run.device)  # (n,)
+        return _noise_rows(denoiser, config, x.repeat_interleave(K, 0), y.repeat_interleave(K), stream)
 
     @functools.cache
     def anchor_inputs() -> Tensor:
@@ -117,18 +100,9 @@ def train(run: Run) -> EdmDenoiser:
     def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
         images = anchor_inputs()
         labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
-        return noise_rows(denoiser, images, labels, drop=config.label_drop, stream=stream)
+        return _noise_rows(denoiser, config, images, labels, stream)
 
-    repeats = config.multiplicity * units.rows_each
-    task = Task(
-        denoiser,
-        losses,
-        rows,
-        anchor_rows,
-        units.count,
-        repeats,
-        ema=config.ema,
-    )
+    task = Task(denoiser, losses, rows, anchor_rows, units.count, K * units.rows_each, ema=config.ema)
     steps = planned_steps(run, config, task)
     if "steps" in state:
         steps.restore(state["steps"])
@@ -137,7 +111,7 @@ def train(run: Run) -> EdmDenoiser:
         save_checkpoint(run.checkpoints, step=steps.state.step, state={"steps": steps.checkpoint_state()})
 
     steps.make(checkpoint)
-    if steps.state.step == 0 and not _starts(run.plan):
+    if steps.state.step == 0 and start is None:
         raise NothingUseful
     steps.load_average()
     return denoiser.cpu().eval()
@@ -155,17 +129,11 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
         return (steps,)
     central = poisson_event(plan.stage(CENTRAL))
     drawn = central.count * central.sampling_probability * facts.units_declared
-    warm_up = 0.5 * _ROW_SECONDS * WARM_UP_BATCH * config.central_steps * facts.size
     return (
         Piece(CENTRAL, central.count, 1e-5 * drawn * facts.size),
-        Piece(WARM_UP, config.central_steps, warm_up),
+        Piece(WARM_UP, config.central_steps, 0.5 * _ROW_SECONDS * WARM_UP_BATCH * config.central_steps * facts.size),
         steps,
     )
-
-
-def _starts(plan: Plan) -> bool:
-    """Whether something is released before the steps."""
-    return plan.stage(CENTRAL) is not None or plan.stage(MEANS) is not None
 
 
 def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
@@ -189,48 +157,90 @@ def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
     )
 
 
-def _start_from_moments(run: Run, denoiser: EdmDenoiser, released: Mapping[str, Any]) -> None:
-    """Draw the classes' noisy Gaussians, and put them into the generator that the denoiser starts from."""
-    config, _ = run.plan.config_of(DpDiffusionConfig).moments(run.plan.budget_nano, run.facts)
+def _noise_rows(
+    denoiser: EdmDenoiser, config: DpDiffusionConfig, images: Tensor, labels: Tensor, stream: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return training rows of images in [-1, 1] at the noise levels that the denoiser must know."""
+    shape = denoiser.config
+    return noisy_rows(images, labels, shape.classes, config.label_drop, stream, shape.start_sigma)
+
+
+def warm_up(
+    denoiser: EdmDenoiser, config: DpDiffusionConfig, images: Tensor, labels: Tensor, progress: Progress
+) -> None:
+    """Train the denoiser in place, without privacy, on examples from releases; each step picks some at random."""
+    device = next(denoiser.parameters()).device
+    steps, batch = config.central_steps, WARM_UP_BATCH
+    if config.moments_share:
+        steps, batch = config.moments_steps, config.moments_batch
+    optimiser = torch.optim.Adam(denoiser.parameters(), lr=config.central_learning_rate)
+    picked = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
+    levels = torch.Generator(device).manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
+    for step in range(steps):
+        some = torch.randint(len(images), (batch,), generator=picked).to(device)
+        rows, targets = _noise_rows(denoiser, config, images[some].float() / 127.5 - 1, labels[some], levels)
+        optimiser.zero_grad(set_to_none=True)
+        with mixed_precision(device):
+            outputs = denoiser(rows)
+        losses(outputs.float(), targets).mean().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        progress(stage=WARM_UP, step=step + 1, steps=steps)
+    optimiser.zero_grad(set_to_none=True)
+
+
+# --- starts: each pays for its releases, keeps them, and returns a function that makes examples of them --------------
+
+
+def _start_from_moments(
+    run: Run, denoiser: EdmDenoiser, _units: Units, released: Mapping[str, Any] | None
+) -> Callable[[], Examples]:
+    """Put the classes' noisy Gaussians into the generator that the denoiser starts from."""
+    config = run.plan.config_of(DpDiffusionConfig)
+    moments, _ = config.moments(run.plan.budget_nano, run.facts)
 
     def keep(reached: Mapping[str, Any]) -> None:
-        save_checkpoint(run.checkpoints, step=0, state={"moments": dict(reached)})
+        save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
 
-    put_into(denoiser.first, run.on_first(lambda: noisy_gaussians(run, config, released, keep)))
+    put_into(denoiser.first, run.on_first(lambda: noisy_gaussians(run, moments, released or {}, keep)))
+    return lambda: drawn_examples(denoiser, config, run.progress)
 
 
-def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: Progress) -> tuple[Tensor, Tensor]:
-    """Draw what the warm-up learns from: images (n, c, h, w) uint8, and labels (n,), of all classes alike.
+def drawn_examples(
+    denoiser: EdmDenoiser,
+    config: DpDiffusionConfig,
+    progress: Progress,
+    *,
+    at_once: int = _EXAMPLES_AT_ONCE,
+    bytes_max: int = _EXAMPLE_BYTES_MAX,
+) -> Examples:
+    """Draw examples of all classes alike from the Gaussians.
 
-    Texture takes longer to draw than the warm-up takes to learn from an image, so each is learned more than once.
+    Drawing texture takes longer than learning from an image, so each example is learned more than once.
     """
     first, device = denoiser.first, next(denoiser.parameters()).device
-    pixels, steps = first.config.pixels, config.moments_steps
-    count = min(steps * config.moments_batch, _EXAMPLES_MAX, _EXAMPLE_BYTES_MAX // pixels)
+    steps = config.moments_steps
+    count = min(steps * config.moments_batch, _EXAMPLES_MAX, bytes_max // first.config.pixels)
     stream = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _EXAMPLES_SEED)
     labels = (torch.arange(count) % first.config.classes).to(device)
     images = []
-    for part in torch.split(labels, _EXAMPLES_AT_ONCE):
+    for part in torch.split(labels, at_once):
         progress(stage=WARM_UP, step=0, steps=steps)
         images.append((first.sample(part, stream) * 255).round().byte())
     return torch.cat(images), labels
 
 
-def _noisy_central_images(
-    run: Run, config: DpDiffusionConfig, units: Units, released: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _start_from_central_images(
+    run: Run, _denoiser: EdmDenoiser, units: Units, released: Tensor | None
+) -> Callable[[], Examples]:
     """Draw the central images that are left, each paid for and kept alone.
 
     Args:
         released: those of earlier attempts. After crashes there may be fewer than planned; one is enough to go on with.
 
-    Returns:
-        All of them at full size (n, c, h, w) uint8, and their labels (n,).
-
     Raises:
         BudgetExceeded: nothing was released so far, and nothing can be paid for.
     """
-    facts, event = run.facts, poisson_event(run.plan.stage(CENTRAL))
+    config, facts, event = run.plan.config_of(DpDiffusionConfig), run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(
         classes=len(facts.classes),
         channels=facts.channels,
@@ -252,63 +262,29 @@ def _noisy_central_images(
             if released is None:
                 raise
             break
-        fresh = run.on_first(lambda image=image: one(image))  # type: ignore[misc]
+        fresh = run.on_first(functools.partial(one, image))
         released = fresh if released is None else torch.cat([released.to(fresh), fresh])
-        save_checkpoint(run.checkpoints, step=0, state={"central": released})
+        save_checkpoint(run.checkpoints, step=0, state={"start": released})
     assert released is not None  # a plan with this stage has one image at least
     size = facts.height, facts.width
     images = functional.interpolate(released.flatten(0, 1), size=size, mode="bilinear", align_corners=False)
     labels = torch.arange(len(facts.classes)).repeat(len(released))
-    return (images * 255).round().byte().to(run.device), labels.to(run.device)
+    examples = (images * 255).round().byte().to(run.device), labels.to(run.device)
+    return lambda: examples
 
 
-def warm_up(
-    denoiser: EdmDenoiser, config: DpDiffusionConfig, images: Tensor, labels: Tensor, progress: Progress
-) -> None:
-    """Train the denoiser, without privacy, on what was released, as fast as the device can.
-
-    Args:
-        denoiser: trained in place.
-        config: public parameters.
-        images: (n, c, h, w) uint8, from releases alone; each step picks some at random.
-        labels: (n,).
-        progress: of the job.
-    """
-    device = next(denoiser.parameters()).device
-    steps, batch = config.central_steps, WARM_UP_BATCH
-    if config.moments_share:
-        steps, batch = config.moments_steps, config.moments_batch
-    optimiser = torch.optim.Adam(denoiser.parameters(), lr=config.central_learning_rate)
-    picked = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
-    levels = torch.Generator(device).manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
-    for step in range(steps):
-        some = torch.randint(len(images), (batch,), generator=picked).to(device)
-        clean = images[some].float() / 127.5 - 1
-        rows, targets = noise_rows(denoiser, clean, labels[some], drop=config.label_drop, stream=levels)
-        optimiser.zero_grad(set_to_none=True)
-        with mixed_precision(device):
-            outputs = denoiser(rows)
-        losses(outputs.float(), targets).mean().backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        progress(stage=WARM_UP, step=step + 1, steps=steps)
-    optimiser.zero_grad(set_to_none=True)
-
-
-def noise_rows(
-    denoiser: EdmDenoiser, images: Tensor, labels: Tensor, drop: float, stream: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Return training rows of images in [-1, 1] with noise levels that the denoiser is to know."""
-    shape = denoiser.config
-    return noisy_rows(images, labels, any_class=shape.classes, drop=drop, stream=stream, largest=shape.start_sigma)
+# By the plan's first stage; a plan whose first stage is no start begins with the private steps.
+STARTS: Mapping[str, Callable[[Run, EdmDenoiser, Units, Any], Callable[[], Examples]]] = {
+    MEANS: _start_from_moments,
+    CENTRAL: _start_from_central_images,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class CentralConfig:
-    """Public parameters of one release.
+    """Public parameters of one release of central images (Gong et al. 2025, DP-FETA).
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
         size: height and width of a central image.
         bound: C, the largest L2 norm of one unit's part.
         event: Poisson sampling and noise; its count does not matter here.
@@ -331,22 +307,14 @@ class CentralConfig:
 def noisy_central_images(
     config: CentralConfig, data: TrainingData, units: Units, coins: SecureNoise, noise: SecureNoise
 ) -> Tensor:
-    """Draw one noisy mean image of every class.
+    """Draw one noisy mean image of each class, (classes, c, h, w) in [0, 1].
 
-    Args:
-        config: public parameters.
-        data: PRIVATE.
-        units: who owns which record. PRIVATE.
-        coins: of the Poisson sample, for this release alone.
-        noise: for this release alone.
-
-    Returns:
-        (classes, c, h, w) float32 in [0, 1]. Released.
+    The published code divides by the number of records that were drawn. Here the noisy sum is divided by a public
+    constant, so nothing about that number is released.
 
     Privacy:
-        Add or remove one unit. The sum over the sample changes by at most `config.sensitivity` in L2 norm when one unit
-        is added to the sample: a row is clipped to norm C and lands in one class, and the rows of a unit are averaged.
-        Charge `config.event` once before the call.
+        Add or remove one unit. A Poisson sample's clipped half-size images are added up by class: one unit moves the
+        sum by at most C. Several rows of a unit are averaged. Charge `config.event` once before the call.
     """
     drawn = poisson_sample(units.count, config.event.sampling_probability, coins)
     sums = torch.zeros(config.classes, config.channels, *config.size, dtype=torch.int64)

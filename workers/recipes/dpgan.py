@@ -1,8 +1,7 @@
 """DPGAN: a GAN whose discriminator learns by private steps (Xie et al. 2018, arXiv:1802.06739).
 
-Trained as Bie, Kamath & Zhang 2023 found it to work (arXiv:2302.02936): noise slows the discriminator alone, so it gets
-several steps for each of the generator's, and more when it falls behind. How far behind it is, is measured on
-generated images, which are public.
+Trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936): noise slows the discriminator alone, so it gets several steps
+for each of the generator's, and more when it falls behind, which is measured on generated, public images.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def train(run: Run) -> DcganGenerator:
     """Train and return the released generator; see `workers.recipes.interface.Trainer`.
 
     Privacy:
-        Add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for before
-        the sample is drawn. Generated images join that sum as a public summand. The generator, its average and the
-        number of discriminator steps are functions of the released discriminators and of public randomness alone.
+        Add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for before the
+        sample is drawn. Generated images join that sum as a public summand. The generator, its average and the number
+        of discriminator steps are functions of the released discriminators and of public randomness alone.
 
     Raises:
-        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
-        AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
         InvalidParameter: the estimator does not fit the discriminator; raised before anything is charged.
         NothingUseful: the budget ended before the first step.
     """
@@ -100,19 +99,19 @@ def train(run: Run) -> DcganGenerator:
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a training; generated images join those that were drawn."""
+    """Return the pieces of a training; generated images join the sampled ones."""
     return (steps_work(plan, facts, _ROW_SECONDS, 2),)
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Logistic loss of every row; REAL or GENERATED is what the discriminator should say."""
+    """Return the logistic loss of every row; targets are REAL or GENERATED."""
     return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
 
 
 class GeneratorSide:
-    """Everything that follows the discriminator: generator, optimiser, average, and when a step is due. All public.
+    """Generator, optimiser, average, and when a generator step is due. All public.
 
-    It holds no private record, no function that reads one, and no secret: its randomness is the public seed's.
+    It holds no private record, no function that reads one, and no secret: its randomness comes from the public seed.
     """
 
     def __init__(self, config: DpGanConfig, generator: DcganGenerator, discriminator: Discriminator) -> None:
@@ -142,7 +141,6 @@ class GeneratorSide:
         self._adapt(recognised)
 
     def _step(self) -> float:
-        """Descend the non-saturating loss; return the share of images that the discriminator recognised."""
         latents, labels = self._latents(self.config.generator_batch, _OF_GENERATOR, self.steps)
         logits = self.discriminator(with_planes(self.generator(latents, labels), labels))
         parameters = list(self.generator.parameters())
@@ -158,7 +156,6 @@ class GeneratorSide:
         return float((logits < 0).float().mean())
 
     def _adapt(self, recognised: float) -> None:
-        """Double n_D when the average accuracy on generated images lies below the floor."""
         cfg = self.config
         last = recognised if self.accuracy is None else self.accuracy
         self.accuracy = _ACCURACY_DECAY * last + (1 - _ACCURACY_DECAY) * recognised
@@ -194,7 +191,7 @@ class GeneratorSide:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.generator.load_state_dict(saved["weights"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.average = dict(saved["average"])

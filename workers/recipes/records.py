@@ -1,5 +1,11 @@
-"""The account's unit, in a recipe's terms: which teacher learns from a record, which records a sum may add, and which
-records stand for a sampled unit in one step.
+"""Records as tensors: by the account's unit, in blocks that compute alike, and public images.
+
+The unit decides which teacher learns from a record, which records a sum may add, and which records stand for a sampled
+unit in one step.
+
+Fixed features of private images are computed once, in blocks where each image's result depends on it alone. As in the
+passes of private steps (`privacy.gradients.arithmetic`), a machine must compute an image alike in every place of a
+block, whatever is in the others; that is tried on public images first, and blocks are halved until it holds.
 """
 
 from __future__ import annotations
@@ -51,10 +57,10 @@ def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teach
     """Return each record's teacher (n,): a keyed hash of its unit. Private.
 
     Privacy:
-        A unit's records all have one teacher, whose place depends on no other unit (`privacy.mechanisms.partition`).
+        A unit's records all have one teacher, which depends on no other unit (`privacy.mechanisms.partition`).
 
     Raises:
-        ContributionUnbounded: a unit would have two teachers, or nobody knows whose the records are.
+        ContributionUnbounded: a unit would have two teachers, or the data do not say whose the records are.
     """
     private_subjects, key = _subjects(facts, data), derive_key(secret, "shards")
     if private_subjects is None:
@@ -69,14 +75,14 @@ def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teach
 def records_to_sum(
     facts: PublicFacts, data: TrainingData, secret: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the images and labels that a sum over records may add up: all, or one of each subject. Private.
+    """Return the images and labels that a sum may add up: all records, or one of each subject. Private.
 
     Privacy:
         A unit owns at most one of them, so a sum's sensitivity to a record is its sensitivity to a unit
         (`privacy.mechanisms.contribution`). The choice is the same in every attempt at a job.
 
     Raises:
-        ContributionUnbounded: a subject would own two, or nobody knows whose the records are.
+        ContributionUnbounded: a subject would own two, or the data do not say whose the records are.
     """
     private_subjects = _subjects(facts, data)
     if private_subjects is None:
@@ -95,8 +101,8 @@ def records_of_rank(
     """Return the images and labels that this rank adds up; the parts of all ranks are disjoint and cover them. Private.
 
     Privacy:
-        A record's rank is a keyed hash of the record alone (`privacy.mechanisms.partition`). So one record more or
-        less leaves every other record at its rank, wherever it stands in the dataset.
+        A record's rank is a keyed hash of the record alone (`privacy.mechanisms.partition`), so one record more or less
+        leaves every other record at its rank.
     """
     if ranks() == 1:
         return private_images, private_labels
@@ -113,20 +119,18 @@ class Units:
 
     Privacy:
         A sampled record gives its own rows. A sampled subject gives `records_per_subject` rows, drawn with replacement
-        from that subject's records alone, whose mean gradient is clipped as one: so whatever its records are, a
-        subject adds what one record adds where the unit is the record.
+        from that subject's records alone, whose mean gradient is clipped as one: so a subject adds at most what one
+        record adds.
 
     Attributes:
-        count: of the units that are there. PRIVATE.
+        count: of the units. PRIVATE.
         rows_each: records drawn for one sampled unit.
+
+    Raises:
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
     """
 
     def __init__(self, facts: PublicFacts, config: StepsConfig, data: TrainingData) -> None:
-        """Find each subject's records.
-
-        Raises:
-            ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
-        """
         subjects = _subjects(facts, data)
         if subjects is None:
             self._starts = self._order = None
@@ -138,10 +142,7 @@ class Units:
         self.count, self.rows_each = len(starts), config.records_per_subject
 
     def records(self, drawn: npt.NDArray[np.int64], coins: SecureNoise) -> npt.NDArray[np.int64]:
-        """Return the records (len(drawn) * rows_each,) of sampled units; those of one unit stand beside each other.
-
-        `NOBODY` has no records: `NOBODY` stands in their places.
-        """
+        """Return the records (len(drawn) * rows_each,) of sampled units, side by side; `NOBODY` for `NOBODY`."""
         if self._order is None or self._starts is None:
             return drawn
         found = np.full((len(drawn), self.rows_each), NOBODY)
@@ -173,7 +174,6 @@ def _chosen(values: npt.NDArray[Any], records: npt.NDArray[np.int64]) -> npt.NDA
 
 
 def _subjects(facts: PublicFacts, data: TrainingData) -> npt.NDArray[np.int64] | None:
-    """Return the number of each record's subject; None where the unit is the record."""
     if facts.unit == "record":
         return None
     if data.private_subjects is None:
@@ -182,30 +182,24 @@ def _subjects(facts: PublicFacts, data: TrainingData) -> npt.NDArray[np.int64] |
 
 
 class AnchorsMissing(ValueError):
-    """The plan's public anchors are not there. Nothing was charged."""
+    """The plan's public anchors are missing. Nothing was charged."""
 
 
 def require_anchors(config: StepsConfig, data: TrainingData) -> None:
-    """Let a training pass whose public anchors are there, or can be made; recipes ask before they pay.
+    """Raise unless the plan's public anchors exist or can be generated; call it before paying.
 
     Raises:
-        AnchorsMissing: the plan names a public dataset whose images are not there, or which has none.
+        AnchorsMissing: the plan names a public dataset, and it has no images.
     """
     if config.anchors_dataset_id and (data.public_anchors is None or not len(data.public_anchors)):
         raise AnchorsMissing("the public dataset of the anchors has no images")
 
 
 def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -> Tensor:
-    """Return images of which nothing is private.
+    """Return public images (m, c, h, w) in [0, 1] of the declared shape, for GEP's basis.
 
-    Args:
-        config: `anchors` is how many, m; `anchors_dataset_id` says whether they come from a public dataset.
-        facts: the declared shape, to which images of any other shape are brought.
-        data: its `public_anchors` alone are read.
-
-    Returns:
-        (m, c, h, w) in [0, 1]; fewer where the public dataset has fewer. Which of its images, is a draw of a public
-        seed.
+    They are patterns from a public seed, or drawn by one from the public dataset that the plan names: m is
+    `config.anchors`, or fewer where that dataset has fewer.
 
     Raises:
         AnchorsMissing: as `require_anchors`.
@@ -222,8 +216,7 @@ def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -
 def public_images(data: TrainingData, rows: npt.NDArray[np.int64], facts: PublicFacts) -> Tensor:
     """Return some images of the public dataset (n, c, h, w) in [0, 1], brought to the declared shape.
 
-    Grey of a colour image is the mean of its channels; sizes change by bilinear interpolation with antialiasing, each
-    side by its own factor.
+    Grey of a colour image is the mean of its channels; sizes change by bilinear interpolation with antialiasing.
     """
     assert data.public_anchors is not None
     images = pixels_of(data.public_anchors, rows)  # (n, 1 or 3, any, any)
@@ -237,13 +230,13 @@ def public_images(data: TrainingData, rows: npt.NDArray[np.int64], facts: Public
 def alike_block(
     compute: Compute, shape: tuple[int, ...], most: int, agreed: Callable[[bool], bool] = lambda alike: alike
 ) -> int:
-    """Return how many images are computed together: as many as were wished, or fewer, down to one.
+    """Return how many images to compute together: `most`, halved until this machine computes each alike in every place.
 
     Args:
-        compute: takes images (n, *shape) uint8, and returns what is computed of them, (n, ...).
+        compute: from images (n, *shape) uint8 to (n, ...).
         shape: of an image.
-        most: that are wished.
-        agreed: of several processes, whether all say so.
+        most: upper limit.
+        agreed: of several processes, whether all agree.
     """
     images = np.random.default_rng(0).integers(0, 256, (_PUBLIC_IMAGES, *shape), dtype=np.uint8)
     size = most
@@ -267,21 +260,15 @@ def in_blocks(private_images: npt.NDArray[np.uint8], compute: Compute, size: int
 
 
 def computed_alike(private_images: npt.NDArray[np.uint8], compute: Compute, most: int) -> Tensor:
-    """Compute images (n, ...) in blocks of `most`, or of as many as this machine computes alike: (n, ...). PRIVATE."""
+    """Compute images (n, ...) in blocks as large as this machine computes alike, at most `most`: (n, ...). PRIVATE."""
     return in_blocks(private_images, compute, alike_block(compute, private_images.shape[1:], most))
 
 
 def pass_size(estimator: Estimator, repeats: int, inputs: int, device: torch.device) -> int:
     """Return how many units, of `repeats` rows each, go through the network together: a public number.
 
-    Large passes are quick, and the last one is half empty on average. So they are as large as memory and caches allow,
+    Large passes are fast, but the last one is half empty on average. So they are as large as memory and caches allow,
     and no larger than nearly every sample, or each rank's part of one.
-
-    Args:
-        estimator: of the network's gradient.
-        repeats: rows of a unit.
-        inputs: numbers of a row that enters the network.
-        device: of the network.
     """
     small = min(_PASS_ROWS_SMALL, _PASS_INPUTS_SMALL // inputs)
     most = max(1, max(_PASS_ROWS_MAX[device.type], small) // repeats)

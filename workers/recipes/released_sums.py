@@ -1,4 +1,4 @@
-"""Sums over private records that get discrete Gaussian noise: counts and means by class, and scatter matrices.
+"""Noisy sums over private records: counts and means by class, scatter matrices, and clusters by noisy k-means.
 
 Adjacency add/remove of one record, which adds an integer array of norm at most the sensitivity that the plan states
 (`privacy.plans.warm_start.warm_start_event`). Each function has its proof.
@@ -33,19 +33,18 @@ _FAR = 64.0  # public bound of a row's numbers, further out than any image can b
 
 
 class Noise(Protocol):
-    """Where a release's noise comes from (`privacy.mechanisms.noise.SecureNoise`)."""
+    """The source of a release's noise (`privacy.mechanisms.noise.SecureNoise`)."""
 
-    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        """Return independent discrete Gaussian integers."""
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]: ...
 
 
 class Kept:
-    """Releases of which each is made once, in whatever attempt, and kept as soon as it is there.
+    """Makes each release once over all attempts, and keeps it at once.
 
     Args:
-        released: what an earlier attempt has kept.
-        noise: gives the secret generator of a release, by its name; it is paid for when the first number is drawn.
-        keep: is given all that was released so far, after each release.
+        released: kept by an earlier attempt.
+        noise: gives the secret generator of a release by its name; drawing its first number pays.
+        keep: called with everything released so far, after each release.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Kept:
         self._released, self._noise, self._keep = dict(released), noise, keep
 
     def once(self, name: str, privatise: Callable[[Noise], Array]) -> Array:
-        """Return what was kept under a name, or make it with the noise of that name, and keep it."""
+        """Return the release kept under a name, or make it with the noise of that name, and keep it."""
         if name not in self._released:
             self._released[name] = privatise(self._noise(name))
             self._keep(self._released)
@@ -76,11 +75,8 @@ def noisy_means(
 
     Args:
         private_coefficients: (n, f).
-        private_labels: (n,).
-        classes: number of declared classes.
         clip: norm to which a record's coefficients are clipped.
         stddev: of the discrete Gaussian; charged before its first number is drawn.
-        noise: secret generator.
 
     Returns:
         Counts (classes,), at least 1, and means (classes, f).
@@ -108,19 +104,17 @@ def noisy_scatter(
     """Privatise the sum of outer products of the rows, (f, f), symmetric.
 
     Args:
-        private_rows: (n, f).
         clip: norm to which a row is clipped; where there are blocks, what stands for it below.
         stddev: of the discrete Gaussian; charged before its first number is drawn.
-        noise: secret generator.
-        blocks: places of numbers between which products are released. Other products are 0, without noise: a declared
-            symmetry says so. None: all are released.
+        blocks: places of numbers between which products are released; None: all. Other products are 0, without noise,
+            as a declared symmetry says.
 
     Privacy:
         A row clipped to integers q of norm <= Q adds q q^T. With off-diagonal entries weighted by sqrt(2), as their
         smaller noise does, the norm of its upper triangle is |q|^2 <= Q^2: sensitivity Q^2. The noise of the
-        off-diagonal entries has half the variance (and what discreteness needs) of the diagonal's.
-        Of several blocks with parts q_b of q the added triangles have the norm root(sum |q_b|^4), which is clipped to
-        Q^2: sensitivity Q^2, too.
+        off-diagonal entries has half the variance (and what discreteness needs) of the diagonal's. Of several blocks
+        with parts q_b of q the added triangles have the norm root(sum |q_b|^4), which is clipped to Q^2: sensitivity
+        Q^2, too.
     """
     parts = [np.arange(private_rows.shape[1])] if blocks is None else blocks
     totals = [np.zeros((len(part), len(part))) for part in parts]
@@ -135,7 +129,6 @@ def noisy_scatter(
 
 
 def _noisy(total: Array, stddev: float, noise: Noise) -> Array:
-    """Add noise to a sum of outer products (f, f) of integer rows."""
     f = len(total)
     upper = np.triu(np.ones((f, f), dtype=bool), 1)
     released = np.zeros((f, f))
@@ -161,7 +154,7 @@ def off_diagonal_stddev(stddev: float) -> float:
 def quantised(rows: Array, clip: float, parts: Sequence[npt.NDArray[np.int64]] = ()) -> npt.NDArray[np.int64]:
     """Round rows to integers of norm at most QUANTISATION, which stands for `clip`.
 
-    With more than one part, it is the fourth root of the sum of the parts' norms to the fourth that is at most that.
+    With several parts, the fourth root of the sum of the parts' norms to the fourth is at most that.
     """
     # Far outliers are cut first: integers beyond the clip bound are scaled down in any case.
     scaled = np.nan_to_num(np.clip(rows * (QUANTISATION / clip), -(2.0**19), 2.0**19))
@@ -190,9 +183,7 @@ class KMeans:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Released: each class's clusters.
-
-    Where symmetries are declared, a cluster's twins under them are clusters, too, and follow it.
+    """Released: each class's clusters, with their twins under the declared symmetries.
 
     Attributes:
         shares: (classes, clusters) of a class's records; each row adds up to 1.
@@ -203,9 +194,9 @@ class Clusters:
     centres: Array
 
     def nearest(self, private_rows: Array, private_labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return (n,) which cluster of its class each row (n, d) is nearest to. Private.
+        """Return for each row (n, d) the nearest cluster of its class, (n,). Private.
 
-        It is a function of that row and the centres alone, to the last bit.
+        To the last bit a function of that row and the centres alone.
         """
         found = np.zeros(len(private_labels), dtype=np.int64)
         for label, centres in enumerate(self.centres):
@@ -223,24 +214,25 @@ def noisy_clusters(
     rounds: KMeans,
     releases: Kept,
 ) -> Clusters | None:
-    """Run the rounds of k-means.
+    """Run the rounds of k-means (an example of Blum et al. 2005, "Practical privacy: the SuLQ framework").
+
+    A round assigns each record to the nearest released centre of its class, and privatises each cluster's count and
+    sum. All clusters of a class share its covariance, so hardly more is released than for one Gaussian.
 
     Args:
         private_rows: (n, d), deviations from the class means in principal components.
-        private_labels: (n,).
         pooled: (d,) variances of the components, released.
         counts: (classes,), released.
         rounds: their public numbers.
         releases: makes each round once, and keeps it at once.
 
     Returns:
-        What the last round released; None where not even the first could be paid (again, after a crash).
+        The last round's clusters; None where not even the first could be paid (again, after a crash).
 
     Privacy:
         A record adds its row and its count to one cluster of its class in every round: `noisy_means` has the proof.
-        Which cluster that is follows from its own row and from earlier rounds. A record that is nearest to a cluster's
-        twin is turned, as the twin is turned back to the cluster, and added to that one: a change of signs and places
-        leaves its norm as it is.
+        Which cluster that is follows from its own row and from earlier rounds. A record nearest to a cluster's twin is
+        turned back and added to that cluster: a change of signs and places leaves its norm as it is.
     """
     classes, clusters, d, action = len(counts), rounds.clusters, len(pooled), rounds.action
     stream = np.random.Generator(np.random.PCG64(_SEED))
@@ -269,12 +261,10 @@ def noisy_clusters(
 
 
 def _with_twins(shares: Array, centres: Array, action: Action) -> Clusters:
-    """Return clusters (classes, clusters) and their twins, those of one cluster together."""
     return Clusters(np.repeat(shares / action.order, action.order, axis=1), action.orbit(centres))
 
 
 def _fitted(table: Array, counts: Array, rounds: KMeans, spread: Array) -> tuple[Array, Array]:
-    """Turn a round's counts and means (classes, clusters, 1 + d) into shares and centres, as far as noise allows."""
     sums = table[:, :, 1:] * table[:, :, :1]
     members = np.maximum(table[:, :, 0], _RAREST * counts[:, None] / table.shape[1])
     noise_variance = float(np.mean((rounds.stddev * rounds.clip / QUANTISATION / members) ** 2))

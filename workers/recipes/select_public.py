@@ -1,8 +1,8 @@
-"""select_public: every private record votes for the public pictures that are nearest to it, and those are drawn.
+"""select_public: private records vote for the nearest public images, which are then drawn.
 
-Private Evolution (Lin et al. 2024, arXiv:2305.15560) over a folder of public pictures in the place of what a foundation
-model draws. The first iteration votes over clusters of them, the second over pictures of the clusters that won, and
-over variations of these where a cluster has too few.
+Private Evolution (Lin et al. 2024, arXiv:2305.15560) over a folder of public images in place of a foundation model. The
+first iteration votes over clusters of them, the second over images of the winning clusters, and over variations of
+these where a cluster has too few.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ROUNDS = 20
 
 @dataclass(frozen=True)
 class Candidates:
-    """What one class draws. Public pictures, selected and weighted by what was released.
+    """The images that one class draws. Public, selected and weighted by releases.
 
     Attributes:
         pictures: (choices, c, h, w) uint8.
@@ -72,14 +72,14 @@ def train(run: Run) -> SelectedPictures:
     """Let records vote and return the selection; see `workers.recipes.interface.Trainer`.
 
     Privacy:
-        Add or remove one unit. Each iteration is one release, of L2 sensitivity 1 (the proof stands in
-        `privacy.plans.select_public.votes_event`), paid for before its noise is drawn. Everything else is a
-        function of public pictures and of what was released.
+        Add or remove one unit. Each iteration is one release of L2 sensitivity 1 (proof at
+        `privacy.plans.select_public.votes_event`), paid for before its noise is drawn. Everything else is a function of
+        public images and of releases.
 
     Raises:
-        AnchorsMissing: there are no public pictures from which a class can select; nothing was charged.
-        BudgetExceeded: an attempt that was lost had paid for the first iteration, and the hold does not pay twice.
-        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        AnchorsMissing: a class has no public images to select from; nothing was charged.
+        BudgetExceeded: a lost attempt had paid for the first iteration, and the hold does not pay twice.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
     """
     config, facts = run.plan.config_of(SelectPublicConfig), run.facts
     pools = public_pools(config, facts, run)
@@ -111,7 +111,7 @@ def train(run: Run) -> SelectedPictures:
 
 
 def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> list[npt.NDArray[np.int64]]:
-    """Return for each class the rows of the public pictures from which it selects.
+    """Return for each class the rows of the public images from which it selects.
 
     Raises:
         AnchorsMissing: a class has none.
@@ -136,13 +136,13 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
     """Return how many of this rank's records vote for each choice of each class, (classes, choices) int64. Private.
 
     Privacy:
-        A record votes once, for that choice of its own class which is nearest to it. It is placed by itself, in blocks
-        in which this machine places every picture alike wherever it stands, and distances are exact integers.
+        A record votes once, for the nearest choice of its own class. It is placed by itself, in blocks where this
+        machine places every image alike, and distances are exact integers.
 
     Args:
-        run: whose records vote.
+        run: with the records.
         space: public.
-        centres: (classes, choices, axes) int64: public, or of what was released before.
+        centres: (classes, choices, axes) int64: public, or released before.
     """
     images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
 
@@ -187,7 +187,6 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 def _clusters(
     config: SelectPublicConfig, facts: PublicFacts, run: Run, pools: list[npt.NDArray[np.int64]]
 ) -> tuple[Space, list[Clusters]]:
-    """Describe the public pictures and cluster what each class selects from: once where all select from the same."""
     describe = describe_with(run.data.public_extractor)
     rows = np.unique(np.concatenate(pools))
     parts = [describe(public_images(run.data, rows[at : at + _BLOCK], facts)) for at in range(0, len(rows), _BLOCK)]
@@ -201,7 +200,7 @@ def _clusters(
 
 
 def _padded(centres: list[Tensor], config: SelectPublicConfig) -> Tensor:
-    """Return (classes, choices, axes): where a class has fewer centres, others follow that are nearest to nothing."""
+    """Pad to (classes, choices, axes) with centres that are nearest to nothing."""
     assert config.choices is not None
     padded = torch.full((len(centres), config.choices, centres[0].shape[1]), FAR)
     for row, each in zip(padded, centres, strict=True):
@@ -210,7 +209,6 @@ def _padded(centres: list[Tensor], config: SelectPublicConfig) -> Tensor:
 
 
 def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor) -> list[Candidates]:
-    """Return what each class draws after the first iteration: pictures of the clusters that won, all as often."""
     config = run.plan.config_of(SelectPublicConfig)
     assert config.choices is not None
     variation = replace(_shape(config, run.facts), shift=_VARIED_SHIFT, tint=_VARIED_TINT)
@@ -226,18 +224,15 @@ def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor) -> list[Ca
 
 
 def _weighted(run: Run, candidates: list[Candidates], noisy_votes: Tensor) -> list[Candidates]:
-    """Return the same pictures, drawn as often as the second iteration's votes say."""
     pairs = zip(candidates, noisy_votes, strict=True)
     return [replace(each, weights=shares_of(votes, _least(run))) for each, votes in pairs]
 
 
 def _least(run: Run) -> float:
-    """Return how many votes count as more than noise."""
     return run.plan.config_of(SelectPublicConfig).threshold * run.plan.noise_stddev[VOTES]
 
 
 def _generator(config: SelectPublicConfig, facts: PublicFacts, candidates: list[Candidates]) -> SelectedPictures:
-    """Return the selection. Its size follows from the plan alone."""
     generator = SelectedPictures(_shape(config, facts))
     generator.pictures.copy_(torch.stack([each.pictures for each in candidates]))
     generator.weights.copy_(torch.stack([each.weights for each in candidates]))
@@ -259,11 +254,14 @@ def _shape(config: SelectPublicConfig, facts: PublicFacts) -> SelectedConfig:
 
 
 class Space:
-    """A public Euclidean space: the principal axes of public pictures, in which every group of numbers weighs alike.
+    """A public Euclidean space: the principal axes of public images, in which every group of numbers has equal weight.
+
+    Without an extractor the groups are colour and texture at 32 x 32 pixels. Places are integers, so distances are
+    exact.
 
     Args:
-        public: what describes the public pictures: groups of numbers, (n, any) each, n at least 2.
-        describe: describes further pictures likewise.
+        public: describes the public images: groups of numbers, (n, any) each, n at least 2.
+        describe: describes further images likewise.
     """
 
     def __init__(self, public: Sequence[Tensor], describe: Describe) -> None:
@@ -277,7 +275,7 @@ class Space:
         self.public = self._on_grid(rows)  # (n, axes)
 
     def place(self, pictures: Tensor) -> Tensor:
-        """Return where pictures (n, c, h, w) in [0, 1] stand, (n, axes) int64, below half of FAR."""
+        """Return the places (n, axes) int64 of images (n, c, h, w) in [0, 1], below half of FAR."""
         return self._on_grid(self._standard(self._describe(pictures)))
 
     def _on_grid(self, rows: Tensor) -> Tensor:
@@ -290,7 +288,7 @@ class Space:
 
 
 def describe_with(extractor: Extractor | None) -> Describe:
-    """Return what describes pictures: an operator's network, or without one colours and texture."""
+    """Return the describing function: an operator's network, or colours and texture."""
     if extractor is None:
         return colours_and_texture
     return partial(_features, extractor)
@@ -310,11 +308,11 @@ def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of the public pictures from which a class may select.
+    """Clusters of the public images from which a class may select.
 
     Attributes:
-        centres: (k, axes) int64, in the units of `workers.recipes.select_public`.
-        members: of each cluster, rows of public pictures; those nearest to its centre come first.
+        centres: (k, axes) int64, as `Space.place` returns them.
+        members: of each cluster, rows of public images, nearest to the centre first.
     """
 
     centres: Tensor
@@ -322,12 +320,12 @@ class Clusters:
 
 
 def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters:
-    """Return k-means clusters of some public pictures, at most `count`, none of them empty.
+    """Return at most `count` k-means clusters of some public images, none of them empty.
 
     Args:
-        places: (n, axes) int64, of all public pictures.
-        rows: those that are clustered, at least one.
-        count: that are wished.
+        places: (n, axes) int64, of all public images.
+        rows: of the images to cluster, at least one.
+        count: of clusters.
     """
     own = places[torch.from_numpy(rows)].double().numpy()
     with warnings.catch_warnings():
@@ -343,13 +341,9 @@ def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters
 
 
 def shares_of(noisy_votes: Tensor, least: float) -> Tensor:
-    """Return the part of a class's images that each choice gets, (k,), adding up to 1.
+    """Return the share of a class's images for each choice, (k,), adding up to 1.
 
-    Votes below `least` count as none. Where none is left, those above zero count; where there are none, all alike.
-
-    Args:
-        noisy_votes: (k,), released.
-        least: in votes.
+    Votes below `least` count as none. If none is left, those above zero count; if there are none, all equally.
     """
     votes = noisy_votes.double()
     for kept in (votes.where(votes >= least, 0.0), votes):
@@ -359,13 +353,12 @@ def shares_of(noisy_votes: Tensor, least: float) -> Tensor:
 
 
 def winners(shares: Tensor, clusters: Clusters, count: int) -> tuple[list[int], list[int]]:
-    """Return `count` pictures of the clusters that won, in proportion to their shares.
+    """Return `count` images of the winning clusters, in proportion to their shares, nearest to the centres first.
 
-    Each cluster gives the pictures nearest to its centre. Where it has fewer than it may give, they come again, and are
-    to be varied.
+    A cluster with too few images repeats them; repetitions are to be varied.
 
     Returns:
-        Rows of public pictures, and how often each had come before.
+        Rows of public images, and how often each had come before.
     """
     quotas = (shares * count).floor()
     missing = count - int(quotas.sum())

@@ -1,7 +1,8 @@
-"""What is made of a warm start's releases: each is pulled to what is expected, as far as its known noise explains it.
+"""Post-processing of a warm start's releases: shrink each as far as its known noise explains it, block by block.
 
-All of it is post-processing of released numbers and public ones. The rule is James and Stein's: values that should be
-alike form a group, and what sets them apart is multiplied by max(0, 1 - noise variance / mean square).
+The rule is James and Stein's: values that should be alike form a group, and their deviations are multiplied by
+max(0, 1 - noise variance / mean square). Declared symmetries (`privacy.plans.symmetry`) leave covariances in blocks;
+without symmetries there is one block, of all numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Fit = Callable[[Array, Places, float], Array]  # a block, the places of its numb
 
 
 def shrink_counts(counts: Array, noise_stddev: float) -> Array:
-    """Pull counts (classes,) to their mean, and keep them away from zero: from what their noise lets one know."""
+    """Pull counts (classes,) to their mean, and keep them away from zero, as far as their noise asks for."""
     middle = max(1.0, float(counts.mean()))
     lifted = np.maximum(counts, max(1.0, min(_COUNT_LEAST * middle, noise_stddev)))
     middle = float(lifted.mean())
@@ -37,12 +38,13 @@ def shrink_counts(counts: Array, noise_stddev: float) -> Array:
 
 
 def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) -> Array:
-    """Return means (classes, f): pulled to their middle, each as far as its own noise asks for, and that to mid-grey.
+    """Return means (classes, f), each pulled to their middle as far as its own noise asks for, and the middle to
+    mid-grey.
 
     The model is that of random effects: class means vary around a middle by v, alike in neighbouring coefficients, and
-    bear noise that is known. Middle and v are found by weights 1 / (v + noise) in turn (Paule and Mandel 1982, by
-    DerSimonian and Laird's moments in each round), and a mean keeps v / (v + noise) of what sets it apart. Where all
-    classes have the same noise this is the rule above. A rare class then costs the others nothing.
+    bear known noise. Middle and v are found by weights 1 / (v + noise) in turn (Paule and Mandel 1982, by DerSimonian
+    and Laird's moments in each round), and a mean keeps v / (v + noise) of its deviation. With equal noise this is the
+    rule above. A rare class then costs the others nothing.
 
     Args:
         sums: (classes, f), with noise of that stddev in each.
@@ -70,12 +72,7 @@ def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) 
 
 
 def shrink_apart(deviations: Array, noise_variance: float) -> None:
-    """Pull deviations (rows, f) from their middle towards zero, in place, neighbouring coefficients alike.
-
-    Args:
-        deviations: with noise of that variance in each.
-        noise_variance: of an entry.
-    """
+    """Pull deviations (rows, f) with noise of that variance towards zero, in place, neighbouring coefficients alike."""
     for start in range(0, deviations.shape[1], _GROUP):
         group = deviations[:, start : start + _GROUP]  # a view
         group *= _weight(float((group**2).mean()), noise_variance)
@@ -86,7 +83,7 @@ def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array
 
     Args:
         covariance: with noise of that stddev on its diagonal, and of half the variance off it.
-        prior: (f,) mean squares that the public prior expects, of which the released total sets the scale.
+        prior: (f,) mean squares that the public prior expects; the released total sets their scale.
         noise_stddev: of a diagonal entry.
     """
     diagonal = np.diag(covariance)
@@ -126,9 +123,10 @@ def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
 
 
 def at_least(covariance: Array, pooled: Array) -> Array:
-    """Return a class's covariance (d, d) that has in every direction a tenth of the pooled variance, diag(pooled).
+    """Return a class's covariance (d, d) with at least a tenth of the pooled variance, diag(pooled), in every
+    direction.
 
-    What noise is left after shrinking makes some directions narrow or even negative, which no class is.
+    Remaining noise makes some directions too narrow or even negative.
     """
     scale = np.sqrt(np.outer(pooled, pooled))
     values, vectors = np.linalg.eigh(covariance / scale)
@@ -139,9 +137,9 @@ def at_least(covariance: Array, pooled: Array) -> Array:
 def for_new_records(covariance: Array, count: float) -> Array:
     """Widen a covariance (d, d) that so many records gave, for records that it has not seen.
 
-    In units of an estimate S of n Gaussian records a new one's squared distance is not d on average but
-    d n / (n - d - 1), because S is too narrow in the directions where chance made it narrow. To first order in d / n
-    that is d (1 + d / n), the factor here, and at most 2.
+    In units of an estimate S of n Gaussian records a new one's squared distance is not d on average but d n / (n - d -
+    1), because S is too narrow in the directions where chance made it narrow. To first order in d / n that is d (1 + d
+    / n), the factor here, and at most 2.
     """
     return covariance * (1.0 + min(1.0, len(covariance) / max(count, 1.0)))
 
@@ -151,16 +149,15 @@ def _weight(mean_square: float, noise_variance: float) -> float:
 
 
 def _by_scale(scale: Array, among: Array) -> npt.NDArray[np.int64]:
-    """Return which of _BINS groups of about equal size each entry is in, by scale."""
     if among.size == 0:
         return np.zeros(scale.shape, dtype=np.int64)
     return np.searchsorted(np.quantile(among, np.linspace(0, 1, _BINS + 1)[1:-1]), scale)
 
 
 def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stddev: float, fit: Fit) -> Array:
-    """Return a matrix (f, f) of which each block is what `fit` makes of it, and all else is zero.
+    """Return a matrix (f, f) with `fit` applied to each block, zero elsewhere.
 
-    Blocks of a pair are equal by declaration, so that what is fitted is their mean, which has less noise.
+    Blocks of a pair are equal by declaration, so their mean is fitted, which has less noise.
     """
     found = np.zeros_like(matrix)
     for pair in blocks:
@@ -187,18 +184,14 @@ class Components:
 
     @property
     def leading(self) -> int:
-        """How many lead: as many as was asked for, or one less where the last one is one of a pair."""
+        """How many lead: as many as requested, or one less where the last one is one of a pair."""
         return len(self.action.across)
 
 
 def principal_components(covariance: Array, action: Action, leading: int, size: int) -> Components:
-    """Return eigenvectors of a covariance (f, f) that has the action's blocks; pairs stay together.
+    """Return `size` eigenvectors of a covariance (f, f) with the action's blocks; pairs stay together.
 
-    Args:
-        covariance: symmetric.
-        action: of the symmetries on its numbers.
-        leading: how many are to lead.
-        size: how many are wanted.
+    The `leading` ones are chosen first.
     """
     left: list[tuple[float, Array, list[Places]]] = []
     for pair in action.blocks():

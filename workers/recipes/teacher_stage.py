@@ -1,8 +1,8 @@
 """The teacher stage: Algorithm 1 of Wang et al. 2021 (arXiv:2103.11109), one release per synthetic image.
 
-Teachers on disjoint shards learn to tell their records from the student's images, vote on how each image should
-change, and the noisy votes (TopAgg) are all that leaves them. What a student makes of a release is post-processing:
-it may read the raw noisy sums, keep every release, and learn from them for as long as it likes.
+Teachers on disjoint shards learn to tell their records from the student's images, vote on how each image should change,
+and the noisy votes (TopAgg) are all that leaves them. What a student makes of a release is post-processing: it may read
+the raw noisy sums, keep every release, and learn from them for as long as it likes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workers.recipes.ranks import join_on_first, rank, ranks, share
 
 
 class Teachers(Protocol):
-    """The teachers of this rank, whatever they are: `models.teacher_ensemble` or another stack of networks. PRIVATE."""
+    """A rank's teachers: `models.teacher_ensemble` or another stack of networks. PRIVATE."""
 
     device: torch.device
 
@@ -46,11 +46,11 @@ class Teachers(Protocol):
 
 
 class TeacherShape(Protocol):
-    """What the stage must know of a teacher's configuration."""
+    """Sizes of a teacher that the stage needs."""
 
     @property
     def inputs(self) -> int:
-        """Numbers in what it looks at."""
+        """Numbers in its input."""
         ...
 
     @property
@@ -68,13 +68,16 @@ class TeacherStageConfig:
         teacher: the shape of a teacher; its `inputs` are the aggregation's dimension.
         images: m, synthetic images per iteration: each is one paid release.
         iterations: T.
-        teacher_steps: updates of the teachers per iteration; 0 for teachers that are fitted in closed form.
-        first_steps: updates in the first iteration; nothing is released by them.
+        teacher_steps: updates of the teachers per iteration; 0 for teachers in closed form.
+        first_steps: updates in the first iteration.
         shard_batch: records of each teacher per update.
         shown: synthetic images that all teachers see in an update; 0: as many as they vote on.
         gamma: how far a full vote moves a pixel.
         charge_iterations: iterations that are paid together, before their first noise exists.
         stage: the plan's name for it.
+
+    Raises:
+        InvalidParameter: a field is out of range, or shapes do not fit together.
     """
 
     aggregation: TopAggConfig
@@ -90,11 +93,6 @@ class TeacherStageConfig:
     stage: str = "votes"
 
     def __post_init__(self) -> None:
-        """Refuse counts and shapes that do not fit together.
-
-        Raises:
-            InvalidParameter: a field is out of range.
-        """
         for name in ("images", "iterations", "shard_batch", "charge_iterations"):
             if getattr(self, name) < 1:
                 raise InvalidParameter(name, getattr(self, name), "it is a positive integer")
@@ -116,7 +114,7 @@ class TeacherStageConfig:
 
 @dataclass(frozen=True)
 class Release:
-    """What one iteration made public.
+    """The public outcome of one iteration.
 
     Attributes:
         released_inputs: x, (m, d) the student's images (or their features).
@@ -134,7 +132,7 @@ class Release:
 
 
 class Student(Protocol):
-    """Whoever proposes images and learns from the releases. It sees nothing private."""
+    """Proposes images and learns from the releases. It sees nothing private."""
 
     def propose(self, labels: torch.Tensor) -> torch.Tensor:
         """Return synthetic inputs x (m, d) for labels (m,)."""
@@ -147,17 +145,14 @@ class Student(Protocol):
 
 @dataclass
 class TeacherStageState:
-    """Where the stage is. `tensors()` holds private weights and belongs into a checkpoint of the job only."""
+    """The stage's progress. `tensors()` holds private weights: store it only in the job's checkpoint."""
 
     ensemble: Teachers
     iteration: int = 0
     releases: list[Release] = field(default_factory=list)
 
     def tensors(self) -> dict[str, Any]:
-        """Return a dict of tensors and numbers from which `restore` goes on (PRIVATE).
-
-        Every rank calls it; what rank 0 gets holds all teachers.
-        """
+        """Return the state for `restore` (PRIVATE). Every rank calls it; rank 0's result holds all teachers."""
         teachers = self.ensemble.state_dict()
         return {
             "iteration": self.iteration,
@@ -175,10 +170,7 @@ class TeacherStageState:
 
 
 def start_teacher_stage(cfg: TeacherStageConfig, curator: TrustedCurator) -> TeacherStageState:
-    """Make untrained dense teachers; on several ranks, each its share of those that one process would make.
-
-    `cfg.teacher` is a `TeacherConfig`. Other teachers start as a `TeacherStageState` of their own.
-    """
+    """Create untrained dense teachers: `cfg.teacher` is a `TeacherConfig`, and each rank gets its share."""
     assert isinstance(cfg.teacher, TeacherConfig)
     device = curator.device
     generator = curator.generator("teachers", on_device=True)
@@ -192,7 +184,7 @@ def start_teacher_stage(cfg: TeacherStageConfig, curator: TrustedCurator) -> Tea
 
 
 def _apart() -> tuple[str | int, ...]:
-    """Labels that keep this rank's secret randomness apart from that of the others; rank 0 has what one process has."""
+    """Return labels that separate this rank's secret randomness from the others'; rank 0 has what one process has."""
     return () if rank() == 0 else ("rank", rank())
 
 
@@ -204,22 +196,18 @@ def run_teacher_stage(
     curator: TrustedCurator,
     checkpoint: Callable[[TeacherStageState], None] = lambda _: None,
 ) -> list[Release]:
-    """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget.
+    """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget; return all releases.
 
     Args:
         cfg: public parameters.
         private_shards: each teacher's records, disjoint by keyed hash. Private.
         student: proposes images and learns; sees only releases.
         state: from `start_teacher_stage`, perhaps restored; advanced in place.
-        curator: pays for up to `charge_iterations` iterations before the first of them draws noise, gives noise that no
-            other attempt and iteration share, and is told once per iteration where this is.
+        curator: pays for up to `charge_iterations` iterations before the first of them draws noise.
         checkpoint: called after each paid group of iterations.
 
-    Returns:
-        All releases, those of earlier attempts included.
-
     Privacy:
-        Add or remove one unit: it lies in one shard, so one teacher's votes change. Each image's vote sum has L2
+        Add or remove one unit: it is in one shard, so one teacher's votes change. Each image's vote sum has L2
         sensitivity 2 sqrt(k) (Lemma 1, `TopAggConfig.sensitivity`) and gets discrete Gaussian noise: one event per
         image, `cfg.event(T)` in all. Teachers keep learning between releases, which adaptive composition covers.
 

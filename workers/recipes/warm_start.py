@@ -1,16 +1,15 @@
-"""Warm start: one noisy Gaussian per class, from a few integer releases, before the first vote.
+"""Warm start: one noisy Gaussian per class, from a few integer releases, before any training.
 
-Images are seen through a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
-of a picture and noise is small; where the plan says so, their texture follows (`portable.textured`). Released are (1)
-counts and means by class, (2) the covariance around the released means pooled over classes, whose eigenvectors are the
-principal components, (3) where there are clusters, their counts and centres in those components
-(`clusters`), (4) each class's covariance there, around its centres. Each is then shrunk as far as the known noise
-explains it (`shrinkage`). The plan may leave out (4), where the pooled covariance stands in, and (2), where the public
-prior does.
+Images are described in a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
+of an image and noise is small; the plan may add their texture (`portable.textured`). Released are (1) counts and means
+by class, (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
+components, (3) clusters' counts and centres in those components, if any, (4) each class's covariance there, around its
+centres. Each is then shrunk as far as the known noise explains it (`shrinkage`). The plan may leave out (4), where the
+pooled covariance stands in, and (2), where the public prior does.
 
 Adjacency add/remove of one record. Each release is a sum over records of an integer array whose norm is at most the
-sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing.
-The idea of spending a little on "central" statistics first is in DP-FETA (Gong et al. 2025).
+sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing. The idea
+of spending a little on "central" statistics first is in DP-FETA (Gong et al. 2025).
 """
 
 from __future__ import annotations
@@ -73,12 +72,12 @@ REPORTED = "warm_start"  # the stage of its reports
 
 @dataclass(frozen=True)
 class ClassGaussians:
-    """Released: a Gaussian per class over images, or a mixture of a few that have one covariance.
+    """Released: a Gaussian per class over images, or a mixture of a few with one covariance.
 
     Attributes:
-        mean: (classes, pixels), in units of full brightness; where texture is released, its numbers follow the pixels.
-        factor: of each class (pixels, latent), likewise, so that an image is mean + factor z with z ~ N(0, I).
-        clusters: where z has a mean of its own in each of a class's clusters; None: one Gaussian per class.
+        mean: (classes, pixels), in units of full brightness; released texture follows the pixels.
+        factor: of each class (pixels, latent), likewise: an image is mean + factor z with z ~ N(0, I).
+        clusters: means of z in each of a class's clusters; None: one Gaussian per class.
     """
 
     mean: Array
@@ -104,19 +103,16 @@ def warm_start(
     scales: NoiseScales,
     releases: Kept,
 ) -> ClassGaussians:
-    """Make the releases, as far as they are not there yet, and fit one Gaussian per class to them.
+    """Make the missing releases and fit one Gaussian per class to all of them.
 
     Args:
         private_images: (n, h, w[, c]) uint8.
-        private_labels: (n,) int64.
-        config: public parameters.
-        facts: what the owner declared.
         scales: noise of the releases.
         releases: makes each release once, and keeps it at once.
 
     Raises:
-        BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping).
-            Where that is so for the classes' own covariances, the pooled one stands in for them.
+        BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping). If
+            only the classes' own covariances cannot, the pooled one stands in for them.
     """
     seen, classes, size = numbers_of(config, facts), len(facts.classes), _size(facts)
     shape = noise_shape(seen.power, config.noise_shape)  # (f,)
@@ -201,14 +197,10 @@ def _own(
     blocks: Sequence[Sequence[Places]],
     releases: Kept,
 ) -> list[tuple[Array, float]]:
-    """Draw the noisy scatter of each class's rows; return each class's covariance (d, d), and the noise in it.
-
-    Empty: it cannot be paid.
-    """
+    """Draw the scatter of each class's rows; return covariances (d, d) and their noise, none if they cannot be paid."""
     parts = [part for pair in blocks for part in pair]
 
     def scatters(drawn: Noise) -> Array:
-        """(classes, d, d); a record is in one class only, so this is one release."""
         return np.stack([noisy_scatter(rows, clip, stddev, drawn, parts) for rows in private_rows])
 
     try:
@@ -219,22 +211,19 @@ def _own(
 
 
 def _root(covariance: Array) -> Array:
-    """Return A (d, d) with A A^T = covariance made positive, columns in order of falling variance."""
     values, vectors = np.linalg.eigh(covariance)
     root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]
     return root
 
 
 def _size(facts: PublicFacts) -> float:
-    """Scale of norms relative to a 28 x 28 image of one channel."""
     return float(np.sqrt(facts.pixels / 784))
 
 
 class PaidNoise:
-    """Noise that does not exist before it is paid for: the first draw charges, at the last moment.
+    """Noise that does not exist before it is paid for: the first draw charges.
 
-    The sums below it are ready by then, so that only milliseconds lie between the payment and the checkpoint that
-    keeps what was paid for.
+    The sums are ready by then, so only milliseconds lie between the payment and the checkpoint that keeps the release.
     """
 
     def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
@@ -256,15 +245,14 @@ class PaidNoise:
 def noisy_gaussians(
     run: Run, config: MomentsConfig, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
 ) -> ClassGaussians:
-    """Make the plan's releases of class statistics, as far as no earlier attempt has, and fit a Gaussian to each class.
+    """Make the plan's releases of class statistics that no earlier attempt has kept, and fit a Gaussian to each class.
 
     Payments are made by the one rank that works.
 
     Args:
         run: whose plan has the stages.
-        config: of the warm start.
-        released: what an earlier attempt has kept, tensors by stage.
-        keep: is given all that was released so far, after each release.
+        released: kept by an earlier attempt, tensors by stage.
+        keep: called with everything released so far, after each release.
 
     Raises:
         BudgetExceeded: as `warm_start`.
@@ -293,7 +281,7 @@ def noisy_gaussians(
 
 
 def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
-    """Give a generator what was released."""
+    """Load the released Gaussians into a generator."""
     generator.mean.copy_(torch.from_numpy(gaussians.mean))
     for place, factor in zip(generator.factor, gaussians.factor, strict=True):
         place.copy_(torch.from_numpy(factor))

@@ -13,7 +13,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service.storage.folder import FolderStorage
 from workers.recipes.interface import Cancelled
-from workers.train.checkpoints import SealedFolder
+from workers.train.orders import SealedFolder
 
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
 ACCOUNT = open_filter(1.0, 1e-5)

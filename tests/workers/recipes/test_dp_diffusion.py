@@ -113,8 +113,8 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch: pytest.MonkeyPa
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     original = dp_diffusion.noisy_rows
 
-    def watched(images: torch.Tensor, labels: torch.Tensor, **more: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        made = original(images, labels, **more)
+    def watched(images: torch.Tensor, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        made = original(images, *more)
         seen.append((images, made[0][:, 1, 0, 0]))
         return made
 
@@ -153,7 +153,7 @@ def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_
     assert purse.releases(CENTRAL) == 3
     saved = load_checkpoint(folder)
     assert saved is not None
-    assert saved.state["central"].shape == (3, 10, 1, 4, 4)
+    assert saved.state["start"].shape == (3, 10, 1, 4, 4)
     train(plan, digits(300), budget=purse, checkpoints=folder)
     assert purse.releases(CENTRAL) == 3
     assert purse.releases(STEPS) == plan.stages[1].event.count
@@ -167,7 +167,7 @@ def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough(
     assert plan.stages[0].repeats == 1
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=Purse(), checkpoints=folder, progress=stop_at(2, CENTRAL))
-    two = load_checkpoint(folder).state["central"]
+    two = load_checkpoint(folder).state["start"]
     assert len(two) == 2
     poor = Purse(closed=(CENTRAL,))
     train(plan, digits(300), budget=poor, checkpoints=folder, attempt=2)
@@ -197,7 +197,7 @@ def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learne
         train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
     saved = load_checkpoint(folder)
     assert saved is not None
-    assert set(saved.state["moments"]) == {MEANS, POOLED, BY_CLASS}
+    assert set(saved.state["start"]) == {MEANS, POOLED, BY_CLASS}
     found = train(plan, digits(300), budget=purse, checkpoints=folder)
     assert [purse.releases(stage.name) for stage in plan.stages] == [stage.event.count for stage in plan.stages]
     assert torch.equal(weights(found), weights(train(plan, digits(300))))
@@ -233,17 +233,15 @@ def test_moments_have_texture_where_the_recipe_has_it_at_their_price() -> None:
     assert names == [([MEANS, POOLED, BY_CLASS, STEPS], False), ([MEANS, POOLED, BY_CLASS, STEPS], True)]
 
 
-def test_examples_are_of_all_classes_and_within_their_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dp_diffusion, "_EXAMPLES_AT_ONCE", 30)
+def test_examples_are_of_all_classes_and_within_their_bounds() -> None:
     config = DpDiffusionConfig(**{**OPTIONS, **MOMENTS, "moments_steps": 5})
     denoiser = EdmDenoiser(EdmConfig(3, 1, 8, 8, 8, 1, 20, 0.0, 0.0, start_latent=2))
     denoiser.first.mean += torch.tensor([0.2, 0.5, 0.8])[:, None]
     seen: list[int] = []
-    images, labels = drawn_examples(denoiser, config, lambda **_: seen.append(1))
+    images, labels = drawn_examples(denoiser, config, lambda **_: seen.append(1), at_once=30)
     assert (images.shape, images.dtype, len(seen)) == ((100, 1, 8, 8), torch.uint8, 4)
     assert torch.equal(images[:, 0, 0, 0], torch.tensor([51, 128, 204], dtype=torch.uint8)[labels])
-    monkeypatch.setattr(dp_diffusion, "_EXAMPLE_BYTES_MAX", 640)
-    assert len(drawn_examples(denoiser, config, lambda **_: None)[0]) == 10
+    assert len(drawn_examples(denoiser, config, lambda **_: None, bytes_max=640)[0]) == 10
     with pytest.raises(Cancelled):
         drawn_examples(denoiser, config, stop_at(0, WARM_UP))
 

@@ -13,7 +13,7 @@ from PIL import Image
 from sqlalchemy import select
 
 from obscura.client import ApiError, Client
-from service.datasets.vault import key_id_of, key_path, read_key
+from service.datasets.vault import Vault, key_id_of, read_key
 from service.db.audit_tables import AuditEvent
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -246,7 +246,7 @@ def test_the_order_of_a_training_binds_its_dataset_and_tells_nothing_of_the_cont
     assert served.upload(dataset_id, body).status_code == 200
     with transaction(served.factory, read_only=True) as session:
         row = session.get_one(Dataset, dataset_id)
-    assert row.vault_key_id == key_id_of(read_key(key_path(settings, dataset_id)))
+    assert row.vault_key_id == key_id_of(read_key(Vault.of(settings).key_path(dataset_id)))
     training = served.train(dataset_id).json()
     assert log().json()["items"][-1]["details"]["order"].keys() == {"job", "dataset"}
     for secret in (row.content_sha256, row.vault_key_id, hashlib.sha256(body).hexdigest()):

@@ -165,7 +165,7 @@ def test_a_withdrawal_or_upload_under_another_key_is_refused_and_changes_nothing
 
     def records() -> int:
         with transaction(served.factory, read_only=True) as session:
-            return len(vault.open_labels(settings, session.get_one(Dataset, pushed.id).content))
+            return len(vault.Vault.of(settings).open_dataset(session.get_one(Dataset, pushed.id).content)[1])
 
     def withdraw(key: str | None, **more: Any) -> Any:
         return client.withdraw_subjects(account_id, ["anna"], subjects_key=key and keys[key], **more)
