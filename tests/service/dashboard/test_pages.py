@@ -82,7 +82,8 @@ def test_jobs_show_their_progress_and_nothing_measured(site, stock):
     assert "Waiting for a worker" in words_of(site.client().get(f"/jobs/{stock.queued}").text)
     with transaction(site.factory) as session:
         session.add(ArmingStop(scope=EVERYWHERE, code="hash_mismatch", found_at=datetime.now(UTC)))
-    assert_shown(words_of(site.client().get(f"/jobs/{stock.queued}").text), "a check of the ledger found `hash_mismatch`")
+    shown = words_of(site.client().get(f"/jobs/{stock.queued}").text)
+    assert_shown(shown, "a check of the ledger found `hash_mismatch`")
 
 
 def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
