@@ -113,16 +113,6 @@ def test_unknown_jobs_are_not_found(shop):
             step()
 
 
-def test_a_job_that_was_given_back_is_claimed_at_once(shop):
-    job_id = shop.submit()
-    first = shop.charged()
-    shop.give_back(first)
-    assert (shop.job(job_id).state, shop.hold_state(job_id)) == (JobState.QUEUED, HoldState.ARMED)
-    with pytest.raises(StaleAttempt):
-        shop.heartbeat(first)
-    assert shop.claimed().attempt == 2
-
-
 # --- progress -------------------------------------------------------------------------------------------------------
 
 
