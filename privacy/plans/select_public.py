@@ -107,7 +107,7 @@ def votes_event(stddev: float) -> GaussianEvent:
         before. A record votes once: for that choice of its own class which is nearest to it, which depends on that
         record alone. One record more changes one number of the whole histogram, by exactly 1, so its L2 sensitivity is
         1, and every pair of neighbours whose label is declared attains it. Where the unit is the subject, one record
-        of each subject votes, and which one depends on that subject alone (`privacy.mechanisms.contribution`). The
+        of each subject votes, and which one depends on that subject alone (`privacy.mechanisms.partition`). The
         second iteration's choices follow from the first one's noisy votes: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
