@@ -15,7 +15,6 @@ from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
-from service.dependencies import calling
 from service.identity import admins, decisions, people
 from service.identity.access import Principal, Scope, visible
 from service.identity.projects import PROJECTS_MAX
@@ -39,17 +38,13 @@ def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> R
 
 @router.post("/accounts/{account_id}/close")
 def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    return _set_closed(dashboard, account_id, closed=True)
+    dashboard.do(ledger.set_closed, account_id, closed=True)
+    return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/reopen")
 def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    return _set_closed(dashboard, account_id, closed=False)
-
-
-def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> RedirectResponse:
-    with calling("storage"):  # before the transaction, in which others would wait for who waits for a place
-        dashboard.do(ledger.set_closed, account_id, closed=closed)
+    dashboard.do(ledger.set_closed, account_id, closed=False)
     return _back_to_account(account_id)
 
 
