@@ -16,9 +16,8 @@ from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
-from service.api.conditional import answer, answer_bytes, send_file
+from service.api.answers import answer, answer_bytes, answer_newest, send_file
 from service.api.deps import PROBLEMS, VIEW, ApiRoute, OfAccount, Paging, Running, Service
-from service.api.pages import answer_newest
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
