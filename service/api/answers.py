@@ -148,6 +148,7 @@ def each(show: Callable[[Any], ApiRecord]) -> Callable[[Session, Sequence[Any]],
 
 
 def _is_plain(value: str | int) -> bool:
+    # Both databases can compare ids, and integers below 2**63.
     if isinstance(value, int):
         return 0 <= value < 2**63
     return len(value) <= 64 and value.isascii() and value.isprintable()

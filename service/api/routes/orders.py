@@ -30,7 +30,7 @@ def router() -> APIRouter:
     return _router_of(tuple(jobs.KINDS.values()))
 
 
-@cache
+@cache  # building the routes takes longer than everything else in making an application
 def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
     made = APIRouter(responses=PROBLEMS, route_class=ApiRoute)
     for kind in kinds:

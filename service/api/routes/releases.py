@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS,
 ReleaseId = Annotated[Identifier, Path()]
 FileName = Annotated[str, Path(max_length=64)]
 _OF_GENERATORS = ("report.html", "report.json", "grid.png")
-# A report is self-contained: its own styles and pictures, no script, nothing from elsewhere.
+# A report is self-contained: inline styles and images, no script, no external resource.
 REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 
 
