@@ -35,12 +35,6 @@ def ask_share(
         project_id: the other project, as its members named it; None publishes to every project.
         reason: recorded with the request.
         asked_with: id of an owner's key, or of an admin's if there is one project.
-
-    Raises:
-        InvalidInput: there is no reason.
-        NotFound: no such release of the caller's project, or no such project.
-        Conflict: it is already shared with that project or belongs to it, or the same request is pending.
-        Forbidden: the key is not an owner's.
     """
     asking, release = acting_key(session, asked_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
@@ -66,11 +60,7 @@ SHARE_EFFECTS = {DecisionAction.SHARE: _share}
 
 
 def end_share(session: Session, *, release_id: str, share_id: str, now: datetime) -> Share:
-    """Stop sharing a release at once. Idempotent.
-
-    Raises:
-        NotFound: no such release of the caller's project, or no such share.
-    """
+    """Stop sharing a release at once. Idempotent."""
     release = get_own_release(session, release_id)
     share = find(session, Share, share_id, lock=True)
     if share.release_id != release_id:
