@@ -109,7 +109,7 @@ class Stage:
 
     @property
     def paid_as_whole(self) -> int | None:
-        """Number of releases that the price pays for together, with the first of them; None if each has its own price."""
+        """Number of releases that the price covers, with the first of them; None if each has its own price."""
         return self.event.count + self.repeats if self.event.is_sampled else None
 
     def announces(self, event: Event) -> bool:
