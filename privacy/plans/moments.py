@@ -433,7 +433,7 @@ def _smallest(holds: Callable[[float], bool]) -> float | None:
 
 RECIPE = Recipe(
     name="moments",
-    title="Class moments",
+    title="Moments",
     publishes="generator",
     releases="A generator of labelled images; drawing from it is free.",
     config=MomentsConfig,
