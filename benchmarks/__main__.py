@@ -75,7 +75,6 @@ def run(names: Sequence[str], budget: str, folder: Path, minutes: float) -> dict
 
 
 def main() -> int:
-    """Run what is asked for; the exit status is 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", choices=list(_MINUTES), default="quick")
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))

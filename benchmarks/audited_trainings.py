@@ -319,7 +319,6 @@ def _teachers(shards: Shards, config: DataLensConfig, facts: PublicFacts) -> Lin
 
 
 def _votes(teachers: LinearTeachers | KernelTeachers, release: Release, cfg: TopAggConfig) -> torch.Tensor:
-    """Return each teacher's votes, (N, images, d) int8; their coins are tossed only for gradients within the clip."""
     shape = len(release.released_inputs), cfg.dimension
     blocks = teachers.image_gradients(release.released_inputs, release.released_labels)
     return torch.cat(

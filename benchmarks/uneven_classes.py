@@ -91,7 +91,6 @@ def wanted(epsilons: Sequence[float], counts: Sequence[int]) -> Iterator[tuple[i
 
 
 def main() -> None:
-    """Make the rows that are missing."""
     parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)

@@ -104,7 +104,7 @@ def votes_event(stddev: float) -> GaussianEvent:
         votes once, for the nearest choice of its own class, which depends on that record alone. One record more changes
         one number of the whole histogram, by exactly 1, so its L2 sensitivity is 1, and every pair of neighbours whose
         label is declared attains it. If the unit is the subject, one record of each subject votes, and which one
-        depends on that subject alone (`privacy.mechanisms.contribution`). The second iteration's choices follow from
+        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from
         the first one's noisy votes: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)

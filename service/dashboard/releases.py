@@ -12,12 +12,14 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 
 from obscura.wire import formats
 from obscura.wire.class_shares import AS_STATED, read_class_shares
+from obscura.wire.release_schemas import EvaluationRequest, SampleRequest
 from obscura.wire.schemas import Identifier
+from obscura.wire.share_schemas import ShareRequest
 from service import jobs, reports, weights
 from service.api.ordering import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
-from service.dashboard.forms import Filters
+from service.dashboard.forms import Filters, read_fields
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -143,18 +145,16 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
 @router.post("/releases/{release_id}/samples")
 def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Generate images from a release. Free."""
-    fields: dict[str, Any] = {"release_id": release_id, "classes": None, "format": form.get("format", "")}
-    fields |= {name: _whole(form, name) for name in ("count", "seed")}
-    if form.get("proportions", "").strip():
-        fields["proportions"] = _proportions(dashboard, release_id, form["proportions"])
+    stated = form.get("proportions", "").strip()
+    proportions = _proportions(dashboard, release_id, stated) if stated else None
+    fields = read_fields(SampleRequest, form, proportions=proportions, classes=None) | {"release_id": release_id}
     return _ordered(dashboard, trainer, form, "sample", fields)
 
 
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Evaluate a release on a public dataset. Free."""
-    fields: dict[str, Any] = {"release_id": release_id, "dataset_id": form.get("dataset", "")}
-    fields |= {name: _whole(form, name) if form.get(name) else None for name in ("samples", "seed")}
+    fields = read_fields(EvaluationRequest, form, dataset_id=form.get("dataset")) | {"release_id": release_id}
     return _ordered(dashboard, trainer, form, "evaluate", fields)
 
 
@@ -163,14 +163,8 @@ def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> 
     other = None if form.get("everybody") else form.get("project", "").strip()
     if other == "":
         raise InvalidInput("Name the project by its id, or choose all projects.")
-    dashboard.do(
-        jobs.ask_share,
-        release_id=release_id,
-        project_id=other,
-        reason=form.get("reason", ""),
-        asked_with=admin.id,
-        now=dashboard.clock(),
-    )
+    share = read_fields(ShareRequest, form, project_id=other)
+    dashboard.do(jobs.ask_share, release_id=release_id, **share, asked_with=admin.id, now=dashboard.clock())
     return RedirectResponse("/decisions", status_code=303)
 
 
@@ -205,10 +199,3 @@ def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, 
         return read_class_shares(text, classes, every=False)
     except ValueError as error:
         raise InvalidInput(f"These proportions cannot be read: {error}.") from None
-
-
-def _whole(form: dict[str, str], field: str) -> int:
-    text = form.get(field, "").strip()
-    if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        raise InvalidInput(f"The {field} must be a whole number, at least 0.")
-    return int(text)

@@ -311,28 +311,34 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
     return dataset
 
 
-def check_keys(session: Session, settings: Settings) -> None:
-    """Mark every stored dataset that no key opens as FAILED (KEY_MISSING), and make it READY once its key is back.
+def check_keys(session: Session, settings: Settings, *, contents: bool = True) -> None:
+    """Mark every stored dataset without a key as FAILED (KEY_MISSING), and make it READY once its key is back.
 
-    Call at start-up. Without the folder of the keys nothing is known, and nothing changes: its disk may not be mounted.
+    Call at start-up, and regularly. Without the folder of keys nothing changes: its disk may not be mounted.
+
+    Args:
+        contents: check that the storage has the contents, too, which takes a request for each.
     """
     if not (settings.keys_path / "datasets").is_dir():
         return
     vault = Vault.of(settings)
+    keys = vault.stored_keys()
 
-    def opens(name: str) -> bool:
-        return vault.key_path(name).exists() and vault.storage.holds(key_of(name))
+    def opens(name: str, *, contents: bool = contents) -> bool:
+        return name in keys and (not contents or vault.storage.holds(key_of(name)))
 
     marked = and_(Dataset.state == DatasetState.FAILED, Dataset.failure_code == KEY_MISSING)
     stored = or_(Dataset.state.in_((DatasetState.READY, DatasetState.WITHDRAWING)), marked)
     for dataset in session.scalars(select(Dataset).where(stored)).all():
-        opened = opens(dataset.content)
         if dataset.state is DatasetState.FAILED:
-            if opened:
+            if opens(dataset.content, contents=True):
                 move(session, dataset.id, DatasetState.READY, marked, failure_code=None)
-        # A withdrawal after the backup may have left newer content, which `withdrawal.recall` takes up.
-        elif not opened and not any(map(opens, vault.contents_of(dataset.id))):
-            move(session, dataset.id, DatasetState.FAILED, failure_code=KEY_MISSING)
+        # A withdrawal may have left newer content, which a restored database does not name.
+        elif (
+            not opens(dataset.content)
+            and not any(map(opens, vault.contents_of(dataset.id)))
+            and move(session, dataset.id, DatasetState.FAILED, failure_code=KEY_MISSING)
+        ):
             get_logger(__name__).error("dataset_key_missing", dataset_id=dataset.id)
 
 

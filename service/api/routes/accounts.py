@@ -38,7 +38,6 @@ from service.api.pages import decode_cursor, encode_cursor
 from service.api.routes.decisions import answer_asked
 from service.datasets import withdrawal
 from service.db.session import transaction
-from service.dependencies import calling
 from service.identity import projects
 from service.identity.access import Principal
 from service.views import accounts as views
@@ -177,7 +176,6 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
 
 
 def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
-    # The slot first: a request that waits for one must not block other writers.
-    with calling("storage"), transaction(service.factory) as session:
+    with transaction(service.factory) as session:
         record = views.account(ledger.set_closed(session, account_id, closed=closed))
     return answer(request, record)
