@@ -34,7 +34,6 @@ router = APIRouter(route_class=PageRoute)
 PENDING_COOKIE = "obscura_sign_in"
 PENDING_PATH = "/login"
 PENDING_SECONDS = 600
-ANSWER_CHARACTERS_MAX = 4000
 KEYS_SHOWN_MAX = 100
 DAYS = (7, 30, 90, 365)
 OVERLAP_HOURS = (0, 1, 24, 168)
@@ -47,7 +46,7 @@ def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResp
     if provider is None:
         raise _no_provider()
     dashboard.service.rates.pass_address(request)
-    address, cookie = provider.begin(local_path(next[: NEXT_CHARACTERS_MAX + 1]))
+    address, cookie = provider.begin(request, local_path(next[: NEXT_CHARACTERS_MAX + 1]))
     response = RedirectResponse(address, status_code=303)
     response.set_cookie(
         PENDING_COOKIE,
@@ -71,9 +70,8 @@ def finish(request: Request, dashboard: Running) -> Response:
     if provider is None:
         raise _no_provider()
     dashboard.service.rates.pass_address(request)
-    answer = {name: text[:ANSWER_CHARACTERS_MAX] for name, text in request.query_params.items()}
     try:
-        claims, refresh_token, target = provider.finish(request.cookies.get(PENDING_COOKIE, ""), answer)
+        claims, refresh_token, target = provider.finish(request, request.cookies.get(PENDING_COOKIE, ""))
         principal = _note(request, dashboard, claims, refresh_token)
     except (Unauthorized, Forbidden) as error:
         structlog.get_logger(__name__).warning("provider_sign_in_refused", address=client_address(request))
