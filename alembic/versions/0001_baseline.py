@@ -291,7 +291,6 @@ def upgrade() -> None:
         *optional(MOMENT, "ready_at"),
         sa.Column("upload_attempt", INTEGER, nullable=False, server_default=sa.text("0")),
         *optional(MOMENT, "upload_lease_until"),
-        sa.Column("unchecked", FLAG, nullable=False, server_default=sa.false()),
         *optional(MOMENT, "erased_at"),
         sa.Column("project_id", ID, nullable=False, server_default="prj_default"),
         image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
@@ -323,7 +322,7 @@ def upgrade() -> None:
         "entries",
         reference("account_id", "accounts"),
         sa.Column("sequence", BIG, nullable=False, autoincrement=False),
-        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze"),
+        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze", "accept"),
         *optional(ID, "hold_id", "job_id"),
         *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
         *needed(JSON, "details"),
@@ -334,6 +333,7 @@ def upgrade() -> None:
         sequence_positive="sequence >= 1",
     )
     op.create_index("ix_entries_job_id", "entries", ["job_id"])
+    index_where("ix_entries_accepted", "entries", ["account_id"], "kind = 'accept'")
     index_where("uq_entries_one_hold", "entries", ["hold_id"], "kind = 'hold'", unique=True)
     index_where("uq_entries_one_terminal", "entries", ["hold_id"], "kind IN ('capture', 'release')", unique=True)
     create(
@@ -366,7 +366,7 @@ def upgrade() -> None:
     create(
         "decisions",
         *needed(ID, "id"),
-        choice("action", "raise", "admit", "remove", "revoke", "share"),
+        choice("action", "raise", "admit", "remove", "revoke", "share", "accept"),
         reference("account_id", "accounts", nullable=True),
         *optional(REAL, "epsilon_before", "epsilon"),
         *optional(NAME, "name"),
@@ -387,7 +387,7 @@ def upgrade() -> None:
             "(action = 'raise') = (account_id IS NOT NULL) AND (account_id IS NULL) = (epsilon IS NULL) AND "
             "(epsilon IS NULL) = (epsilon_before IS NULL) AND (epsilon IS NULL) = (name IS NOT NULL)"
         ),
-        concerns_one="action IN ('raise', 'admit', 'share') OR admin_id IS NOT NULL",
+        concerns_one="action IN ('raise', 'admit', 'share', 'accept') OR admin_id IS NOT NULL",
         concerns_release=(
             "(action = 'share') = (release_id IS NOT NULL) AND (release_id IS NULL) = (shared_with IS NULL)"
         ),
@@ -449,7 +449,6 @@ def upgrade() -> None:
             "worker_lost",
             "training_failed",
             "out_of_memory",
-            "out_of_disk",
             nullable=True,
         ),
         *optional(INTEGER, "salvage_attempt"),
@@ -464,7 +463,6 @@ def upgrade() -> None:
             "release_unavailable",
             "hold_exhausted",
             "out_of_memory",
-            "out_of_disk",
             "time_limit",
             "worker_lost",
             "ledger_unavailable",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from privacy.plans.registry import RECIPES
 from service import ledger
 from service.dashboard.access import Admin, Dashboard, Form, Running, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
-from service.dashboard.forms import do_once, once_of, read_body
+from service.dashboard.forms import do_once, once_of, read_fields
 from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
@@ -60,7 +59,7 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
         viewer: Viewer = request.state.viewer
         values["disk_short"] = viewer.runs_installation and dashboard.service.disks.is_short()
         values["release_count"] = session.scalar(visible(session, Release, select(func.count(Release.id)))) or 0
-        values["steps"] = None if values["release_count"] else first_steps(session)
+        values["steps"] = None if values["release_count"] else _first_steps(session)
     return page(request, "overview.html", **values)
 
 
@@ -80,22 +79,15 @@ def overview_part(request: Request, dashboard: Running, name: str, after: Place 
     return page(request, f"_{name}.html", **values)
 
 
-@dataclass(frozen=True)
-class FirstSteps:
-    """Steps that a new installation has completed towards its first release."""
-
-    account: bool
-    images: bool
-    training: bool
-
-
-def first_steps(session: Session) -> FirstSteps:
-    """Return how far an installation without a release has come."""
+def _first_steps(session: Session) -> dict[str, bool]:
+    """Return which steps towards a first release an installation has completed."""
     private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
-    account = visible(session, AccountRow, select(AccountRow.id))
-    ready = visible(session, Dataset, select(Dataset.id)).where(*private)
-    asked = visible(session, Job, select(Job.id)).where(Job.recipe.in_(list(RECIPES)))
-    return FirstSteps(*(session.scalar(query.limit(1)) is not None for query in (account, ready, asked)))
+    steps = {
+        "account": visible(session, AccountRow, select(AccountRow.id)),
+        "images": visible(session, Dataset, select(Dataset.id)).where(*private),
+        "training": visible(session, Job, select(Job.id)).where(Job.recipe.in_(list(RECIPES))),
+    }
+    return {name: session.scalar(query.limit(1)) is not None for name, query in steps.items()}
 
 
 @router.get("/accounts/new")
@@ -110,8 +102,7 @@ def open_account(request: Request, dashboard: Running, admin: Admin, form: Form)
     admin.require_installation()
     try:
         once = once_of(form)
-        terms = {name: form.get(name, "").strip() for name in AccountRequest.model_fields}
-        body = read_body(AccountRequest, terms).model_dump()
+        body = read_fields(AccountRequest, form)
         now = dashboard.clock()
         with transaction(dashboard.factory) as session:
             body["project_id"] = projects.choose(session, body["project_id"])
@@ -178,12 +169,8 @@ def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, A
     return {"accounts": shown, "after": after, "next_after": next_after}
 
 
-def _jobs(session: Session, now: datetime, _after: str | None) -> dict[str, Any]:
-    return {"jobs": jobs.recent(session, now, limit=RECENT)}
-
-
-def _releases(session: Session, _now: datetime, _after: str | None) -> dict[str, Any]:
-    return {"releases": releases.views(session, limit=RECENT)[0]}
-
-
-_PARTS = {"budgets": _budgets, "jobs": _jobs, "releases": _releases}
+_PARTS: dict[str, Callable[[Session, datetime, str | None], dict[str, Any]]] = {
+    "budgets": _budgets,
+    "jobs": lambda session, now, _: {"jobs": jobs.recent(session, now, limit=RECENT)},
+    "releases": lambda session, _now, _: {"releases": releases.views(session, limit=RECENT)[0]},
+}

@@ -1,9 +1,10 @@
 """Requests that two people decide: one admin asks for something, and it is done when another one approves it.
 
 Each noun checks what may be asked for and carries it out: `service.ledger.limits` raises limits, `admins` admits and
-removes admins and revokes their keys, `service.jobs.sharing` shares releases. The rules here hold for every request:
-all keys of one person count as that person, a request expires after seven days, and with a sign-in provider only its
-people decide. Owners decide about their project: two of them, or one and an admin of the installation.
+removes admins and revokes their keys, `service.jobs.sharing` shares releases, `service.backups.accepting` records
+missing spending. The rules here hold for every request: all keys of one person count as that person, a request expires
+after seven days, and with a sign-in provider only its people decide. Owners decide about their project: two of them, or
+one and an admin of the installation.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _SUBJECTS = {
     DecisionAction.REMOVE: [Decision.admin_id],
     DecisionAction.REVOKE: [Decision.key_id],
     DecisionAction.SHARE: [Decision.release_id, Decision.shared_with],
+    DecisionAction.ACCEPT: [Decision.name],
 }
 
 

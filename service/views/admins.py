@@ -1,4 +1,4 @@
-"""Records of admins, decisions, projects, keys, and webhooks."""
+"""Records of admins, decisions, projects, keys, webhooks, and the audit log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import (
     AdminRecord,
+    AuditEventRecord,
     DecisionRecord,
     KeyRecord,
     PersonRecord,
@@ -20,9 +21,12 @@ from obscura.wire.schemas import record_of
 from obscura.wire.webhook_schemas import WebhookRecord
 from service import quotas
 from service.db.access_tables import Admin, ApiKey, Decision, Person
+from service.db.audit_tables import AuditEvent
 from service.db.project_tables import EVERY_PROJECT, Project
 from service.db.webhook_tables import Webhook
+from service.errors import NotFound
 from service.identity import admins, decisions
+from service.identity.access import visible
 from service.webhooks.hooks import states_of
 
 
@@ -106,3 +110,31 @@ def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[W
     """Return webhooks, without secrets, with their states."""
     states = states_of(session, rows, now)
     return [record_of(WebhookRecord, row, state=states[row.id]) for row in rows]
+
+
+# --- audit log: only the caller's project, times to the minute, no sequence numbers ---
+
+
+def oldest_events(session: Session, *, after: str | None, limit: int) -> list[AuditEventRecord]:
+    """Return visible events, oldest first, optionally those after one of them."""
+    query = visible(session, AuditEvent).order_by(AuditEvent.sequence).limit(limit)
+    if after is not None:
+        query = query.where(AuditEvent.sequence > _sequence_of(session, after))
+    return [record_of(AuditEventRecord, row) for row in session.scalars(query)]
+
+
+def newest_events(session: Session, *, before: str | None, limit: int) -> list[AuditEventRecord]:
+    """Return visible events, newest first, optionally those before one of them."""
+    query = visible(session, AuditEvent).order_by(AuditEvent.sequence.desc()).limit(limit)
+    if before is not None:
+        query = query.where(AuditEvent.sequence < _sequence_of(session, before))
+    return [record_of(AuditEventRecord, row) for row in session.scalars(query)]
+
+
+def _sequence_of(session: Session, event_id: str) -> int:
+    sequence = session.scalar(
+        visible(session, AuditEvent, select(AuditEvent.sequence)).where(AuditEvent.id == event_id)
+    )
+    if sequence is None:
+        raise NotFound("There is no such event, or it was removed since. Begin anew without it.", event_id=event_id)
+    return sequence

@@ -55,20 +55,17 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
     """Return the records of releases, whole or as RELEASES selects them, with figures of their newest evaluations."""
     measured = newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
-    return [_record(row, measured.get(row.id), projects[row.account_id]) for row in rows]
-
-
-def _record(row: Release | Row[Any], measured: Evaluation | None, project_id: str) -> ReleaseRecord:
-    summary = with_figures(row.summary, measured)
-    histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
-    return record_of(
-        ReleaseRecord,
-        row,
-        summary=summary,
-        incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
-        histogram=None if histogram is None else HistogramFacts(**histogram),
-        project_id=project_id,
-    )
+    shown = []
+    for row in rows:
+        summary = with_figures(row.summary, measured.get(row.id))
+        histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
+        facts = {
+            "summary": summary,
+            "incomplete": None if row.incomplete is None else IncompleteFacts(**row.incomplete),
+            "histogram": None if histogram is None else HistogramFacts(**histogram),
+        }
+        shown.append(record_of(ReleaseRecord, row, project_id=projects[row.account_id], **facts))
+    return shown
 
 
 @dataclass(frozen=True)
@@ -148,38 +145,19 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
     ]
 
 
-@dataclass(frozen=True)
-class EvaluationView:
-    """An evaluation on its release's page, and whether it is being cancelled."""
-
-    evaluation: EvaluationRecord
-    dataset_name: str
-    stopping: bool
-
-
-def evaluations(session: Session, release_id: str) -> list[EvaluationView]:
-    """Return the evaluations of a release, newest first."""
+def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecord, str, bool]]:
+    """Return the evaluations of a release, newest first, each with its dataset's name and whether it is cancelled."""
     query = visible(session, Evaluation).options(_with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
-    return [
-        EvaluationView(evaluate.show(row, row.job), row.dataset.name, row.job.cancel_requested)
-        for row in session.scalars(query.limit(EVALUATIONS_SHOWN))
-    ]
+    rows = session.scalars(query.limit(EVALUATIONS_SHOWN))
+    return [(evaluate.show(row, row.job), row.dataset.name, row.job.cancel_requested) for row in rows]
 
 
-@dataclass(frozen=True)
-class SampleView:
-    """A sample on its release's page, and whether it is being cancelled."""
-
-    sample: SampleRecord
-    stopping: bool
-
-
-def samples(session: Session, release_id: str) -> list[SampleView]:
-    """Return the samples of a release, newest first."""
+def samples(session: Session, release_id: str) -> list[tuple[SampleRecord, bool]]:
+    """Return the samples of a release, newest first, each with whether it is cancelled."""
     query = visible(session, Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
-    return [SampleView(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
+    return [(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
 
 
 def datasets_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:

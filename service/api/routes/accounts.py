@@ -20,7 +20,7 @@ from obscura.wire.schemas import (
     WithdrawalRequest,
     record_of,
 )
-from service import ledger, restrictions
+from service import ledger
 from service.api.conditional import answer
 from service.api.deps import (
     DATA,
@@ -38,7 +38,6 @@ from service.api.pages import decode_cursor, encode_cursor
 from service.api.routes.decisions import answer_asked
 from service.datasets import withdrawal
 from service.db.session import transaction
-from service.dependencies import calling
 from service.identity import projects
 from service.identity.access import Principal
 from service.views import accounts as views
@@ -51,8 +50,8 @@ AccountId = Annotated[Identifier, Path()]
 def open_account(service: Running, request: Request, body: AccountRequest) -> Response:
     """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
     with transaction(service.factory) as session:
-        wish = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
-        record = views.account(ledger.open_account(session, **wish, now=service.clock()))
+        terms = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
+        record = views.account(ledger.open_account(session, **terms, now=service.clock()))
     return answer(request, record, status_code=201, headers={"Location": f"/v1/accounts/{record.id}"})
 
 
@@ -94,9 +93,9 @@ def lower_limit(
     """Lower the lifetime limit at once. If more is already spent and held, nothing is left and the account is
     frozen.
     """
-    wish = {"account_id": account_id, **body.model_dump()}
+    change = {"account_id": account_id, **body.model_dump()}
     with transaction(service.factory) as session:
-        record = views.account(ledger.lower_limit(session, **wish, by=admin.id, now=service.clock()))
+        record = views.account(ledger.lower_limit(session, **change, by=admin.id, now=service.clock()))
     return answer(request, record)
 
 
@@ -129,9 +128,9 @@ def unfreeze(service: Running, admin: Admin, request: Request, account_id: Accou
 def _switch(
     service: Service, admin: Principal, request: Request, account_id: str, body: ReasonRequest, *, frozen: bool
 ) -> Response:
-    wish = {"account_id": account_id, "frozen": frozen, **body.model_dump()}
+    change = {"account_id": account_id, "frozen": frozen, **body.model_dump()}
     with transaction(service.factory) as session:
-        record = views.account(ledger.set_frozen(session, **wish, by=admin.id, now=service.clock()))
+        record = views.account(ledger.set_frozen(session, **change, by=admin.id, now=service.clock()))
     return answer(request, record)
 
 
@@ -177,7 +176,6 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
 
 
 def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
-    # A place is taken first: whoever waits for one must not keep other writers waiting.
-    with calling("storage"), transaction(service.factory) as session:
-        record = views.account(restrictions.set_closed(session, service.storage, account_id, closed=closed))
+    with transaction(service.factory) as session:
+        record = views.account(ledger.set_closed(session, account_id, closed=closed))
     return answer(request, record)

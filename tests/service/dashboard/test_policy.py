@@ -11,7 +11,7 @@ from sqlalchemy import select
 from obscura.wire.words import DatasetState, HoldState, JobState
 from service import jobs, ledger
 from service.dashboard import PARTS
-from service.datasets.vault import key_path, write_key
+from service.datasets.vault import Vault, write_key
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -228,7 +228,7 @@ def test_a_sweep_over_epsilon_names_each_trial_by_it_and_links_its_release(site,
 @pytest.fixture
 def sealed(site: Any, stock: Any) -> str:
     """The usual dataset with a key and files."""
-    write_key(key_path(site.settings, stock.dataset), new_key())
+    write_key(Vault.of(site.settings).key_path(stock.dataset), new_key())
     (site.settings.data_dir / key_of(stock.dataset)).mkdir(parents=True)
     return stock.dataset
 
@@ -242,9 +242,9 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, seale
     assert "Cancel the 2 jobs that need it" in uploader.get(page).text
     assert send(uploader, page, f"{page}/delete").status_code == 422
     assert send(uploader, page, f"{page}/delete", sure="yes").status_code == 409
-    assert key_path(site.settings, sealed).exists()
+    assert Vault.of(site.settings).key_path(sealed).exists()
     assert send(uploader, page, f"{page}/delete", sure="yes", cancel_jobs="yes").status_code == 303
-    assert not key_path(site.settings, sealed).exists()
+    assert not Vault.of(site.settings).key_path(sealed).exists()
     assert not (site.settings.data_dir / key_of(sealed)).exists()
     assert site.job(stock.queued).state is JobState.CANCELLED
     assert site.job(stock.running).cancel_requested
@@ -288,4 +288,4 @@ def test_no_form_acts_without_a_session_or_its_own_token_or_from_another_site(si
         shown = {200} if action in ("/admins", "/jobs") else {404, 405}  # pages of that address
         assert other.get(action).status_code in shown, "nothing is done by following a link"
     assert state() == before
-    assert key_path(site.settings, sealed).exists()
+    assert Vault.of(site.settings).key_path(sealed).exists()
