@@ -27,7 +27,7 @@ from service.dashboard.sign_in import NEXT_CHARACTERS_MAX, local_path, login_pag
 from service.db.access_tables import ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
-from service.identity import auth, people
+from service.identity import auth, people, projects
 from service.identity.access import Principal, Scope, covers, visible
 
 router = APIRouter(route_class=PageRoute)
@@ -116,7 +116,7 @@ def _page(request: Request, dashboard: Dashboard, viewer: Viewer, token: str | N
         mine = [] if person is None else people.roles(session, person)
         newest = visible(session, ApiKey).where(_own(principal)).order_by(ApiKey.created_at.desc(), ApiKey.id)
         keys = [] if person is None else session.scalars(newest.limit(KEYS_SHOWN_MAX)).all()
-        names = people.project_names(session, {principal.project_id, *(role.project_id for role in mine)})
+        names = projects.names(session, {principal.project_id, *(role.project_id for role in mine)})
     return page(
         request,
         "you.html",
