@@ -20,8 +20,7 @@ from scipy.linalg import hadamard
 from sklearn.datasets import load_digits
 
 from benchmarks.fetching import fetched_fashion_mnist
-from models.kernel_teachers import KernelTeachers
-from models.linear_teachers import LinearTeachers
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.portable.generator import Generator
 from models.shards import Shards
 from privacy.accounting.events import GaussianEvent

@@ -22,7 +22,7 @@ from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read
 from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
-from obscura.client.holdings import Dataset
+from obscura.client.resources import Dataset
 from obscura.errors import ObscuraClientError
 from obscura.preparing import ChoiceNeeded, Package
 

@@ -43,10 +43,10 @@ def push(
     as_json: Json = False,
     **push_options: Unpack[PushOptions],
 ) -> None:
-    """Prepare pictures, declare a dataset and send them. File names stay here; declared facts become public.
+    """Prepare images, declare a dataset and send them. File names stay here; declared facts become public.
 
-    Pictures are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on
-    white. What is declared is what you state, or fixed: it is not read off the pictures, so that no single one
+    Images are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on
+    white. What is declared is what you state, or fixed: it is not read off the images, so that no single one
     shows in it. Nothing is written to the disk.
 
     At a terminal you see what was found and what becomes public, and are asked before it is declared. --yes answers
@@ -68,7 +68,7 @@ def push(
             def agree() -> None:
                 if somebody_there() and not yes:
                     with watch.quiet():
-                        confirm("Declare this, for ever, and send the pictures?", "Nothing was declared or sent.")
+                        confirm("Declare this, for ever, and send the images?", "Nothing was declared or sent.")
 
             dataset = client.datasets.push(
                 path,
@@ -79,7 +79,7 @@ def push(
                 subjects_at_most=subjects_at_most,
                 say=output.notice,
                 agree=agree,
-                on_picture=watch.on_picture,
+                on_image=watch.on_image,
                 on_bytes=watch.on_bytes,
                 **push_options,
             )
@@ -121,7 +121,7 @@ def delete_dataset(
     """Destroy a dataset's images for ever. No budget returns; releases and the account's log stay.
 
     Where nothing was ever trained on it, what was declared is erased as well, names included. If nothing has ever read
-    its account, the pictures may then be pushed to another one, such as one that protects people.
+    its account, the images may then be pushed to another one, such as one that protects people.
     """
     with connected(context, as_json) as (client, output):
         found = client.dataset(resolve_dataset(client, dataset))

@@ -38,7 +38,7 @@ COLUMNS = (
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
 TRY_FIRST = "--preview"  # the option by which a plan is tried
-PICTURE = Path("preview.png")
+IMAGE = Path("preview.png")
 LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # of kinds that have another noun
 
 
@@ -51,12 +51,12 @@ def plan(
     preset: Preset = None,
     class_shares: ClassShares = None,
     preview: Annotated[
-        bool, typer.Option(TRY_FIRST, help="Try it on public images first: an accuracy and a picture, at no cost.")
+        bool, typer.Option(TRY_FIRST, help="Try it on public images first: an accuracy and an image, at no cost.")
     ] = False,
     stand_in: Annotated[
         str | None, typer.Option(metavar="DATASET", help="Public dataset (name or id) to try it on.")
     ] = None,
-    picture: Annotated[Path, typer.Option(help="Where the preview's picture goes.")] = PICTURE,
+    image: Annotated[Path, typer.Option(help="Where the preview's image goes.")] = IMAGE,
     as_json: Json = False,
 ) -> None:
     """Show what a training would buy and cost. No data is touched, nothing is spent."""
@@ -71,7 +71,7 @@ def plan(
             return
         on = resolve_dataset(client, stand_in) if stand_in else None
         wish = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": on}
-        try_first(output, client, picture, dataset_id, **wish)
+        try_first(output, client, image, dataset_id, **wish)
 
 
 def train(
@@ -198,8 +198,8 @@ def follow(output: Output, job: Job) -> Job:
         return job.wait(on_event)
 
 
-def try_first(output: Output, client: Client, picture: Path, dataset_id: str, **wish: Any) -> None:
-    """Preview a training on public images, show the forecast, and keep its picture where there is one.
+def try_first(output: Output, client: Client, image: Path, dataset_id: str, **wish: Any) -> None:
+    """Preview a training on public images, show the forecast, and keep its image where there is one.
 
     Args:
         wish: as `Client.preview` takes it.
@@ -215,7 +215,7 @@ def try_first(output: Output, client: Client, picture: Path, dataset_id: str, **
     elif found.verdict is not None:
         output.text(found.verdict)
     if found.real_accuracy is not None:  # of a generator
-        output.notice(f"What it would draw of {found.stand_in}: {found.save_grid(picture)}")
+        output.notice(f"What it would draw of {found.stand_in}: {found.save_grid(image)}")
 
 
 def show_plan(output: Output, made: PlanRecord) -> None:

@@ -1,4 +1,4 @@
-"""From a folder of pictures to private synthetic ones: the steps that `obscura quickstart` and `obscura demo` share.
+"""From a folder of images to private synthetic ones: the steps that `obscura quickstart` and `obscura demo` share.
 
 Each says what it does, with the command that does it by itself.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from obscura.cli.console import CliError, Exit, Output
-from obscura.cli.jobs import PICTURE, TRY_FIRST, follow, try_first
+from obscura.cli.jobs import IMAGE, TRY_FIRST, follow, try_first
 from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
 from obscura.client.datasets import default_name
 from obscura.client.one_step import RECIPE, account_for, open_account
@@ -29,12 +29,12 @@ _RARE_SHOWN_MAX = 6
 
 @dataclass(frozen=True)
 class Onboarding:
-    """Pictures that are ready to be sent, and the service that takes them.
+    """Images that are ready to be sent, and the service that takes them.
 
     Attributes:
         client: Talks to the service.
         output: Where it is said what happens.
-        folder: The pictures, as their owner names them.
+        folder: The images, as their owner names them.
         package: What was made of them.
         flags: How it was made, as flags of `obscura datasets push`.
         program: What every command begins with.
@@ -77,10 +77,10 @@ class Onboarding:
             raise
 
     def account(self, epsilon: float, delta: float) -> Account:
-        """Return the account that pays: the one with the pictures' name, else a new one with this budget.
+        """Return the account that pays: the one with the images' name, else a new one with this budget.
 
         Raises:
-            CliError: That one protects another unit than the pictures were prepared for.
+            CliError: That one protects another unit than the images were prepared for.
         """
         name = default_name(self.folder)
         unit = Unit.RECORD if self.package.private_subjects is None else Unit.SUBJECT
@@ -91,7 +91,7 @@ class Onboarding:
         if found is not None:
             return found
         command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
-        self.say("Opening an account: the budget of these pictures, for life", command)
+        self.say("Opening an account: the budget of these images, for life", command)
         return open_account(self.client, name, epsilon=epsilon, delta=delta, unit=unit)
 
     def declare(
@@ -101,7 +101,7 @@ class Onboarding:
         subjects_at_most: int | None = None,
         agree: Callable[[], None] = lambda: None,
     ) -> Dataset:
-        """Declare what was stated, if `agree` lets it pass. It becomes public; no picture is sent."""
+        """Declare what was stated, if `agree` lets it pass. It becomes public; no image is sent."""
         name = self.client.datasets.free_name(account.id, None, self.folder)
         to = f"--account {quoted(account.name)}{in_bounds(at_most, subjects_at_most)}"
         self.say("Preparing", f"datasets push {quoted(self.folder)} {to}{self.flags}")
@@ -144,12 +144,12 @@ class Onboarding:
         self.say("Trying it on public images, which costs no budget and takes minutes", command)
         wish = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
         try:
-            try_first(self.output, self.client, PICTURE, dataset.id, **wish)
+            try_first(self.output, self.client, IMAGE, dataset.id, **wish)
         except JobFailed as error:
             self.output.notice(str(error))
 
     def send(self, dataset: Dataset) -> Dataset:
-        """Send the pictures."""
+        """Send the images."""
         with preparation_progress(self.output.err) as watch:
             return self.client.datasets.send(dataset, self.package, watch.on_bytes)
 
@@ -165,7 +165,7 @@ class Onboarding:
             return follow(self.output, job).release()
 
     def draw(self, release: Release, count: int, out: Path) -> Sample:
-        """Draw images into a new folder, with a picture of some of them, and say what is left."""
+        """Draw images into a new folder, with an image of some of them, and say what is left."""
         command = f"download {release.id} --count {count} --unpack --out {quoted(out)}"
         self.say("Drawing synthetic images, which costs nothing", command)
         with self.step(self.again(command)):
@@ -175,7 +175,7 @@ class Onboarding:
         left = self.client.account(release.account_id).balance.affordable_epsilon
         self.output.notice("")
         self.output.text(f"{count:,} synthetic images in {out}; a look at them: {grid}")
-        self.output.text(f"Left for further trainings on these pictures: epsilon {show_epsilon(left, up=False)}.")
+        self.output.text(f"Left for further trainings on these images: epsilon {show_epsilon(left, up=False)}.")
         more = self.again(f"download {release.id} --count 10000 --out more.zip")
         self.output.notice(f"More images, at no cost: {more}")
         return sample
@@ -187,10 +187,10 @@ def in_bounds(at_most: int, subjects_at_most: int | None) -> str:
 
 
 def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
-    """Yield what the owner of the pictures is told, and nobody else, where noise drowns classes by their own counts.
+    """Yield what the owner of the images is told, and nobody else, where noise drowns classes by their own counts.
 
     Args:
-        private_counts: Pictures by class.
+        private_counts: Images by class.
         shown_from: How many a class needs, by the plan; None where that is not known.
     """
     rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
@@ -199,7 +199,7 @@ def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> I
         named += f" and {len(rare) - _RARE_SHOWN_MAX} more" if len(rare) > _RARE_SHOWN_MAX else ""
         yield (
             f"Stays here: of {named}, expect static or the look of other classes, whatever is said of all together: "
-            f"a class shows from about {shown_from:,} pictures on."
+            f"a class shows from about {shown_from:,} images on."
         )
 
 
@@ -210,7 +210,7 @@ def quoted(word: object) -> str:
 
 def _spent(account: Account) -> CliError:
     return CliError(
-        f"What is left of account {account.name} does not pay for that: these pictures were trained on before. "
+        f"What is left of account {account.name} does not pay for that: these images were trained on before. "
         "What was made then is free to use: obscura up, and beside it: obscura releases list",
         Exit.BUDGET,
     )

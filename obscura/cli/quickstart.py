@@ -1,4 +1,4 @@
-"""`obscura quickstart FOLDER`: from one's own pictures to private synthetic ones.
+"""`obscura quickstart FOLDER`: from one's own images to private synthetic ones.
 
 Only stated values and fixed defaults become public. The images determine none of them.
 """
@@ -30,9 +30,9 @@ from obscura.preparing.choices import SIDE_USUAL
 @with_push_options
 def quickstart(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="Pictures: a folder of class folders, or what `datasets push` takes.")],
+    folder: Annotated[Path, typer.Argument(help="Images: a folder of class folders, or what `datasets push` takes.")],
     epsilon: Annotated[
-        float, typer.Option("--epsilon", "-e", help="Lifetime budget of these pictures; all is spent.")
+        float, typer.Option("--epsilon", "-e", help="Lifetime budget of these images; all is spent.")
     ] = 1.0,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
@@ -45,7 +45,7 @@ def quickstart(
         typer.Option(
             "--subjects-at-most",
             min=1,
-            help="Protect all pictures of a subject together: public upper bound on the subjects.",
+            help="Protect all images of a subject together: public upper bound on the subjects.",
         ),
     ] = None,
     class_shares: ClassShares = None,
@@ -55,7 +55,7 @@ def quickstart(
     yes: Yes = False,
     **push_options: Unpack[PushOptions],
 ) -> None:
-    """From a folder of pictures to private synthetic ones: prepare, open an account, plan, train and download.
+    """From a folder of images to private synthetic ones: prepare, open an account, plan, train and download.
 
     Says what it does, each step with the command that does it by itself, and asks once before any image is uploaded.
     Only values you state, or fixed defaults, become public. Without --at-most it asks for that limit; with --yes, or
@@ -74,7 +74,7 @@ def quickstart(
         require_room(out)
         with preparation_progress(output.err) as watch:
             push_options = {"size": SIDE_USUAL, **push_options}
-            package = prepare(folder, Choices(**push_options), subjects=by_subject, on_picture=watch.on_picture)
+            package = prepare(folder, Choices(**push_options), subjects=by_subject, on_image=watch.on_image)
         package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_named(target, output) if elsewhere else _here(target, output))

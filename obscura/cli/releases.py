@@ -120,7 +120,7 @@ def save_weights(
 def save_grid(
     context: typer.Context,
     release_id: ReleaseId,
-    out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("grid.png"),
+    out: Annotated[Path, typer.Option("--out", help="Where the image goes.")] = Path("grid.png"),
     as_json: Json = False,
 ) -> None:
     """Save a grid of synthetic samples of a release, one row for each class."""

@@ -1,4 +1,4 @@
-"""When two ids name the same subject: one rule for whoever prepares pictures and for whoever receives them."""
+"""When two ids name the same subject: one rule for whoever prepares images and for whoever receives them."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def odds_sentence(sure: float, delta: float, unit: str) -> str:
 
     Odds are told of limits alone. What was spent so far is no bound that was fixed beforehand, so it has none.
     """
-    used = "a picture was used" if unit == "record" else "a person's pictures were used"
+    used = "an image was used" if unit == "record" else "a person's images were used"
     if show_sure(sure).startswith("over"):
         return (
             f"Someone 50% sure that {used} can become all but certain by all that may ever be published: this limit "

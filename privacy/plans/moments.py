@@ -21,10 +21,9 @@ from obscura.wire.wording import show_epsilon
 from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig
 from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
-from privacy.plans.options import EvaluationSamples, EvaluationSeed
+from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, mu_of, subject_notes
 from privacy.plans.private_steps import steps_facts, steps_notes, steps_stage
 from privacy.plans.warm_start import (
@@ -55,7 +54,7 @@ _DECLARED = {
     "mirror": "You declare that an image is as likely as its mirror image.",
     "square": "You declare that an image is as likely in all eight symmetries of a square: turned, and mirrored.",
 }
-# What people see in drawn images, from grids that were looked at; tests/privacy/plans/test_appearance.py has
+# What people see in drawn images, from grids that were looked at; tests/privacy/plans/test_moments_plan.py has
 # the rows behind each threshold of the signal q. An accuracy cannot replace this: a classifier finds class means under
 # static, and people do not.
 _SHAPES_FROM = 250.0  # grey: digits at 286 and clothes at 598 can be told by eye

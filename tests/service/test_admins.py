@@ -203,6 +203,7 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
         DecisionAction.REMOVE: {"name": "carol", "admin_id": carol},
         DecisionAction.REVOKE: {"name": "carol", "admin_id": carol, "key_id": council.key_of(carol)},
         DecisionAction.SHARE: {"name": "r", "release_id": new_id("rel"), "shared_with": new_id("prj")},
+        DecisionAction.ACCEPT: {"name": new_id("acc")},
     }[action]
     done = []
     effects = {action: lambda *_: done.append(action)}

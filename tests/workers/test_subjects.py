@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.linear_teachers import LinearTeachers
+from models.closed_form_teachers import LinearTeachers
 from models.shards import Shards
 from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg

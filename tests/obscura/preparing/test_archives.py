@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from obscura.preparing import PackingError, archives
-from obscura.preparing.archives import open_archive
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.trees import FolderTree, SubTree, Tree, all_files
+from obscura.preparing.trees import FolderTree, SubTree, Tree, all_files, open_archive
 
 FILES = {"a/1.png": b"one", "a/b/2.png": b"two", "3.txt": b"three"}
 

@@ -27,7 +27,7 @@ def test_each_option_is_on_the_command_line_and_is_parsed_as_it_is_formatted(pat
     for name in path:
         command = command.commands[name]
     assert set(PushOptions.__annotations__) <= {parameter.name for parameter in command.params}
-    context = command.make_context("push", ["pictures", *shlex.split(in_flags(OPTIONS))])
+    context = command.make_context("push", ["images", *shlex.split(in_flags(OPTIONS))])
     read = {
         name: context.params[name] for name in PushOptions.__annotations__ if context.params[name] not in (None, False)
     }

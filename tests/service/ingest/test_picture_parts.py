@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.pictures.parts import CHUNKS_MAX, SCANS_MAX, SEGMENTS_MAX
+from obscura.image_types import CHUNKS_MAX, SCANS_MAX, SEGMENTS_MAX
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.pictures import Target, look, prepare_picture
 from obscura.wire.faults import Fault

@@ -268,7 +268,6 @@ def test_moments_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 
 
 def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop: Any) -> None:
-    workshop = workshop
     options = {**OPTIONS, "estimator": "gep", "freeze": "random", "central_images": 2, "guidance": 0.5}
     job_id = workshop.train(recipe="dp_diffusion", epsilon=8.0, evaluate=True, **options)
     published = published_by(workshop, job_id)

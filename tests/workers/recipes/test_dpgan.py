@@ -217,7 +217,6 @@ def test_the_average_of_the_generator_is_what_is_released() -> None:
 
 
 def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop: Any) -> None:
-    workshop = workshop
     options = {**OPTIONS, "estimator": "topagg", "freeze": "random"}
     job_id = workshop.train(recipe="dpgan", epsilon=8.0, evaluate=True, **options)
     published = published_by(workshop, job_id)
