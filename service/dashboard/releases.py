@@ -24,6 +24,7 @@ from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
+from service.identity import projects
 from service.identity.access import Principal
 from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
@@ -76,7 +77,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
         public = views.datasets_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
-        project = jobs.project_names(session, [view.release.project_id])[view.release.project_id]
+        project = projects.names(session, [view.release.project_id])[view.release.project_id]
     present = set()
     for name in (*DOWNLOADS, "grid.png", "report.html"):
         with suppress(NotFound):

@@ -80,12 +80,6 @@ def shares(session: Session, release_id: str) -> Sequence[Share]:
     return session.scalars(found.limit(SHARES_SHOWN_MAX)).all()
 
 
-def project_names(session: Session, ids: Sequence[str]) -> dict[str, str]:
-    """Return the names, by id, of projects that share something with the caller's project."""
-    named = select(Project.id, Project.name).where(Project.id.in_(ids))
-    return {row.id: row.name for row in session.execute(named)} if ids else {}
-
-
 def _require_unshared(session: Session, release_id: str, project_id: str) -> None:
     same = Share.release_id == release_id, Share.project_id == project_id, Share.ended_at.is_(None)
     if session.scalar(select(Share.id).where(*same).limit(1)) is not None:
