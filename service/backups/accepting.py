@@ -18,9 +18,8 @@ from sqlalchemy.orm import Session
 from obscura.wire.budgets import EPSILON_MOST
 from obscura.wire.words import UNFINISHED, Adjacency, DatasetState, DecisionAction, DecisionState, Unit, Visibility
 from service import jobs, ledger
-from service.audit.arming import clear_stops, end_restored
-from service.audit.findings import Report
-from service.audit.losses import Loss
+from service.audit.data_folder import Loss
+from service.audit.findings import Report, clear_stops, end_restored
 from service.audit.signing import SigningKeyUnusable
 from service.datasets import fingerprints, recognition, vault, withdrawal
 from service.datasets.reading import secret_of_fingerprints

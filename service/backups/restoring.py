@@ -21,8 +21,7 @@ from sqlalchemy import delete, make_url, select
 from obscura.private_files import make_private_folder
 from obscura.wire.words import UNFINISHED as UNFINISHED_STATES
 from service import installation, jobs
-from service.audit.arming import stop_restored
-from service.audit.findings import Report
+from service.audit.findings import Report, stop_restored
 from service.audit.signing import trusted_keys
 from service.backups.databases import put_back, require_empty
 from service.backups.manifest import DATABASES, FILES, KEYS, BackupRefused, Manifest, copy_file, read_manifest

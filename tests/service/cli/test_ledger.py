@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from obscura.cli import app as cli
 from service import ledger
-from service.audit.checkpoints import CHECKPOINT_FILE
+from service.audit.proofs import CHECKPOINT_FILE
 from service.db.access_tables import Installation
 from service.db.base import new_id
 from service.db.session import transaction

@@ -11,7 +11,7 @@ from obscura.wire.words import JobState
 from service.audit.signing import make_signing_key
 from service.datasets import deletion
 from service.datasets.vault import key_path
-from service.inspection import inspect_at_start, nothing_is_found
+from service.inspection import inspect_at_start, verify_before_removal
 from service.ledger.stops import arming_stops
 from service.storage import BACKENDS
 from service.storage.interface import StorageUnavailable
@@ -39,7 +39,7 @@ def test_a_storage_that_is_away_is_no_finding(shop, monkeypatch):
     with pytest.raises(StorageUnavailable):
         inspect_at_start(shop.settings, shop.factory, now=NOW)
     with pytest.raises(StorageUnavailable):
-        nothing_is_found(shop.settings, shop.factory, now=NOW)
+        verify_before_removal(shop.settings, shop.factory, now=NOW)
     with pytest.raises(StorageUnavailable):
         claim_next(shop.settings, shop.factory, kind="train", worker="test", now=NOW)
     assert shop.do(arming_stops) == []
