@@ -53,7 +53,7 @@ VARIANTS = {
     "/v1/accounts": ["?limit=200"],
     "/accounts/{account_id}/{part}": ["?before=500"],
 }
-VARIANTS |= {f"/v1/{name}": ["?limit=200"] for name in ("datasets", "releases", "sweeps", "keys", "limit-requests")}
+VARIANTS |= {f"/v1/{name}": ["?limit=200"] for name in ("datasets", "releases", "sweeps", "keys", "decisions")}
 VARIANTS |= {"/jobs": ["?state=succeeded&recipe=datalens"], "/datasets": ["?q=pictures&state=ready"]}
 VARIANTS |= {"/v1/accounts/{account_id}/entries": ["?limit=200"]}
 _SEARCH = "?recipe=datalens&epsilon=0.1&shown=datalens&vary=teachers&values="

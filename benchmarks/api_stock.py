@@ -168,7 +168,7 @@ def _dataset(account_id: str | None, now: datetime) -> dict[str, Any]:
 
 
 def _request(account_id: str, key_id: str, admin_id: str, now: datetime) -> dict[str, Any]:
-    facts = {"id": new_id("lim"), "account_id": account_id, "epsilon_before": 8.0, "epsilon": 9.0, "reason": "more"}
+    facts = {"id": new_id("dec"), "account_id": account_id, "epsilon_before": 8.0, "epsilon": 9.0, "reason": "more"}
     facts |= {"action": "raise", "project_id": DEFAULT_PROJECT, "asked_by": admin_id, "asked_with": key_id}
     return facts | {"state": "pending", "asked_at": now}
 

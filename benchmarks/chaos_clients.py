@@ -58,7 +58,7 @@ def trainings(dataset_id: str, public_id: str) -> list[tuple[dict[str, Any], flo
         ("datalens", OPTIONS, 0.3),
         ("datalens", {**OPTIONS, "preset": "published"}, 0.25),
         ("moments", {"components": 8, "evaluation_samples": 500}, 0.05),
-        ("guided_moments", {"components": 8, "evaluation_samples": 500}, 0.05),
+        ("moments", {"guide": True, "components": 8, "evaluation_samples": 500}, 0.05),
         ("select_public", {"public_dataset_id": public_id}, 0.1),
         ("dpgan", SAMPLED_OPTIONS, 0.25),
     )

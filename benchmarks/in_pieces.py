@@ -27,8 +27,7 @@ from benchmarks.small_data import SETS, Folder, facts_of
 from models.classifiers import CLASSIFIER_KINDS
 from models.portable.edm import EdmDenoiser
 from models.released import load_released
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.private_steps import STEPS, poisson_event
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test

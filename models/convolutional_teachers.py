@@ -29,10 +29,6 @@ class ConvolutionalConfig:
     """One teacher; the defaults are the published ones.
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         features: channels of the second convolution; the first has one for each channel and class.
         hidden: units of the first dense layer.
         learning_rate: of Adam.
@@ -63,7 +59,6 @@ class ConvolutionalTeachers:
         shards: whose classes they may speak of. PRIVATE.
         teachers: those whose shards are asked for, side by side.
         generator: a CPU generator, of the initial weights. A teacher's do not depend on which others are made.
-        device: to compute on.
         block_bytes: of temporary tensors, from which follows how many teachers are worked on at a time; None: what
             suits the device.
     """

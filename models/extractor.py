@@ -81,7 +81,6 @@ class Extractor(nn.Module):
     """Images (n, 1 or 3, h, w) in [0, 1] to features (n, size). Nothing in it learns.
 
     Args:
-        config: of the network.
         weights: the bytes of its safetensors file, kept so that a release carries exactly what was used.
 
     Attributes:
@@ -151,7 +150,7 @@ def read_extractor(folder: Path, name: str) -> Extractor:
 
     Args:
         folder: of all extractors.
-        name: of the form that `privacy.plans.dp_classifier.plan` checks, so no path.
+        name: of the form that `privacy.plans.dp_classifier` checks, so no path.
 
     Raises:
         ExtractorUnusable: a file is missing, too long, damaged, or does not fit the other.

@@ -32,10 +32,8 @@ class KernelTeachers:
 
     Args:
         shards: the records, as bytes of d pixels. PRIVATE.
-        classes: number of declared classes.
         bandwidth: h, the public distance within which a record is near, in units of full brightness.
         teachers: those whose shards are asked for, side by side.
-        device: to compute on.
     """
 
     def __init__(

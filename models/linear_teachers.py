@@ -24,9 +24,7 @@ class LinearTeachers:
 
     Args:
         shards: the records, in a space of d numbers. PRIVATE.
-        classes: number of declared classes.
         teachers: those whose shards are asked for, side by side.
-        device: to compute on.
     """
 
     def __init__(

@@ -33,9 +33,6 @@ class ClassifierConfig:
     Attributes:
         architecture: cnn, resnet20, wrn16_4, wrn28_4, scatter_linear, scatter_cnn or pretrained_linear.
         classes: the declared class names, in label order.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
     """
 
     architecture: str
@@ -52,8 +49,6 @@ class PrivateClassifier(nn.Module):
         """Build it with initial weights from a public seed.
 
         Args:
-            config: its shape.
-            seed: public.
             extractor: of public features; pretrained_linear needs one, and nothing else takes one.
 
         Raises:

@@ -17,9 +17,6 @@ def public_patterns(count: int, channels: int, height: int, width: int, seed: in
 
     Args:
         count: m.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         seed: public; equal seeds give equal patterns.
 
     Returns:

@@ -23,12 +23,7 @@ _BLOCK, _BLOCK_IN_CACHE = 256, 16  # images at once; on a processor few, whose s
 
 
 class Scattering(nn.Module):
-    """The transform for images of one size.
-
-    Args:
-        height: pixels.
-        width: pixels.
-    """
+    """The transform for images of one size."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()

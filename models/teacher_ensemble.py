@@ -28,7 +28,6 @@ class TeacherConfig:
 
     Attributes:
         inputs: numbers per record: pixels, or features from a public map.
-        classes: number of declared classes.
         hidden: width of the hidden layer; 0 for logit = w_label . x + b_label.
         learning_rate: of Adam.
         betas: of Adam; the defaults are DC-GAN's.
@@ -105,7 +104,6 @@ class TeacherEnsemble:
         teachers: N.
         generator: initial weights and instance noise are drawn from it. Keep it secret and apart from released seeds:
             no privacy rests on it, yet nothing else should know it.
-        device: CPU or CUDA.
         block_bytes: largest temporary tensor; the number of teachers that are worked on at a time follows from it.
     """
 

@@ -15,7 +15,7 @@ from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
 from service import dashboard, installation, queue
 from service.api import middleware, problems
-from service.api.auditing import Audit, EventWriter
+from service.api.auditing import Audit, EventWriter, LogLimits
 from service.api.counts import counts_of
 from service.api.deps import Service
 from service.api.events import StreamLimits, stream_slots
@@ -23,11 +23,11 @@ from service.api.rates import Rates
 from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
-from service.api.traffic import Traffic
 from service.api.uploading import UploadLimits, upload_slots
 from service.api.wrong_keys import WrongKeys
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
+from service.datasets.vault import DatasetContext
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
 from service.dependencies import Dependencies, WebRequests
@@ -65,6 +65,8 @@ def create_app(
     clock: Callable[[], datetime] = utc_now,
     stream_limits: StreamLimits = StreamLimits(),
     upload_limits: UploadLimits = UploadLimits(),
+    gate_limits: middleware.GateLimits = middleware.GateLimits(),
+    log_limits: LogLimits = LogLimits(),
     send: queue.Send | None = None,
 ) -> FastAPI:
     """Build the application. Nothing is opened or started before its lifespan begins.
@@ -72,8 +74,8 @@ def create_app(
     Args:
         settings: Of this process.
         clock: Returns the time, aware.
-        stream_limits: Bounds of the event streams.
-        upload_limits: Bounds of the uploads.
+        stream_limits, upload_limits, gate_limits, log_limits: Bounds of event streams, uploads, requests, and the
+            audit log's writer.
         send: Rings the doorbell of workers elsewhere; None sends through the broker of the settings.
     """
     app = FastAPI(
@@ -92,7 +94,7 @@ def create_app(
     )
     engine = make_engine(settings.database_url, pool_size=POOL_SIZE)
     factory = make_session_factory(engine)
-    events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock)
+    events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock, log_limits)
     factory = recorded(factory, settings.audit_log, clock)  # what it does by itself, such as making the first admin
     people = _people(settings, factory, clock)
     if people:
@@ -135,11 +137,10 @@ def create_app(
     app.add_middleware(WebRequests, dependencies=dependencies)
     if events is not None:
         app.add_middleware(Audit, writer=events)
-    app.add_middleware(middleware.Gate, body_bytes_max=settings.body_bytes_max)
+    app.add_middleware(middleware.Gate, limits=gate_limits, body_bytes_max=settings.body_bytes_max)
     app.add_middleware(middleware.CloseUnread)
-    app.add_middleware(middleware.SecurityHeaders)
-    app.add_middleware(Traffic, count=metrics.count, logged=settings.access_log)
-    app.add_middleware(middleware.RequestIds)
+    app.add_middleware(middleware.Traffic, count=metrics.count, logged=settings.access_log)
+    app.add_middleware(middleware.CommonHeaders)
     return app
 
 
@@ -216,13 +217,12 @@ def _clear_up(service: Service) -> None:
     """Clear what a crash left behind, and destroy what must not be readable any more."""
     settings, factory = service.settings, service.factory
     receiving.clean_up(settings, factory, now=service.clock())
-    receiving.keep_journal(settings, factory)
+    receiving.keep_journal(DatasetContext.of(settings, factory, service.clock))
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):
             vault.make_fingerprint_key(settings)
         to_shred = deletion.unfinished(session, settings)
-    receiving.check_public(settings, factory)
     for dataset_id in to_shred:
         deletion.complete(settings, factory, dataset_id)
     withdrawal.recall(settings, factory, now=service.clock())

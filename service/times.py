@@ -14,7 +14,10 @@ for all that is shown or kept for ever, whoever has caused it, and not only for 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+
+Clock = Callable[[], datetime]  # returns the time, aware
 
 # By the kind of entry: an account is opened before there is anything private in it, and is the first entry of its log.
 EXACT = frozenset({"open"})

@@ -291,7 +291,6 @@ def upgrade() -> None:
         *optional(MOMENT, "ready_at"),
         sa.Column("upload_attempt", INTEGER, nullable=False, server_default=sa.text("0")),
         *optional(MOMENT, "upload_lease_until"),
-        sa.Column("unchecked", FLAG, nullable=False, server_default=sa.false()),
         *optional(MOMENT, "erased_at"),
         sa.Column("project_id", ID, nullable=False, server_default="prj_default"),
         image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
@@ -378,7 +377,7 @@ def upgrade() -> None:
         *needed(sa.String(500), "reason"),
         choice("state", "pending", "approved", "declined"),
         reference("asked_by", "admins"),
-        reference("asked_with", "api_keys", nullable=True),
+        reference("asked_with", "api_keys"),
         *needed(MOMENT, "asked_at"),
         reference("decided_by", "admins", nullable=True),
         reference("decided_with", "api_keys", nullable=True),
@@ -393,16 +392,12 @@ def upgrade() -> None:
             "(action = 'share') = (release_id IS NOT NULL) AND (release_id IS NULL) = (shared_with IS NULL)"
         ),
         decided_by_somebody=(
-            "(state = 'pending') = (decided_at IS NULL) AND (decided_at IS NULL) = (decided_by IS NULL AND "
-            "decided_with IS NULL)"
+            "(state = 'pending') = (decided_at IS NULL) AND (decided_at IS NULL) = (decided_by IS NULL) AND "
+            "(decided_by IS NULL) = (decided_with IS NULL)"
         ),
         epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
         names_key=(
             "(action = 'admit') = (key_hash IS NOT NULL) AND (action IN ('admit', 'revoke')) = (key_id IS NOT NULL)"
-        ),
-        names_keys_or_people=(
-            "CASE action WHEN 'raise' THEN asked_with IS NOT NULL AND (state = 'pending' OR decided_with IS "
-            "NOT NULL) ELSE state = 'pending' OR decided_by IS NOT NULL END"
         ),
         two_keys="state != 'approved' OR decided_with != asked_with",
         two_people="state != 'approved' OR decided_by != asked_by",
@@ -454,7 +449,6 @@ def upgrade() -> None:
             "worker_lost",
             "training_failed",
             "out_of_memory",
-            "out_of_disk",
             nullable=True,
         ),
         *optional(INTEGER, "salvage_attempt"),
@@ -469,7 +463,6 @@ def upgrade() -> None:
             "release_unavailable",
             "hold_exhausted",
             "out_of_memory",
-            "out_of_disk",
             "time_limit",
             "worker_lost",
             "ledger_unavailable",

@@ -1,4 +1,4 @@
-"""The ways in which an input is pushed, each to the same service: in Python, by the command line, in the browser."""
+"""The ways to push an input, each to the same service: in Python, by the command line, in the browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, InBrowser, Input, Outcome, Pictures, Read
+from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read
 from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
@@ -36,9 +36,9 @@ ACCOUNTS = {"record": "records", "subject": "subjects"}
 
 @dataclass
 class Got:
-    """What became of an input."""
+    """The outcome of an input."""
 
-    what: str  # read, asked, refused, or failed: by an error that nobody meant
+    what: str  # read, asked, refused, or failed: by an unexpected error
     said: str = ""
     flags: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Got:
     pictures: Pictures | None = field(default=None, repr=False)
 
     def shown(self) -> str:
-        """In a few words."""
+        """Return it in a few words."""
         if self.what == "read":
             counts = [f"{self.records} records"] if self.records is not None else []
             counts += [f"{self.subjects} subjects"] if self.subjects is not None else []
@@ -57,7 +57,7 @@ class Got:
 
 
 def shown(expected: Outcome) -> str:
-    """What is expected, in the same words."""
+    """Return an expected outcome in the words of `Got.shown`."""
     if isinstance(expected, Read):
         return Got("read", classes=expected.classes, records=expected.records, subjects=expected.subjects).shown()
     if isinstance(expected, Asked):
@@ -66,7 +66,7 @@ def shown(expected: Outcome) -> str:
 
 
 def fault(expected: Outcome, got: Got) -> str:
-    """What is not as expected, or "". A number that a way does not tell is not compared."""
+    """Return what is not as expected, or "". Numbers that a way does not report are not compared."""
     wanted = {"Read": "read", "Asked": "asked", "Refused": "refused"}[type(expected).__name__]
     if got.what != wanted and not (wanted == "refused" and got.what == "asked"):
         return f"{got.what} instead of {wanted}"
@@ -87,7 +87,7 @@ def fault(expected: Outcome, got: Got) -> str:
 
 
 def _obscura(words: list[str], environment: dict[str, str], out: Path) -> None:
-    """Run the command line in this process; what it says goes to two files."""
+    """Run the command line in this process with its output in two files."""
     for name in [name for name in os.environ if name.startswith("OBSCURA_")]:
         del os.environ[name]
     os.environ.update(environment)
@@ -100,7 +100,7 @@ def _obscura(words: list[str], environment: dict[str, str], out: Path) -> None:
 
 
 class _Watched(Datasets):
-    """Datasets that keep the package which was sent last."""
+    """Datasets that keep the last package that was sent."""
 
     package: Package | None = None
 
@@ -218,12 +218,12 @@ class Ways:
             chromium.close()
 
     def _known(self) -> set[str]:
-        """Every dataset that was ever declared, deleted ones included."""
+        """Return every dataset that was ever declared, deleted ones included."""
         return {dataset.id for dataset in Dataset.listed(self._client.transport)}
 
 
 def pictures_of(package: Package) -> Pictures:
-    """What a package sends, once more."""
+    """Return the images that a package sends."""
     content = io.BytesIO(b"".join(package.open()))
     if package.format == "npz":
         with np.load(content, allow_pickle=False) as arrays:
@@ -241,11 +241,3 @@ def pictures_of(package: Package) -> Pictures:
             with Image.open(io.BytesIO(archive.read(name))) as picture:
                 found.append((name.rpartition("/")[0], np.asarray(picture)))
     return found
-
-
-def expected_of(given: Input, way: str) -> Outcome:
-    """What a way is to do with an input."""
-    if way == "browser":
-        assert isinstance(given.browser, InBrowser)
-        return given.browser.expected
-    return given.expected

@@ -24,7 +24,7 @@ from benchmarks.small_data import Folder, channels_first
 from models.private_classifier import PrivateClassifier
 from privacy.plans.plan import Plan
 from workers.evaluation.membership import attack_by_loss
-from workers.recipes.dp_classifier.loop import losses
+from workers.recipes.dp_classifier import losses
 
 HELD_OUT, TUNING_SEED = 5_000, 100
 Options = Mapping[str, Any]

@@ -31,7 +31,7 @@ from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig, poisson_event, steps_stage
-from workers.recipes.dp_classifier.loop import losses
+from workers.recipes.dp_classifier import losses
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 

@@ -32,11 +32,6 @@ class EdmConfig:
 
     Attributes:
         classes: number of declared classes; the label after the last means "of any class".
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
-        features: of the U-Net.
-        blocks: of the U-Net.
         sampling_steps: N of the sampler.
         churn: S_churn of the sampler: how much fresh noise its steps add; 0 is deterministic DDIM.
         guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 turns it off.
@@ -171,7 +166,6 @@ def noisy_rows(
 
     Args:
         images: (n, c, h, w) clean, in [-1, 1].
-        labels: (n,).
         any_class: the label that stands for all classes.
         drop: chance of a row to get that one.
         stream: of levels, noise and drops; on the images' device.

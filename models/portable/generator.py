@@ -21,10 +21,6 @@ class GeneratorConfig:
     """The shape of a generator.
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         components: d, numbers in a latent.
         features: H, tanh features of the bending network; its input has 1 + d + H numbers.
         feature_seed: public seed of R and b.

@@ -18,10 +18,6 @@ class SelectedConfig:
     """The shape of a selection, and how strongly its pictures vary.
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         choices: pictures among which a class draws.
         shift: largest shift along each side, as a part of that side; the border is repeated.
         tint: largest logarithm of the exponent that bends each channel's brightness; black and white stay.

@@ -93,9 +93,29 @@ class AccountClient:
         """Everybody who is or was an admin."""
         return list(self._get(admin_schemas.AdminList, "/v1/admins").items)
 
-    def admin_requests(self) -> Iterator[admin_schemas.AdminRequestRecord]:
-        """What was asked about admins, newest first."""
-        return self.transport.pages(admin_schemas.AdminRequestRecord, "/v1/admin-requests")
+    def decisions(self, *, action: str | None = None) -> Iterator[admin_schemas.DecisionRecord]:
+        """What one admin asked for and another one decides, newest first.
+
+        Args:
+            action: `raise`, `admit`, `remove`, `revoke` or `share`; None for all.
+        """
+        return self.transport.pages(admin_schemas.DecisionRecord, "/v1/decisions", action=action)
+
+    def decision(self, request_id: str) -> admin_schemas.DecisionRecord:
+        """Return one such request."""
+        return self._get(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}")
+
+    def approve(self, request_id: str) -> admin_schemas.DecisionRecord:
+        """Carry out what another admin has asked for.
+
+        Raises:
+            AuthError: You asked for it yourself.
+        """
+        return self._repeat(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}/approve")
+
+    def decline(self, request_id: str) -> admin_schemas.DecisionRecord:
+        """Leave everything as it is; also withdraws your own request."""
+        return self._repeat(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}/decline")
 
     def ask_admission(
         self, *, name: str, introduction: str, reason: str, project_id: str | None = None
@@ -106,21 +126,9 @@ class AccountClient:
         body |= {} if project_id is None else {"project_id": project_id}
         return self._post(admin_schemas.AdminAnswer, "/v1/admins", body)
 
-    def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
+    def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.DecisionRecord:
         """Ask for an admin to be removed."""
-        return self._post(admin_schemas.AdminRequestRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
-
-    def approve_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
-        """Do what another admin has asked for.
-
-        Raises:
-            AuthError: You asked for it yourself.
-        """
-        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/approve")
-
-    def decline_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
-        """Leave everything as it is; also withdraws one's own request."""
-        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
+        return self._post(admin_schemas.DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
     def create_project(self, *, name: str) -> admin_schemas.ProjectRecord:
         """Create a project for a department, whose keys see what belongs to it and nothing else.
@@ -206,9 +214,9 @@ class AccountClient:
         """
         return self._repeat(admin_schemas.RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made})
 
-    def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
+    def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.DecisionRecord:
         """Ask for another admin's key to be revoked, with all that it has made."""
-        return self._post(admin_schemas.AdminRequestRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
+        return self._post(admin_schemas.DecisionRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[admin_schemas.AuditEventRecord]:
         """Who asked for what, and what came of it, oldest first, as far as your key may see it. Keep it private.
@@ -312,26 +320,10 @@ class AccountClient:
         body = {"epsilon": epsilon, "reason": reason}
         return self._account(self._post(Account, f"/v1/accounts/{account_id}/lower-limit", body))
 
-    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> schemas.LimitRequestRecord:
+    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> admin_schemas.DecisionRecord:
         """Ask for a higher limit. Another admin must approve it."""
         body = {"epsilon": epsilon, "reason": reason}
-        return self._post(schemas.LimitRequestRecord, f"/v1/accounts/{account_id}/limit-requests", body)
-
-    def limit_requests(self) -> Iterator[schemas.LimitRequestRecord]:
-        """All requests to raise a limit, newest first."""
-        return self.transport.pages(schemas.LimitRequestRecord, "/v1/limit-requests")
-
-    def approve_raise(self, request_id: str) -> schemas.LimitRequestRecord:
-        """Raise a limit as another admin has asked for.
-
-        Raises:
-            AuthError: You asked for it yourself.
-        """
-        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/approve")
-
-    def decline_raise(self, request_id: str) -> schemas.LimitRequestRecord:
-        """Leave a limit as it is; also withdraws one's own request."""
-        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/decline")
+        return self._post(admin_schemas.DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
 
     def freeze(self, account_id: str, *, reason: str) -> Account:
         """Take no new jobs and let no waiting one open its data."""

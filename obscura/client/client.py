@@ -32,7 +32,7 @@ from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
 from obscura.client.verbs import listed, verb
 from obscura.stopping import in_thread
-from obscura.wire import schemas, share_schemas
+from obscura.wire import schemas
 
 __all__ = ["AsyncClient", "AsyncDatasets", "Client"]
 
@@ -187,22 +187,6 @@ class Client(PlanClient):
         found = self.release(name_or_id) if name_or_id.startswith("rel_") else None
         return found or only_one(self.releases(), name_or_id, "release")
 
-    def share_requests(self) -> Iterator[share_schemas.ShareRequestRecord]:
-        """What was asked about sharing releases (`Release.share`), newest first."""
-        return self.transport.pages(share_schemas.ShareRequestRecord, "/v1/share-requests")
-
-    def approve_share(self, request_id: str) -> share_schemas.ShareRequestRecord:
-        """Share a release as another person has asked for.
-
-        Raises:
-            AuthError: You asked for it yourself.
-        """
-        return self._repeat(share_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/approve")
-
-    def decline_share(self, request_id: str) -> share_schemas.ShareRequestRecord:
-        """Leave everything as it is; also withdraws one's own request."""
-        return self._repeat(share_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/decline")
-
 
 class AsyncDatasets:
     """All datasets of a service: `obscura.client.datasets.Datasets` for asyncio.
@@ -254,11 +238,12 @@ class AsyncClient(AsyncPlanClient):
     wait_ready = verb(Client.wait_ready)
 
     admins = verb(Client.admins)
-    admin_requests = listed(Client.admin_requests)
+    decisions = listed(Client.decisions)
+    decision = verb(Client.decision)
+    approve = verb(Client.approve)
+    decline = verb(Client.decline)
     ask_admission = verb(Client.ask_admission)
     ask_removal = verb(Client.ask_removal)
-    approve_admin_request = verb(Client.approve_admin_request)
-    decline_admin_request = verb(Client.decline_admin_request)
     create_project = verb(Client.create_project)
     projects = listed(Client.projects)
     find_project = verb(Client.find_project)
@@ -284,9 +269,6 @@ class AsyncClient(AsyncPlanClient):
     entries = listed(Client.entries)
     lower_limit = verb(Client.lower_limit, AsyncAccount.of)
     request_raise = verb(Client.request_raise)
-    limit_requests = listed(Client.limit_requests)
-    approve_raise = verb(Client.approve_raise)
-    decline_raise = verb(Client.decline_raise)
     freeze = verb(Client.freeze, AsyncAccount.of)
     unfreeze = verb(Client.unfreeze, AsyncAccount.of)
     close_to_data = verb(Client.close_to_data, AsyncAccount.of)
@@ -308,9 +290,6 @@ class AsyncClient(AsyncPlanClient):
     evaluations = listed(Client.evaluations, AsyncEvaluation.of)
     sample = verb(Client.sample, AsyncSample.of)
     find_release = verb(Client.find_release, AsyncRelease.of)
-    share_requests = listed(Client.share_requests)
-    approve_share = verb(Client.approve_share)
-    decline_share = verb(Client.decline_share)
 
     async def train(
         self,

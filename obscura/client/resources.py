@@ -17,7 +17,7 @@ from obscura.client.html import release_html
 from obscura.client.live import Live
 from obscura.client.transport import Transport
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
-from obscura.wire import job_schemas, release_schemas, share_schemas, sweep_schemas
+from obscura.wire import admin_schemas, job_schemas, release_schemas, share_schemas, sweep_schemas
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Release(Live, release_schemas.ReleaseRecord):
                 saved.append(self._save(f"files/{name}", Path(folder) / name))
         return saved
 
-    def share(self, project_id: str | None = None, *, reason: str) -> share_schemas.ShareRequestRecord:
+    def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
         """Ask for another project to see this release, which another owner, or an admin, must approve.
 
         Args:
@@ -207,7 +207,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         """
         body = {"project_id": project_id, "reason": reason}
         answer = self._transport.request("POST", f"{self.path}/shares", json=body)
-        return self._transport.parse(share_schemas.ShareRequestRecord, answer)
+        return self._transport.parse(admin_schemas.DecisionRecord, answer)
 
     def shares(self) -> Iterator[share_schemas.ShareRecord]:
         """With whom it is shared, and was, newest first."""

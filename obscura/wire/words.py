@@ -96,7 +96,6 @@ class EarlyEnd(enum.StrEnum):
     WORKER_LOST = "worker_lost"
     TRAINING_FAILED = "training_failed"
     OUT_OF_MEMORY = "out_of_memory"
-    OUT_OF_DISK = "out_of_disk"
 
 
 class SampleFormat(enum.StrEnum):

@@ -61,7 +61,6 @@ def with_class_balance(
 
     Args:
         plan: of any recipe; one that trains on no classes is left as it is.
-        facts: what the owner declared.
         smallest_class: how many units a class must have for the recipe to show it; None where that is not known, or no
             number suffices.
 

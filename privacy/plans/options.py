@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
 PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # which a recipe may have one of
+EvaluationSamples = Annotated[
+    int, Field(ge=100, le=200_000, description="Synthetic images on which usefulness is measured.")
+]
+EvaluationSeed = Annotated[int, Field(ge=0, le=2**31 - 1, description="Public seed of the measurement of usefulness.")]
 
 
 class RecipeConfig(BaseModel):

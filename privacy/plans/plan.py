@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from obscura.wire.budgets import UNIT_WORDS, UNITS, Unit
 from privacy.accounting.events import Event, event_from_json
-from privacy.accounting.filter import Filter
-from privacy.errors import InvalidParameter
+from privacy.accounting.filter import NANO, Filter
+from privacy.errors import BudgetExceeded, EventRefused, InvalidParameter
 from privacy.plans.options import RecipeConfig, options_schema
 
 Published = Literal["generator", "histogram", "classifier"]
+GENERATOR_NOTES = (
+    "Labels of synthetic images are uniform over the declared classes.",
+    "If a classifier is all that is wanted, dp_classifier buys a better one (docs/choosing.md).",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +27,6 @@ class PublicFacts:
 
     Attributes:
         classes: class names in label order.
-        height: pixels.
-        width: pixels.
-        channels: 1 or 3.
         records_declared: public upper bound of the number of records.
         unit: "record" or "subject".
         subjects_declared: public upper bound of the number of subjects; given exactly when the unit is the subject.
@@ -72,6 +75,18 @@ class PublicFacts:
 
 
 C = TypeVar("C", bound=RecipeConfig)
+
+
+def mu_of(budget_nano: float) -> float:
+    """Return mu of one Gaussian release that takes a whole budget."""
+    return math.sqrt(max(0.0, budget_nano) / NANO)
+
+
+def subject_notes(facts: PublicFacts) -> list[str]:
+    """Return the note of a plan whose unit is the subject; none where it is the record."""
+    if facts.unit == "record":
+        return []
+    return ["The guarantee hides all records of one subject, however many there are."]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,3 +238,41 @@ class Recipe:
     def options(self) -> dict[str, Any]:
         """JSON Schema of its options."""
         return options_schema(self.config, self.presets, self.defaults)
+
+
+class PlanBudget:
+    """Pays for what a plan announces, as its hold would: each release at its price, stages priced as a whole once.
+
+    Args:
+        stages: of the training's plan.
+        capacity_nano: what may be spent; None is the plan's price.
+
+    Attributes:
+        spent_nano: so far.
+        releases: paid for so far, by stage.
+    """
+
+    def __init__(self, stages: Sequence[Stage], capacity_nano: int | None = None) -> None:
+        price_nano = sum(stage.price_nano for stage in stages)
+        self._stages = {stage.name: stage for stage in stages}
+        self._left_nano = price_nano if capacity_nano is None else capacity_nano
+        self.spent_nano = 0
+        self.releases: Counter[str] = Counter()
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Pay for `event.count` releases.
+
+        Raises:
+            BudgetExceeded: they cost more than is left, or are more than were priced.
+            EventRefused: the plan has no such stage, or announced it with another event.
+        """
+        planned = self._stages.get(stage)
+        if planned is None or not planned.announces(event):
+            raise EventRefused(stage, event)
+        made, whole = self.releases[stage], planned.paid_as_whole
+        price_nano = 0 if whole is not None and made else planned.price_of(event.count)
+        if price_nano > self._left_nano or (whole is not None and made + event.count > whole):
+            raise BudgetExceeded(price_nano, self._left_nano)
+        self._left_nano -= price_nano
+        self.spent_nano += price_nano
+        self.releases[stage] += event.count

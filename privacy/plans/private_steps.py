@@ -186,7 +186,6 @@ def check_basis(config: StepsConfig, groups: int) -> None:
     """Refuse a basis that has no vector for some of the network's groups of parameters.
 
     Args:
-        config: public parameters.
         groups: layers with parameters of the network that sees private records; GEP makes a group of each.
 
     Raises:

@@ -17,7 +17,6 @@ from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
 NAMES = (  # in order of recommendation, as docs/choosing.md explains it
     "moments",
-    "guided_moments",
     "dp_classifier",
     "dp_diffusion",
     "select_public",
@@ -29,7 +28,7 @@ NAMES = (  # in order of recommendation, as docs/choosing.md explains it
 
 def recipe_of(name: str) -> Recipe:
     """Return what `privacy.plans.NAME.plan` says of a recipe."""
-    recipe: Recipe = import_module(f"privacy.plans.{name}.plan").RECIPE
+    recipe: Recipe = import_module(f"privacy.plans.{name}").RECIPE
     return recipe
 
 
@@ -42,11 +41,8 @@ def build_plan(
     """Plan a training from public parameters.
 
     Args:
-        recipe: one of RECIPES.
         options: the recipe's options; unknown ones are refused.
-        privacy_filter: of the account.
         budget_nano: what the job may cost at most, in nano-units of mu^2.
-        facts: what the owner declared about the dataset.
 
     Raises:
         InvalidParameter: an unknown recipe or option, one that does not fit the dataset or the budget, or a recipe

@@ -44,7 +44,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the one thread that serves all connections
-READINESS_AT_A_TIME_MAX = 8  # looks at the database for readiness, those that hang included
+READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def identify(service: Service, request: Request, token: str) -> Principal:
 
 def authenticate_request(service: Service, request: Request, credentials: Credentials) -> Principal:
     """Authenticate the bearer token once per request, and count the request against the rate limit."""
-    found: Principal | None = getattr(request.state, "known", None)
-    if found is not None:
-        return found
+    known: Principal | None = getattr(request.state, "known", None)
+    if known is not None:
+        return known
     if credentials is None:
         service.rates.pass_address(request)
         raise Unauthorized("Send an API key: 'Authorization: Bearer obs_...'.")
@@ -155,7 +155,7 @@ class ApiRoute(APIRoute):
         return handle
 
 
-# Each route declares the scope it needs: as a dependency, or as a parameter where it must know who asks.
+# Each route declares its scope: as a dependency, or as a parameter if it needs the caller.
 READ = Security(authorize, scopes=["read"])
 TRAIN = Security(authorize, scopes=["train"])
 DATA = Security(authorize, scopes=["data"])

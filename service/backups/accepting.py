@@ -30,6 +30,7 @@ from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, NotFound, ObscuraError, short_reason
 from service.identity import decisions
 from service.identity.auth import authenticate, is_usable, revoke
+from service.ingest.array_files import IMAGES_NAME, SUBJECTS_NAME
 from service.inspection import find_losses, follow_up, inspect_ledger, sign_heads
 from service.ledger.stops import LOCKING, lock_of
 from service.logs import get_logger
@@ -197,7 +198,7 @@ def _recognise_again(
     """
     uploads, unreadable = read_uploaded(storage_of(settings)), list(loss.unattributed)
     for dataset_id in loss.datasets:
-        names = sorted(vault.contents_of(settings, dataset_id), key=vault.version_of, reverse=True)
+        names = sorted(vault.Vault.of(settings).contents_of(dataset_id), key=vault.version_of, reverse=True)
         found = None
         for name in names:
             try:
@@ -225,13 +226,15 @@ def _fingerprints_of(
     settings: Settings, factory: SessionFactory, account_id: str, name: str, upload: Uploaded
 ) -> tuple[tuple[int, int, int], fingerprints.Fingerprints]:
     key = secret_of_fingerprints(settings)
-    with vault.open_images(settings, name) as images:
+    stored = vault.Vault.of(settings)
+    with stored.open_array(name, IMAGES_NAME) as images:
         shape = images.shape[1:]
         found = fingerprints.fingerprint(images.batches(), key)
     if upload.recognised:
         with transaction(factory, read_only=True) as session:
             project_id = ledger.get_account(session, account_id).project_id
-        found |= recognition.fingerprints_of(vault.open_subjects(settings, name), project_id, key)
+        with stored.open_array(name, SUBJECTS_NAME) as subjects:
+            found |= recognition.fingerprints_of(subjects.read(), project_id, key)
     return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1), found
 
 

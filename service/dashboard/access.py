@@ -207,13 +207,13 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
         return None
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
-        found = find_session(session, cookie, now=now)
-        hidden = 0 if found is None or found.principal.project_id else projects.count_hidden(session)
-    if found is None:
+        signed_in = find_session(session, cookie, now=now)
+        hidden = 0 if signed_in is None or signed_in.principal.project_id else projects.count_hidden(session)
+    if signed_in is None:
         return None
-    dashboard.service.key_uses.note(found.principal.id, now)
-    request.state.known = found.principal
-    return Viewer(found.principal, form_token(cookie), found.name, hidden)
+    dashboard.service.key_uses.note(signed_in.principal.id, now)
+    request.state.known = signed_in.principal
+    return Viewer(signed_in.principal, form_token(cookie), signed_in.name, hidden)
 
 
 def still_signed_in(request: Request, dashboard: Dashboard) -> bool:

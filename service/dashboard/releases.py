@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from service import jobs, reports, weights
 from service.api.ordering import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
-from service.dashboard.filters import Filters
+from service.dashboard.forms import Filters
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -33,7 +34,6 @@ COMPARED_MAX = 4  # beside each other
 PICKED_MAX = RELEASES_A_PAGE
 # The files of a release that may be fetched by name; the rest of its folder is not served.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
-_KEPT = {"Cache-Control": "private, max-age=3600"}
 
 
 @router.get("/releases")
@@ -75,8 +75,11 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         public = views.datasets_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
         project = jobs.project_names(session, [view.release.project_id])[view.release.project_id]
-    named = (*DOWNLOADS, "grid.png", "report.html")
-    present = {name for name in named if _exists(dashboard, release_id, name)}
+    present = set()
+    for name in (*DOWNLOADS, "grid.png", "report.html"):
+        with suppress(NotFound):
+            dashboard.service.storage.open(key_of(release_id), name)
+            present.add(name)
     if "generator.json" in present:
         present |= set(formats.MADE)
     return page(
@@ -99,8 +102,8 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
 @router.get("/releases/{release_id}/grid.png")
 def grid(dashboard: Running, release_id: str) -> FileResponse:
     """Serve the grid of synthetic images."""
-    path = _file(dashboard, release_id, "grid.png")
-    return FileResponse(path, media_type="image/png", headers=_KEPT)
+    kept = {"Cache-Control": "private, max-age=3600"}
+    return FileResponse(_file(dashboard, release_id, "grid.png"), media_type="image/png", headers=kept)
 
 
 @router.get("/releases/{release_id}/report")
@@ -124,18 +127,17 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
     """Serve one of the release's files as a download."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
-    if name == reports.DATA:
-        data = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, name)
-        attachment = f'attachment; filename="{release_id}-{name}"'
-        return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
-    if name in formats.MADE:
-        made = weights.read_made(dashboard.service.storage, dashboard.factory, release_id, name)
-        attachment = f'attachment; filename="{name}"'
-        return Response(made, media_type="text/plain", headers={"Content-Disposition": attachment})
-    path = _file(dashboard, release_id, name)
     # The files of a generator keep their names: its program looks for them by these.
-    alone = name if name.startswith("generator.") else f"{release_id}-{name}"
-    return FileResponse(path, filename=alone, media_type="application/octet-stream")
+    shown = name if name in formats.MADE or name.startswith("generator.") else f"{release_id}-{name}"
+    storage, attachment = dashboard.service.storage, {"Content-Disposition": f'attachment; filename="{shown}"'}
+    if name == reports.DATA:
+        data = reports.read_report(storage, dashboard.factory, release_id, name)
+        return Response(data, media_type="application/json", headers=attachment)
+    if name in formats.MADE:
+        made = weights.read_made(storage, dashboard.factory, release_id, name)
+        return Response(made, media_type="text/plain", headers=attachment)
+    path = _file(dashboard, release_id, name)
+    return FileResponse(path, media_type="application/octet-stream", headers=attachment)
 
 
 @router.post("/releases/{release_id}/samples")
@@ -169,7 +171,7 @@ def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> 
         asked_with=admin.id,
         now=dashboard.clock(),
     )
-    return RedirectResponse("/admins", status_code=303)
+    return RedirectResponse("/decisions", status_code=303)
 
 
 @router.post("/releases/{release_id}/shares/{share_id}/end")
@@ -192,14 +194,6 @@ def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
     with transaction(dashboard.factory, read_only=True) as session:
         jobs.get_release(session, release_id)
     return dashboard.service.storage.open(key_of(release_id), name)
-
-
-def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
-    try:
-        dashboard.service.storage.open(key_of(release_id), name)
-    except NotFound:
-        return False
-    return True
 
 
 def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, float] | str:

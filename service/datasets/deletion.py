@@ -17,7 +17,8 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
 from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs, ledger
-from service.datasets import erasing, fingerprints, states, vault
+from service.datasets import erasing, fingerprints, states
+from service.datasets.vault import Vault, dataset_of, destroy_file, version_of
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, among, transaction
@@ -59,7 +60,7 @@ def delete(
 
 
 def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime) -> Dataset:
-    """Decide that a dataset is deleted. From the commit on no training can be asked for; then call `vault.shred`.
+    """Decide that a dataset is deleted. From the commit on no training can be asked for; then call `complete`.
 
     Deleting one that is being deleted, or was, changes nothing.
 
@@ -150,7 +151,7 @@ def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Da
     Raises:
         Conflict, OSError: The key cannot be destroyed now.
     """
-    vault.shred_all(settings, dataset_id)
+    Vault.of(settings).shred_all(dataset_id)
     with transaction(factory) as session:
         dataset = finish(session, dataset_id)
     if dataset.account_id is None and dataset.state is DatasetState.DELETED:
@@ -173,7 +174,7 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
     """Return the datasets whose content must not be readable, and may be: deletions that were interrupted, and keys
     that came back from a backup after the deletion. `complete` each. Call at start-up."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
-    found = {vault.dataset_of(name) for name in vault.stored_names(settings)}
+    found = {dataset_of(name) for name in Vault.of(settings).stored_names()}
     names = [name for name in found - set(deleting) if name is not None]
     deleted = select(Dataset.id).where(Dataset.state == DatasetState.DELETED)
     return [*deleting, *sorted(among(session, deleted, Dataset.id, names))]
@@ -185,13 +186,14 @@ def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
     Without that, what was deleted could be read here until somebody removes the copy; and so could the images of who
     has withdrawn, in what was stored before. May run at any time, and twice.
     """
-    names = {name: dataset_id for name in vault.stored_keys(settings) if (dataset_id := vault.dataset_of(name))}
+    vault = Vault.of(settings)
+    names = {name: dataset_id for name in vault.stored_keys() if (dataset_id := dataset_of(name))}
     with transaction(factory, read_only=True) as session:
         gone = among(session, select(Dataset.id).where(Dataset.state.in_(GONE)), Dataset.id, sorted(names.values()))
         newest = contents_written_anew(session)
     for name, dataset_id in sorted(names.items()):
         if dataset_id in gone or is_outdated(name, newest):
-            vault.destroy_file(vault.key_path(settings, name))
+            destroy_file(vault.key_path(name))
             get_logger(__name__).info("key_copy_destroyed", dataset_id=dataset_id)
 
 
@@ -207,8 +209,8 @@ def is_outdated(name: str, newest: Mapping[str, str]) -> bool:
     Args:
         newest: as `contents_written_anew` returns it.
     """
-    present = newest.get(vault.dataset_of(name) or "")
-    return present is not None and vault.version_of(name) < vault.version_of(present)
+    present = newest.get(dataset_of(name) or "")
+    return present is not None and version_of(name) < version_of(present)
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:

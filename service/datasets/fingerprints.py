@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
-from sqlalchemy import CursorResult, LargeBinary, bindparam, exists, func, not_, select, text
+from sqlalchemy import CursorResult, LargeBinary, bindparam, exists, func, select, text
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import Adjacency, Unit
@@ -46,7 +46,7 @@ _CUT = f"""WITH RECURSIVE positions(at) AS (
 )"""
 # A fingerprint counts if its upload was the accepted one. A public dataset that is gone or out of use forbids nothing.
 _COUNTS = """datasets.id = fingerprints.dataset_id AND datasets.upload_attempt = fingerprints.upload_attempt
-    AND datasets.ready_at IS NOT NULL AND NOT datasets.unchecked
+    AND datasets.ready_at IS NOT NULL
     AND (datasets.account_id IS NOT NULL OR datasets.state IN ('ready', 'deleting'))"""
 _IS_DIGEST = f"digest = substr(:digests, at, {DIGEST_BYTES})"
 # PostgreSQL is kept from reading the whole table, as it does while it has no statistics of it.
@@ -320,7 +320,7 @@ def _accepted(session: Session) -> int:
     """Count the accepted uploads, and those that were erased. It never decreases, and whatever makes fingerprints
     count, or no longer count, increases it."""
     counted = select(func.count() + func.count(Dataset.erased_at))
-    return session.scalar(counted.where(Dataset.ready_at.is_not(None), not_(Dataset.unchecked))) or 0
+    return session.scalar(counted.where(Dataset.ready_at.is_not(None))) or 0
 
 
 def _with_each(factory: SessionFactory, act: Callable[[Part], Found], parts: Iterable[Part]) -> list[Found]:

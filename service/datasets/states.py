@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
-from service.datasets import fingerprints, recognition, vault
+from service.datasets import fingerprints, recognition
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
+from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.ledger_tables import AccountRow
@@ -29,7 +30,6 @@ from service.identity.access import find, require_project
 from service.ledger.stops import require_unlocked
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import storage_of
 from service.storage.interface import key_of
 
 REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone
@@ -318,10 +318,10 @@ def check_keys(session: Session, settings: Settings) -> None:
     """
     if not (settings.keys_path / "datasets").is_dir():
         return
-    storage = storage_of(settings)
+    vault = Vault.of(settings)
 
     def opens(name: str) -> bool:
-        return vault.key_path(settings, name).exists() and storage.holds(key_of(name))
+        return vault.key_path(name).exists() and vault.storage.holds(key_of(name))
 
     marked = and_(Dataset.state == DatasetState.FAILED, Dataset.failure_code == KEY_MISSING)
     stored = or_(Dataset.state.in_((DatasetState.READY, DatasetState.WITHDRAWING)), marked)
@@ -331,14 +331,14 @@ def check_keys(session: Session, settings: Settings) -> None:
             if opened:
                 move(session, dataset.id, DatasetState.READY, marked, failure_code=None)
         # A withdrawal after the backup may have left newer content, which `withdrawal.recall` takes up.
-        elif not opened and not any(map(opens, vault.contents_of(settings, dataset.id))):
+        elif not opened and not any(map(opens, vault.contents_of(dataset.id))):
             move(session, dataset.id, DatasetState.FAILED, failure_code=KEY_MISSING)
             get_logger(__name__).error("dataset_key_missing", dataset_id=dataset.id)
 
 
-def refuse_upload(session: Session, settings: Settings, dataset_id: str, attempt: int) -> bool:
-    """Go back to DECLARED after a refused or broken upload, and destroy what it may have stored. False: it was over."""
-    return _back_to_declared(session, settings, dataset_id, _under_way(attempt))
+def refuse_upload(session: Session, vault: Vault, dataset_id: str, attempt: int) -> bool:
+    """Return to DECLARED after a refused or broken upload, and destroy its content. False: it had ended."""
+    return _back_to_declared(session, vault, dataset_id, _under_way(attempt))
 
 
 def expired_uploads(session: Session, *, now: datetime) -> list[tuple[str, int]]:
@@ -347,9 +347,9 @@ def expired_uploads(session: Session, *, now: datetime) -> list[tuple[str, int]]
     return [(dataset_id, attempt) for dataset_id, attempt in session.execute(expired)]
 
 
-def end_expired_upload(session: Session, settings: Settings, dataset_id: str, attempt: int, *, now: datetime) -> bool:
-    """Go back to DECLARED for an upload whose lease has run out, unless that was renewed meanwhile."""
-    return _back_to_declared(session, settings, dataset_id, _under_way(attempt) & _given_up(now))
+def end_expired_upload(session: Session, vault: Vault, dataset_id: str, attempt: int, *, now: datetime) -> bool:
+    """Return to DECLARED after the lease of an upload expired, unless it was renewed meanwhile."""
+    return _back_to_declared(session, vault, dataset_id, _under_way(attempt) & _given_up(now))
 
 
 def live_uploads(session: Session) -> set[tuple[str, int]]:
@@ -358,10 +358,10 @@ def live_uploads(session: Session) -> set[tuple[str, int]]:
     return {(dataset_id, attempt) for dataset_id, attempt in session.execute(under_way)}
 
 
-def _back_to_declared(session: Session, settings: Settings, dataset_id: str, which: ColumnElement[bool]) -> bool:
+def _back_to_declared(session: Session, vault: Vault, dataset_id: str, which: ColumnElement[bool]) -> bool:
     if not move(session, dataset_id, DatasetState.DECLARED, which, failure_code=REFUSED, upload_lease_until=None):
         return False
-    vault.shred(settings, dataset_id)  # before the commit: afterwards, another upload may have begun
+    vault.shred(dataset_id)  # before the commit: afterwards, another upload may have begun
     return True
 
 

@@ -18,17 +18,17 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.subjects import SubjectId
 from obscura.wire.words import DatasetState, Unit
 from service import jobs
-from service.datasets import deletion, fingerprints, reading, recognition, states, vault
+from service.datasets import deletion, fingerprints, reading, recognition, states
+from service.datasets.vault import DatasetContext, key_id_of
 from service.db.dataset_tables import Dataset, WithdrawnSubject
 from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
@@ -37,19 +37,9 @@ from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find, require_project, visible
-from service.ingest.array_files import (
-    IMAGES_NAME,
-    LABELS_NAME,
-    SEALED_SUFFIX,
-    SUBJECTS_NAME,
-    ArrayFile,
-    context_of,
-)
 from service.logs import get_logger
-from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.interface import key_of
 from service.storage.journals import accounts_withdrawn_from, read_withdrawn, write_withdrawn
 
 _STORED = (DatasetState.READY, DatasetState.WITHDRAWING)
@@ -112,8 +102,9 @@ def withdraw(
             numbers = recognition.numbers_of(private_ids, account.project_id, key)
             begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
         failpoint("withdraw.after")
-        _note(settings, factory, account_id)
-        done = [_try(settings, factory, dataset_id) for dataset_id in begun.dataset_ids]
+        context = DatasetContext.of(settings, factory, lambda: now)
+        _note(context, account_id)
+        done = [_try(context, dataset_id) for dataset_id in begun.dataset_ids]
     return replace(begun, waiting=not all(done))
 
 
@@ -165,45 +156,44 @@ def _begin(
     return Withdrawal(account.id, stored, others)
 
 
-def complete(settings: Settings, factory: SessionFactory, dataset_id: str, *, patient: bool = True) -> bool:
-    """Write a dataset anew without those who have withdrawn, once no training reads it. Twice changes nothing.
+def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
+    """Rewrite a dataset without the subjects who have withdrawn, once no training reads it. Idempotent.
 
     Args:
-        patient: wait for another process that does so; else leave it to that.
+        patient: wait for another process that does so; otherwise leave it to that.
 
     Returns:
-        Whether its images are destroyed; False where it has to wait.
+        Whether the images are destroyed; False if it must wait.
 
     Raises:
         OutOfDisk, OSError: it cannot be done now.
-        NotFound: there is no content of it, or no key.
+        NotFound: its content or key is missing.
     """
-    with _alone(settings, patient=patient) as alone:
+    with _alone(context.vault.keys_path, patient=patient) as alone:
         while alone:
-            with transaction(factory, read_only=True) as session:
+            with transaction(context.factory, read_only=True) as session:
                 dataset = session.get_one(Dataset, dataset_id)
                 if dataset.state is not DatasetState.WITHDRAWING:
                     return True
                 if dataset.account_id is None or deletion.is_needed(session, dataset_id):
                     return False
                 numbers = recognition.withdrawn_from(session, dataset.account_id)
-            require_room(settings)
-            _note(settings, factory, dataset.account_id)
-            if _replace(settings, factory, dataset, dataset.account_id, numbers):
+            require_room(context.settings)
+            _note(context, dataset.account_id)
+            if _replace(context, dataset, dataset.account_id, numbers):
                 return True
     return False
 
 
-def left_out(settings: Settings, factory: SessionFactory, dataset: Dataset) -> Dataset:
-    """Leave those who have withdrawn out of an upload that was just accepted. What does not go through is gone on with.
+def left_out(context: DatasetContext, dataset: Dataset) -> Dataset:
+    """Remove subjects who have withdrawn from an upload that was just accepted.
 
-    They are left out in silence: a refusal would tell whoever uploads that one of these people has withdrawn, and would
-    keep all others out.
+    Silently: a refusal would reveal to the uploader that one of these people has withdrawn, and keep all others out.
     """
     if dataset.state is not DatasetState.WITHDRAWING:
         return dataset
-    _try(settings, factory, dataset.id)
-    with transaction(factory, read_only=True) as session:
+    _try(context, dataset.id)
+    with transaction(context.factory, read_only=True) as session:
         return session.get_one(Dataset, dataset.id)
 
 
@@ -215,11 +205,12 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.WITHDRAWING)).all()
         newest = deletion.contents_written_anew(session)
+    context = DatasetContext.of(settings, factory, lambda: datetime.now(UTC))
     for dataset_id in waiting:
-        _try(settings, factory, dataset_id, patient=False)
-    for name in sorted(vault.stored_names(settings)) if newest else ():
+        _try(context, dataset_id, patient=False)
+    for name in sorted(context.vault.stored_names()) if newest else ():
         if deletion.is_outdated(name, newest):  # its process died between the commit and the destruction
-            vault.shred(settings, name)
+            context.vault.shred(name)
 
 
 def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
@@ -240,82 +231,48 @@ def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> Non
             _begin(session, session.get_one(AccountRow, account_id), noted, cancel_jobs=True, now=now)
 
 
-def _replace(
-    settings: Settings, factory: SessionFactory, dataset: Dataset, account_id: str, numbers: Collection[int]
-) -> bool:
-    """Write new content, make it the dataset's, and destroy every other. False: somebody else withdrew meanwhile."""
-    names, present = vault.contents_of(settings, dataset.id), dataset.content
-    target = vault.name_of(dataset.id, max(map(vault.version_of, [present, *names])) + 1)
-    storage, key = storage_of(settings), new_key()
-    with storage.stage(key_of(target)) as staged:
-        _write(settings, _readable(settings, present, names), numbers, staged, target, key)
-        storage.send(staged, key_of(target))
-        vault.write_key(vault.key_path(settings, target), key)
-        storage.publish(staged, key_of(target))
+def _replace(context: DatasetContext, dataset: Dataset, account_id: str, numbers: Collection[int]) -> bool:
+    """Rewrite a dataset, switch to the new content, and destroy the others. False: more subjects withdrew meanwhile."""
+    target, key = context.vault.rewrite(dataset.content, dataset.id, numbers)
     failpoint("anew.before")
-    with transaction(factory) as session:
+    with transaction(context.factory) as session:
         fingerprints.wait_for_others(session)
         if recognition.withdrawn_from(session, account_id) != set(numbers):
             return False
-        values = {"content_name": target, "content_key_id": vault.key_id_of(key)}
+        values = {"content_name": target, "content_key_id": key_id_of(key)}
         moved = states.move(
             session, dataset.id, DatasetState.READY, Dataset.state == DatasetState.WITHDRAWING, **values
         )
     failpoint("anew.after")
     if moved:
-        vault.shred_all(settings, dataset.id, kept=target)
+        context.vault.shred_all(dataset.id, kept=target)
     else:  # it is being deleted
-        vault.shred(settings, target)
+        context.vault.shred(target)
     return True
 
 
-def _readable(settings: Settings, present: str, names: Sequence[str]) -> str:
-    """Return the content to write anew: the dataset's own, or what a database that was lost had made of that since."""
-    later = [name for name in names if vault.version_of(name) > vault.version_of(present)]
-    return next((name for name in (present, *later[::-1]) if vault.key_path(settings, name).exists()), present)
-
-
-def _write(settings: Settings, source: str, numbers: Collection[int], folder: Path, target: str, key: bytes) -> None:
-    """Seal what is left of a content without the subjects of these numbers."""
-    private_subjects = vault.open_subjects(settings, source)
-    stays = ~np.isin(private_subjects, np.fromiter(numbers, np.int64))
-
-    def array(name: str, like: tuple[int, ...], dtype: type[np.generic]) -> ArrayFile:
-        shape = (int(stays.sum()), *like)
-        return ArrayFile(folder / f"{name}{SEALED_SUFFIX}", shape, dtype, key=key, context=context_of(target, name))
-
-    for name, values in ((SUBJECTS_NAME, private_subjects), (LABELS_NAME, vault.open_labels(settings, source))):
-        with array(name, (), np.int64) as stored:
-            stored.append(values[stays])
-    with vault.open_images(settings, source) as images, array(IMAGES_NAME, images.shape[1:], np.uint8) as stored:
-        at = 0
-        for batch in images.batches():
-            stored.append(batch[stays[at : at + len(batch)]])
-            at += len(batch)
-
-
-def _note(settings: Settings, factory: SessionFactory, account_id: str) -> None:
-    """Have a list beside the journals say who has withdrawn from an account, as far as it does not."""
-    with transaction(factory, read_only=True) as session:
+def _note(context: DatasetContext, account_id: str) -> None:
+    """Add the missing withdrawals of an account to the list beside the journals."""
+    with transaction(context.factory, read_only=True) as session:
         numbers = recognition.withdrawn_from(session, account_id)
-    storage = storage_of(settings)
+    storage = context.vault.storage
     if missing := numbers - read_withdrawn(storage, account_id):
         write_withdrawn(storage, account_id, missing)
 
 
-def _try(settings: Settings, factory: SessionFactory, dataset_id: str, *, patient: bool = True) -> bool:
-    """As `complete`; what cannot be done now is logged, and gone on with later."""
+def _try(context: DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
+    """Call `complete`; log an error, after which `go_on` retries."""
     try:
-        return complete(settings, factory, dataset_id, patient=patient)
+        return complete(context, dataset_id, patient=patient)
     except (ObscuraError, OSError) as error:
         get_logger(__name__).error("withdrawal_delayed", dataset_id=dataset_id, error=type(error).__name__)
         return False
 
 
 @contextmanager
-def _alone(settings: Settings, *, patient: bool) -> Iterator[bool]:
-    """Yield whether this process alone writes contents anew in a block. The lock dies with the process."""
-    descriptor = os.open(settings.keys_path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+def _alone(keys_path: Path, *, patient: bool) -> Iterator[bool]:
+    """Yield whether this process holds the lock for rewriting, which dies with the process."""
+    descriptor = os.open(keys_path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))

@@ -79,7 +79,6 @@ SMALL: dict[str, dict[str, Any]] = {
         "rank": 2,
         "evaluation_samples": 500,
     },
-    "guided_moments": {"components": 6},
     "moments": {"components": 6},
     "datalens": {"teachers": 40, "images": 20, "top_k": 3},
     "class_histogram": {},

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, InBrowser, Input, Outcome, Read, Refused, grey
+from benchmarks.intake.inputs import Asked, Build, InBrowser, Input, Outcome, Read, Refused, grey
 
 COUNT = 12
 WORDS = ("normal", "sick")
 BOTH = Read(WORDS, COUNT)
-Build = Callable[[Path, np.random.Generator], None]
 
 
 def pictures(rng: np.random.Generator, *classes: str) -> Iterator[tuple[str, bytes]]:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.intake.inputs import Asked, InBrowser, Input, Pictures, Read, Refused
+from benchmarks.intake.inputs import Asked, Build, InBrowser, Input, Pictures, Read, Refused
 
 COUNT, SIDE = 12, 28
 Array = np.ndarray[Any, Any]
-Build = Callable[[Path, np.random.Generator], None]
 NUMBERS, NAMES = np.arange(COUNT) % 2, np.array(["normal", "sick"])
 
 

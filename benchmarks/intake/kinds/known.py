@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, Input, Read, Refused, grey, numbered, put
+from benchmarks.intake.inputs import Asked, Build, Input, Read, Refused, grey, numbered, put
 
 COUNT = 12
 NAMES = ("normal", "sick")
 BOTH = Read(NAMES, COUNT)
-Build = Callable[[Path, np.random.Generator], None]
 
 
 def png(rng: np.random.Generator) -> bytes:

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, Input, Outcome, Read, Refused, numbered, put
+from benchmarks.intake.inputs import WORDS as PAIR
+from benchmarks.intake.inputs import Asked, Build, Input, Outcome, Read, Refused, numbered, put
 from benchmarks.intake.kinds import archives, arrays, known, volumes
-from benchmarks.intake.kinds.meaning import PAIR, mended
+from benchmarks.intake.kinds.folders import given as of_table
+from benchmarks.intake.kinds.folders import mended
 from benchmarks.intake.kinds.pixels import (
     ALL,
     EIGHT,
@@ -35,9 +37,7 @@ from benchmarks.intake.kinds.pixels import (
     spread,
 )  # fmt: skip
 from benchmarks.intake.kinds.pixels import given as of_pixels
-from benchmarks.intake.kinds.tables import given as of_table
 
-Build = Callable[[Path, np.random.Generator], None]
 BROKEN = Asked("--skip-broken")
 _ROOM = 2048  # for what does not fit into an entry
 

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read, Refused, colour, grey
+from benchmarks.intake.inputs import Asked, Build, Input, Outcome, Pictures, Read, Refused, colour, grey
 
 COUNT, SIDE = 12, 32
 WORDS = ("normal", "sick")
 ALL = Read(WORDS, COUNT)
 Array = np.ndarray[Any, Any]
 Draw = Callable[[np.random.Generator], Array]
-Build = Callable[[Path, np.random.Generator], None]
 
 
 def spread(least: float, most: float, kind: str) -> Draw:

@@ -14,13 +14,12 @@ import numpy as np
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, RLELossless, generate_uid
 
-from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read, Refused, grey
+from benchmarks.intake.inputs import Asked, Build, Input, Outcome, Pictures, Read, Refused, grey
 from benchmarks.intake.kinds.pixels import SIDE, SIXTEEN, TWELVE, WORDS, brightens, darkens, spread
 
 COUNT, PATIENTS = 12, 6
 RADIOGRAPH = "1.2.840.10008.5.1.4.1.1.1"
 OWNED = Read(WORDS, COUNT, PATIENTS)
-Build = Callable[[Path, np.random.Generator], None]
 
 
 def dicom(values: np.ndarray[Any, Any], syntax: str = ExplicitVRLittleEndian, **tags: Any) -> bytes:

@@ -55,7 +55,7 @@ def test_a_dataset_whose_key_is_gone_is_not_shown_as_ready_and_refuses_jobs(serv
     facts = {"visibility": "private", "height": 28, "width": 28, "records_declared": 60_000}
     dataset_id = served.dataset(account_id=served.account()["id"], **facts)["id"]
     assert served.upload(dataset_id, npz(10, side=28)).status_code == 200
-    path = vault.key_path(settings, dataset_id)
+    path = vault.Vault.of(settings).key_path(dataset_id)
     key = path.read_bytes()
 
     def checked() -> dict[str, object]:

@@ -21,7 +21,7 @@ from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
 from service.backups.restoring import Restored, restore
 from service.datasets import receiving, states, vault
 from service.datasets.reading import Sent
-from service.datasets.vault import make_fingerprint_key
+from service.datasets.vault import DatasetContext, make_fingerprint_key
 from service.db.access_tables import ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
@@ -250,7 +250,7 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
             dataset_id = states.declare(session, settings, account_id=account_id, now=lone.tick(), **facts).id
         subjects = {"subjects": ids} if unit == "subject" else {}
         sent = Sent(iter([npz(images, np.zeros(len(images), np.int64), **subjects)]), "npz")
-        return receiving.receive(settings, lone.factory, dataset_id, sent, clock=lone.tick)
+        return receiving.receive(DatasetContext.of(settings, lone.factory, lone.tick), dataset_id, sent)
 
     token = admin(lone)
     back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
@@ -260,7 +260,7 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
     assert codes(lone) == {"dataset_unknown"}
     with pytest.raises(InstallationLocked):
         upload(second, pictures[0])
-    key = vault.key_path(settings, lost.id)
+    key = vault.Vault.of(settings).key_path(lost.id)
     kept = key.rename(key.with_suffix(".away"))
     with pytest.raises(Conflict, match="1 uploads cannot be fingerprinted"):
         accept_all(lone, token)

@@ -288,25 +288,6 @@ def test_a_frozen_and_overspent_account_shows_nothing_left(site, stock):
     assert "-" not in re.sub(r"[^\d.%-]", "", " ".join(re.findall(r'width="[^"]*%"', html)))
 
 
-def test_a_broken_ledger_is_a_page_without_particulars(site, stock):
-    site.execute("UPDATE accounts SET spent_nano = spent_nano + 1")
-    answer = site.client().get(f"/accounts/{stock.account}")
-    assert answer.status_code == 503
-    assert "until an operator has looked" in answer.text
-    assert stock.account not in words_of(answer.text)
-
-
-def test_an_account_that_its_log_contradicts_does_not_take_the_others_away(site, stock, open_account):
-    sound = open_account(site.factory, name="the sound one")
-    site.execute("UPDATE accounts SET spent_nano = spent_nano + 1 WHERE id = :id", id=stock.account)
-    answer = site.client().get("/")
-    assert answer.status_code == 200
-    shown = words_of(answer.text)
-    assert_shown(shown, "None is shown until an operator has looked.", "the sound one")
-    assert f'id="row-{sound}"' in answer.text
-    assert stock.account not in shown
-
-
 def test_a_failed_job_says_why_from_the_closed_set(site, open_account, declare_dataset):
     account = open_account(site.factory)
     dataset = declare_dataset(site.factory, account_id=account)

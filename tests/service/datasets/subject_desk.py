@@ -9,11 +9,11 @@ from sqlalchemy import select
 from obscura.wire.words import DatasetState
 from service.datasets import receiving
 from service.datasets.reading import Sent
-from service.datasets.vault import open_subjects
+from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.settings import Settings
-from tests.service.datasets.uploading import npz
+from tests.service.datasets.uploading import npz, stored_subjects
 
 Numbers = dict[Any, int]
 
@@ -24,6 +24,9 @@ class Desk:
     def __init__(self, settings: Settings, factory: SessionFactory, declare: Any, open_account: Any) -> None:
         self.settings, self.factory, self.declare, self._open = settings, factory, declare, open_account
         self._seed = 0
+
+    def context(self) -> DatasetContext:
+        return DatasetContext.of(self.settings, self.factory, lambda: datetime.now(UTC))
 
     def account(self, name: str) -> str:
         account_id: str = self._open(self.factory, name=name, unit="subject")
@@ -37,11 +40,11 @@ class Desk:
         images = np.random.default_rng(self._seed).integers(0, 256, (len(ids), 4, 4), dtype=np.uint8)
         body = npz(images, np.zeros(len(ids), np.int64), subjects=np.asarray(ids))
         sent = Sent(iter([body]), "npz")
-        receiving.receive(self.settings, self.factory, dataset_id, sent, clock=lambda: datetime.now(UTC))
+        receiving.receive(self.context(), dataset_id, sent)
         return dataset_id
 
     def numbers(self, dataset_id: str, ids: Any) -> Numbers:
-        return dict(zip(ids, open_subjects(self.settings, dataset_id).tolist(), strict=True))
+        return dict(zip(ids, stored_subjects(self.settings, dataset_id).tolist(), strict=True))
 
     def datasets(self, state: DatasetState) -> int:
         with transaction(self.factory, read_only=True) as session:

@@ -13,6 +13,7 @@ from service import ledger
 from service.datasets import fingerprints, receiving
 from service.datasets.fingerprints import KnownAsPublic, OverlapRefused
 from service.datasets.reading import Sent
+from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import SessionFactory, transaction
 from service.errors import AccountClosed
@@ -45,7 +46,8 @@ class Desk:
             during()
 
         sent = Sent(body(), "npz")
-        return receiving.receive(self.settings, self.factory, dataset_id, sent, clock=lambda: datetime.now(UTC))
+        context = DatasetContext.of(self.settings, self.factory, lambda: datetime.now(UTC))
+        return receiving.receive(context, dataset_id, sent)
 
     def nothing_was_stored(self, dataset_id: str) -> bool:
         with transaction(self.factory, read_only=True) as session:
@@ -80,8 +82,9 @@ def test_what_was_declared_before_is_refused_before_a_byte_is_read(desk: Desk) -
         raise AssertionError("read")
         yield b""
 
+    context = DatasetContext.of(desk.settings, desk.factory, lambda: datetime.now(UTC))
     with pytest.raises(AccountClosed):
-        receiving.receive(desk.settings, desk.factory, dataset_id, Sent(body(), "npz"), clock=lambda: datetime.now(UTC))
+        receiving.receive(context, dataset_id, Sent(body(), "npz"))
     assert desk.nothing_was_stored(dataset_id)
 
 

@@ -33,7 +33,7 @@ OPTIONS = {"teachers": 10, "top_k": 4, "images": 50}
 
 def fill(settings: Settings, dataset_id: str) -> None:
     """Write a key, and something into the folder."""
-    vault.write_key(vault.key_path(settings, dataset_id), new_key())
+    vault.write_key(vault.Vault.of(settings).key_path(dataset_id), new_key())
     directory = settings.data_dir / key_of(dataset_id)
     directory.mkdir(parents=True)
     (directory / f"images.npy{SEALED_SUFFIX}").write_bytes(b"sealed")
@@ -42,7 +42,7 @@ def fill(settings: Settings, dataset_id: str) -> None:
 def gone(settings: Settings, dataset_id: str) -> tuple[bool, bool]:
     """Whether key and files are gone."""
     files = settings.data_dir / key_of(dataset_id)
-    return not vault.key_path(settings, dataset_id).exists(), not files.exists()
+    return not vault.Vault.of(settings).key_path(dataset_id).exists(), not files.exists()
 
 
 @dataclass
@@ -158,7 +158,7 @@ def test_what_a_training_has_made_is_discarded_with_its_dataset(desk):
     job_id = desk.train(dataset_id)
     desk.spend(job_id, 1000)
     assert desk.delete(dataset_id, cancel_jobs=True) is DatasetState.DELETING
-    assert desk.do(jobs.wish_for, job_id=job_id, attempt=1) is jobs.Wish.STOP
+    assert desk.do(jobs.stop_request, job_id=job_id, attempt=1) is jobs.StopRequest.STOP
     desk.do(jobs.finish_cancelled, job_id=job_id, attempt=1, now=desk.now)
     assert desk.delete(dataset_id) is DatasetState.DELETED
 
@@ -204,7 +204,7 @@ def test_a_deletion_that_cannot_be_carried_out_waits_and_keeps_nobody_waiting(de
     first, second = sorted([desk.stored(), desk.stored()])
     for dataset_id in (first, second):
         desk.begin(dataset_id)
-    key = vault.key_path(desk.settings, first)
+    key = vault.Vault.of(desk.settings).key_path(first)
     key.unlink()
     key.mkdir()  # stands for a disk that fails
     desk.go_on()

@@ -14,6 +14,7 @@ from service.audit.verify import verify
 from service.datasets import deletion, receiving
 from service.datasets.fingerprints import KnownAsPrivate, OverlapRefused
 from service.datasets.reading import Sent
+from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import SessionFactory, transaction
 from service.errors import NotFound
@@ -45,7 +46,7 @@ class Desk:
         pictures = np.random.default_rng(seed).integers(0, 256, (10, 4, 4), dtype=np.uint8)
         owners = {"subjects": np.arange(10) // 2} if subjects else {}
         sent = Sent(iter([npz(pictures, np.zeros(10, np.int64), **owners)]), "npz")
-        return receiving.receive(self.settings, self.factory, dataset_id, sent, clock=lambda: self.now)
+        return receiving.receive(DatasetContext.of(self.settings, self.factory, lambda: self.now), dataset_id, sent)
 
     def delete(self, dataset: Dataset) -> Dataset:
         return deletion.delete(self.settings, self.factory, dataset.id, cancel_jobs=True, now=self.now)

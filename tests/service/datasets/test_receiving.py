@@ -15,16 +15,13 @@ from sqlalchemy import Engine, event, func, select, text
 
 from obscura.wire.words import DatasetState
 from service.datasets import receiving, states
-from service.datasets.fingerprints import KnownAsPublic
-from service.datasets.reading import Sent, Upload, UploadFailed
-from service.datasets.vault import make_fingerprint_key, open_dataset
+from service.datasets.reading import Sent, UploadFailed
+from service.datasets.vault import DatasetContext, Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import Conflict
-from service.jobs.planning import require_ready
 from service.settings import Settings
 from tests.service.datasets.uploading import npz
-from tests.service.datasets.uploading import receive as store
 
 PATIENCE_SECONDS = 60
 
@@ -48,7 +45,7 @@ def upload(
     settings: Settings, factory: SessionFactory, dataset_id: str, chunks: Iterator[bytes], **more: Any
 ) -> Dataset:
     clock = more.get("clock", lambda: datetime.now(UTC))
-    return receiving.receive(settings, factory, dataset_id, Sent(chunks, "npz"), clock=clock)
+    return receiving.receive(DatasetContext.of(settings, factory, clock), dataset_id, Sent(chunks, "npz"))
 
 
 def state(factory: SessionFactory, dataset_id: str) -> DatasetState:
@@ -97,7 +94,7 @@ def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, sett
             time.sleep(0.1)
         body.go_on.set()
         assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(0))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(0))
     assert left(settings) == []
 
 
@@ -117,7 +114,7 @@ def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
         with pytest.raises((Conflict, UploadFailed)):
             late.result(PATIENCE_SECONDS)
     assert taken.state is state(factory, dataset_id) is DatasetState.READY
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
     assert left(settings) == []
     with transaction(factory, read_only=True) as session:
         assert session.scalar(select(func.count()).select_from(Fingerprint)) == 10
@@ -181,7 +178,7 @@ def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
             time.sleep(0.6)  # longer than three tries
             assert not done.done()
         assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(0))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(0))
 
 
 def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
@@ -197,7 +194,7 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
     later = datetime.now(UTC) + timedelta(seconds=settings.lease_seconds)
     taken = upload(settings, factory, dataset_id, iter([body_of(1)]), clock=lambda: later)
     assert taken.state is DatasetState.READY
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
 
 
 def test_an_upload_from_before_there_were_leases_is_ended(factory, settings, declare):
@@ -220,35 +217,3 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory
     assert receiving.clean_up(settings, factory, now=now) == 1
     assert sorted(left(settings)) == sorted([f"{live}.1", f"{live}.1.tmp"])
     assert (state(factory, dead), state(factory, live)) == (DatasetState.DECLARED, DatasetState.RECEIVING)
-
-
-# --- public datasets from before they were compared -----------------------------------------------------------------
-
-
-def test_public_datasets_from_before_are_compared_at_the_start_and_withdrawn_if_they_are_private(
-    factory, settings, declare, open_account
-):
-    account_id = open_account(factory)
-    upload(settings, factory, declare(account_id), iter([body_of(1)]))
-    guilty, innocent, broken = declare(), declare(), declare()
-    for dataset_id, seed in ((guilty, 1), (innocent, 2)):
-        facts = Upload(dataset_id, ("a", "b"), 4, 4, 1, 500)
-        store(settings, facts, iter([body_of(seed)]), None, "npz")
-    with transaction(factory) as session:
-        for dataset_id in (guilty, innocent, broken):
-            row = session.get_one(Dataset, dataset_id)
-            row.state, row.unchecked, row.content_sha256 = DatasetState.READY, True, "0" * 64
-            row.ready_at = datetime.now(UTC)
-    for dataset_id in (guilty, innocent):
-        with pytest.raises(Conflict, match="compared"), transaction(factory) as session:
-            require_ready(session, session.get_one(Dataset, dataset_id), "evaluation dataset")
-    for _ in range(2):
-        receiving.check_public(settings, factory)
-        with transaction(factory) as session:
-            found = {name: session.get_one(Dataset, name) for name in (guilty, innocent, broken)}
-            assert [found[name].state.value for name in found] == ["failed", "ready", "ready"]
-            assert [found[name].unchecked for name in found] == [True, False, True]
-            require_ready(session, found[innocent], "evaluation dataset")
-    with pytest.raises(KnownAsPublic):
-        upload(settings, factory, declare(account_id), iter([body_of(2)]))
-    upload(settings, factory, declare(account_id), iter([body_of(1)]))  # what was withdrawn forbids nothing

@@ -12,7 +12,7 @@ from obscura.wire.words import DatasetState
 from service.datasets import deletion
 from service.datasets.fingerprints import SubjectsKnown, look_up, settle
 from service.datasets.recognition import recognise
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import AccountRow
@@ -105,7 +105,7 @@ def test_a_subject_of_another_account_is_refused_and_nothing_is_stored(desk: Des
     with transaction(desk.factory, read_only=True) as session:
         refused = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DECLARED)).one()
     with pytest.raises(Exception, match="no content"):
-        open_dataset(desk.settings, refused)
+        Vault.of(desk.settings).open_dataset(refused)
     desk.upload(later, ["carl"])
     assert desk.datasets(DatasetState.READY) == 2
 

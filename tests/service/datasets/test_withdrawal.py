@@ -17,6 +17,7 @@ from service.audit.verify import verify
 from service.datasets import deletion, receiving, vault, withdrawal
 from service.datasets.fingerprints import SubjectsKnown
 from service.datasets.reading import Sent
+from service.datasets.vault import Vault
 from service.datasets.withdrawal import Withdrawal
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint, WithdrawnSubject
@@ -30,7 +31,7 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.journals import read_withdrawn
 from tests.service.datasets.subject_desk import Desk as Uploads
-from tests.service.datasets.uploading import npz
+from tests.service.datasets.uploading import npz, stored_subjects
 from tests.service.orders import submit_training
 
 OPTIONS = {"teachers": 5, "top_k": 4, "images": 50}
@@ -53,10 +54,10 @@ class Desk(Uploads):
 
     def records(self, dataset_id: str) -> list[bytes]:
         """The images that can be read."""
-        return [image.tobytes() for image in vault.open_dataset(self.settings, self.row(dataset_id).content)[0]]
+        return [image.tobytes() for image in Vault.of(self.settings).open_dataset(self.row(dataset_id).content)[0]]
 
     def contents(self, dataset_id: str) -> list[str]:
-        return vault.contents_of(self.settings, dataset_id)
+        return Vault.of(self.settings).contents_of(dataset_id)
 
     def train(self, dataset_id: str) -> str:
         with transaction(self.factory) as session:
@@ -131,7 +132,7 @@ def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(d
         assert desk.contents(each) == [vault.name_of(each, 1)]
         assert not desk.opens(folder, each)
         with pytest.raises(NotFound):
-            vault.open_dataset(desk.settings, each)
+            Vault.of(desk.settings).open_dataset(each)
     assert desk.books() == books, "no entry, no balance and no fingerprint has changed"
     assert desk.faults() == []
 
@@ -142,17 +143,17 @@ def test_labels_and_subjects_stay_with_their_images(desk: Desk) -> None:
     images = np.random.default_rng(0).integers(0, 256, (len(ids), 4, 4), dtype=np.uint8)
     labels = np.arange(len(ids)) % 2
     sent = Sent(iter([npz(images, labels, subjects=np.asarray(ids))]), "npz")
-    receiving.receive(desk.settings, desk.factory, dataset_id, sent, clock=lambda: datetime.now(UTC))
-    numbers = vault.open_subjects(desk.settings, dataset_id)
+    receiving.receive(desk.context(), dataset_id, sent)
+    numbers = stored_subjects(desk.settings, dataset_id)
     desk.withdraw(account_id, "b", "nobody")
     desk.withdraw(account_id, "d")  # a second one
     stays = np.isin(ids, ["a", "c"])
     content = desk.row(dataset_id).content
     assert content == vault.name_of(dataset_id, 2)
-    read = vault.open_dataset(desk.settings, content)
+    read = Vault.of(desk.settings).open_dataset(content)
     assert np.array_equal(read[0], images[stays])
     assert np.array_equal(read[1], labels[stays])
-    assert np.array_equal(vault.open_subjects(desk.settings, content), numbers[stays])
+    assert np.array_equal(stored_subjects(desk.settings, content), numbers[stays])
     assert desk.contents(dataset_id) == [content]
 
 
@@ -160,7 +161,7 @@ def test_when_all_have_withdrawn_what_is_left_is_empty_and_can_be_read(desk: Des
     account_id = desk.account("patients")
     dataset_id = desk.upload(account_id, ["anna", "bert"])
     assert not desk.withdraw(account_id, "anna", "bert").waiting
-    images, labels = vault.open_dataset(desk.settings, desk.row(dataset_id).content)
+    images, labels = Vault.of(desk.settings).open_dataset(desk.row(dataset_id).content)
     assert (images.shape, labels.shape) == ((0, 4, 4), (0,))
     desk.withdraw(account_id, "carl")
     assert desk.records(dataset_id) == []
@@ -254,7 +255,7 @@ def test_from_then_on_a_dataset_of_the_account_recognises_subjects(desk: Desk) -
         desk.declare(account_id, subjects_declared=10)
     sent = Sent(iter([npz(np.zeros((1, 4, 4), np.uint8), [0], subjects=np.asarray(["anna"]))]), "npz")
     with pytest.raises(InvalidInput, match="recognise subjects"):
-        receiving.receive(desk.settings, desk.factory, before, sent, clock=lambda: datetime.now(UTC))
+        receiving.receive(desk.context(), before, sent)
     assert desk.row(before).state is DatasetState.DECLARED
     desk.upload(desk.account("others"), ["x"], subjects_recognised=False)
 
@@ -269,7 +270,7 @@ def test_an_upload_that_arrives_while_somebody_withdraws_is_written_anew(desk: D
         yield npz(images, [0, 0], subjects=np.asarray(["anna", "carl"]))
         desk.withdraw(account_id, "anna")
 
-    receiving.receive(desk.settings, desk.factory, dataset_id, Sent(body(), "npz"), clock=lambda: datetime.now(UTC))
+    receiving.receive(desk.context(), dataset_id, Sent(body(), "npz"))
     assert desk.records(dataset_id) == [images[1].tobytes()]
 
 
@@ -329,16 +330,17 @@ def test_who_withdraws_while_it_is_written_anew_is_left_out_as_well(
     dataset_id = desk.upload(account_id, ["anna", "bert", "carl"])
     with dying_at(monkeypatch, "withdraw.after"):
         desk.withdraw(account_id, "anna")
-    write, meanwhile = withdrawal._write, ["bert"]
+    write, meanwhile = Vault.rewrite, ["bert"]
 
-    def slow(*given: Any) -> None:
-        write(*given)
+    def slow(*given: Any) -> Any:
+        rewritten = write(*given)
         if meanwhile:
             with monkeypatch.context() as patch:
                 patch.setattr(withdrawal, "complete", lambda *_, **__: False)  # another process, which waits its turn
                 desk.withdraw(account_id, meanwhile.pop())
+        return rewritten
 
-    monkeypatch.setattr(withdrawal, "_write", slow)
+    monkeypatch.setattr(Vault, "rewrite", slow)
     desk.go_on()
     assert len(desk.records(dataset_id)) == 1
     assert desk.contents(dataset_id) == [desk.row(dataset_id).content]
@@ -361,7 +363,7 @@ def test_a_deletion_takes_all_that_there_is(desk: Desk, monkeypatch: pytest.Monk
 def test_copies_of_old_keys_are_destroyed_where_another_machine_has_them(desk: Desk) -> None:
     account_id = desk.account("patients")
     dataset_id = desk.upload(account_id, ["anna", "bert"])
-    old = vault.key_path(desk.settings, dataset_id)
+    old = Vault.of(desk.settings).key_path(dataset_id)
     copy = old.read_bytes()
     desk.withdraw(account_id, "anna")
     assert not old.exists()
@@ -376,7 +378,10 @@ def test_a_database_of_a_backup_from_before_is_told_who_has_withdrawn(desk: Desk
     """Files, and the list beside the journals, have survived; of the keys, perhaps an old copy comes back."""
     account_id = desk.account("patients")
     dataset_id = desk.upload(account_id, ["anna", "bert"])
-    old, folder = vault.key_path(desk.settings, dataset_id), storage_of(desk.settings).open(f"datasets/{dataset_id}")
+    old, folder = (
+        Vault.of(desk.settings).key_path(dataset_id),
+        storage_of(desk.settings).open(f"datasets/{dataset_id}"),
+    )
     key, files = old.read_bytes(), {path.name: path.read_bytes() for path in folder.iterdir()}
     desk.withdraw(account_id, "anna")
     with transaction(desk.factory) as session:

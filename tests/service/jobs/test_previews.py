@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from obscura.wire.words import JobState
-from privacy.plans.moments.appearance import SEEN
+from privacy.plans.moments import SEEN
 from service import jobs
 from service.db.job_tables import Preview
 from service.db.session import transaction

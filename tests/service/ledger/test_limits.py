@@ -263,9 +263,9 @@ def test_a_request_is_approved_against_the_limit_it_was_asked_for(board: Board) 
 
 def test_unknown_requests_and_accounts_are_not_found(board: Board) -> None:
     with pytest.raises(NotFound):
-        board.approve("lim_x")
+        board.approve("dec_x")
     with pytest.raises(NotFound):
-        board.decline("lim_x")
+        board.decline("dec_x")
     board.account_id = "acc_x"
     with pytest.raises(NotFound):
         board.ask()

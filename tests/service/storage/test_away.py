@@ -10,7 +10,7 @@ import pytest
 from obscura.wire.words import JobState
 from service.audit.signing import make_signing_key
 from service.datasets import deletion
-from service.datasets.vault import key_path
+from service.datasets.vault import Vault
 from service.inspection import inspect_at_start, verify_before_removal
 from service.ledger.stops import arming_stops
 from service.storage import BACKENDS
@@ -57,7 +57,7 @@ def test_an_attempt_whose_storage_is_lost_is_followed_by_another(shop, monkeypat
 
 
 def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream: io.StringIO):
-    job_id, key = shop.train(), key_path(shop.settings, shop.dataset_id)
+    job_id, key = shop.train(), Vault.of(shop.settings).key_path(shop.dataset_id)
 
     def claimed() -> bool:
         return claim_job(shop.settings, shop.factory, job_id=job_id, worker="test", now=NOW) is not None
@@ -75,10 +75,10 @@ def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream: io.StringIO):
 
 
 def test_copies_of_the_keys_of_deleted_datasets_are_destroyed(shop):
-    path = key_path(shop.settings, shop.dataset_id)
+    path = Vault.of(shop.settings).key_path(shop.dataset_id)
     copy = path.read_bytes()
     deletion.delete(shop.settings, shop.factory, shop.dataset_id, cancel_jobs=False, now=NOW)
     path.write_bytes(copy)
     reconcile(shop.settings, shop.factory, send=lambda *_: None, now=datetime.now(UTC))
     assert not path.exists()
-    assert key_path(shop.settings, shop.public_id).exists()
+    assert Vault.of(shop.settings).key_path(shop.public_id).exists()

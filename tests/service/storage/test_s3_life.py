@@ -105,8 +105,8 @@ def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqli
         later = desk.upload(account_id, ["carl", "anna"])
         names = [vault.name_of(dataset_id, 1) for dataset_id in (first, later)]
         assert storage_of(settings).list("datasets") == sorted(names)
-        assert all(len(vault.open_dataset(settings, name)[0]) == 1 for name in names)
-        assert vault.stored_keys(settings) == set(names)
+        assert all(len(vault.Vault.of(settings).open_dataset(name)[0]) == 1 for name in names)
+        assert vault.Vault.of(settings).stored_keys() == set(names)
         left = {listed.name for listed in Bucket(bucket_url).list("")}
         assert not content & left, "nothing of what was uploaded lies there"
         assert read_withdrawn(storage_of(settings), account_id)

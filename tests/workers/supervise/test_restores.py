@@ -269,11 +269,11 @@ def test_uploads_remains_and_keys_are_not_destroyed_on_the_word_of_another_datab
     serve(with_database(shop, other.settings.database_url))
     assert held(shop.settings) == before
     assert unfinished.is_dir()
-    assert vault.key_path(shop.settings, shop.dataset_id).exists()
+    assert vault.Vault.of(shop.settings).key_path(shop.dataset_id).exists()
 
 
 def test_a_key_that_comes_back_with_a_backup_is_destroyed_again_unless_something_was_found(shop):
-    key = vault.key_path(shop.settings, shop.dataset_id)
+    key = vault.Vault.of(shop.settings).key_path(shop.dataset_id)
     kept = key.read_bytes()
     with TestClient(create_app(shop.settings, send=lambda *_: None)) as client:
         token = shop.settings.admin_key_path.read_text().strip()

@@ -27,7 +27,7 @@ from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import sweep
 from workers.train import publishing
-from workers.train.held_budget import HeldBudget
+from workers.train.orders import HeldBudget
 from workers.train.progress import ReportedProgress
 
 MOMENTS = 10
