@@ -15,9 +15,8 @@ from service import installation, ledger
 from service.audit.findings import clear_stops
 from service.audit.proofs import keep_newest
 from service.backups.accepting import Outcome, accept
-from service.backups.databases import ProgramMissing
-from service.backups.making import back_up
-from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
+from service.backups.databases import BackupRefused, ProgramMissing
+from service.backups.making import MANIFEST, back_up, read_manifest
 from service.backups.restoring import Restored, restore
 from service.datasets import receiving, states, vault
 from service.datasets.reading import Sent
