@@ -163,7 +163,7 @@ def record_missing(
     Args:
         account: locked.
         amount_nano: the spending, >= 0.
-        details: the proofs that the entry accounts for (`service.audit.losses`), the reason, and who accepted them.
+        details: the proofs that the entry accounts for (`service.audit.data_folder`), the reason, and who accepted.
     """
     frozen = account.frozen or account.spent_nano + account.held_nano + amount_nano > account.capacity_nano
     append(

@@ -14,7 +14,7 @@ from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, JobState, ReleaseKind
 from privacy.plans.plan import Plan
 from service import ledger
-from service.audit.receipts import make_receipt
+from service.audit.proofs import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
 from service.db.job_tables import FailureCode, Job, Release

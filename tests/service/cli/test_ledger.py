@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from service import ledger
-from service.audit.checkpoints import CHECKPOINT_FILE
+from service.audit.proofs import CHECKPOINT_FILE
 from service.db.access_tables import Installation
 from service.db.base import new_id
 from service.db.session import transaction
