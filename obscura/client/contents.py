@@ -248,8 +248,8 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
 def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
     """Merge the image folders of several samples into one folder, or into one ZIP if `out` ends in `.zip`.
 
-    Images keep their class folder; their file names start with the name of the sample. `metadata.jsonl` lists all images,
-    and each sample's privacy card is included. Atomic: `out` is complete or absent.
+    Images keep their class folder; their file names start with the name of the sample. `metadata.jsonl` lists all
+    images, and each sample's privacy card is included. Atomic: `out` is complete or absent.
 
     Args:
         archives: ZIP and number of images of each sample, by name.

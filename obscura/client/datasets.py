@@ -50,9 +50,9 @@ class Datasets:
     ) -> Dataset:
         """Prepare the images of a folder or file, declare a dataset and upload them.
 
-        Images are converted on this machine before anything is declared; nothing is written here. If the upload fails, the
-        declared dataset is deleted. Only values you state, or fixed defaults, become public. Nothing is derived from the
-        images.
+        Images are converted on this machine before anything is declared; nothing is written here. If the upload fails,
+        the declared dataset is deleted. Only values you state, or fixed defaults, become public. Nothing is derived
+        from the images.
 
         Args:
             path: A folder of class folders, an archive of one, an .npz, IDX or Parquet file, or arrays.
@@ -71,7 +71,8 @@ class Datasets:
             ChoiceNeeded: You must decide something; `flags` and the message name the option.
             BrokenImages: Some images cannot be read; the message names them.
             MoreThanStated: There are more records or subjects than stated.
-            PackingError: There is nothing to push, the name is taken, a limit is missing, or the account is closed to data.
+            PackingError: There is nothing to push, the name is taken, a limit is missing, or the account is closed to
+                data.
             RequestError: The service refused the declaration or the content.
         """
         if public == (account_id is not None):

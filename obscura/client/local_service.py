@@ -39,8 +39,8 @@ def connect(url: str, token: str) -> Client:
 def local(folder: str | Path) -> LocalClient:
     """Run a service on this machine until the client is closed; its ledger and images are kept in a folder.
 
-    It is the same service as `obscura up`, in its own process. A service that already runs on the folder is used instead.
-    Budgets are tied to the folder: another folder has another ledger, which does not know what was spent here.
+    It is the same service as `obscura up`, in its own process. A service that already runs on the folder is used
+    instead. Budgets are tied to the folder: another folder has another ledger, which does not know what was spent here.
 
     Args:
         folder: Created if missing, and made private.

@@ -92,7 +92,8 @@ class Dataset(Live, schemas.DatasetRecord):
         """Stream the content to the service, which validates it before this returns.
 
         Args:
-            subjects_key_check: Check value of the subjects key (`obscura.preparing.subjects.key_check`); None for plain ids.
+            subjects_key_check: Check value of the subjects key (`obscura.preparing.subjects.key_check`); None for plain
+                ids.
 
         Raises:
             RequestError: The content breaks a rule; the message names it.
@@ -107,8 +108,8 @@ class Dataset(Live, schemas.DatasetRecord):
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
 
         Args:
-            cancel_jobs: Cancel the jobs that need the dataset. Their charges stay spent, and they publish nothing. Until
-                their processes have stopped, the dataset is `deleting`.
+            cancel_jobs: Cancel the jobs that need the dataset. Their charges stay spent, and they publish nothing.
+                Until their processes have stopped, the dataset is `deleting`.
 
         Raises:
             ApiError: Queued or running trainings need the dataset.
@@ -341,8 +342,8 @@ class Release(Live, release_schemas.ReleaseRecord):
             seed: Public.
             format: File format.
             classes: Classes to generate, equally often; all by default.
-            proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`; classes that are not
-                named are not generated. `"stated"`: as stated for the training.
+            proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`; classes that are
+                not named are not generated. `"stated"`: as stated for the training.
             idempotency_key: The same key and request return the same sample.
         """
         body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
