@@ -69,7 +69,7 @@ if (beside := server_side()) is not None:
 
 
 def show_version(wanted: bool) -> None:
-    """Write the version and leave."""
+    """Print the version and exit."""
     if wanted:
         typer.echo(f"obscura {version('obscura-images')}")
         raise typer.Exit
@@ -90,7 +90,7 @@ def choose_target(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
-    """Find the service."""
+    """Store the options that select the service."""
     # By name, because newer versions of typer contain a click of their own.
     sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in ("url", "profile", "data_dir")}
     ignored = [name for name in ("profile", "url") if sources[name] == "COMMANDLINE"]
@@ -103,7 +103,7 @@ def choose_target(
 
 
 def main() -> None:
-    """Run the command line. A package that only some commands need, and that is not there, is named with its extra."""
+    """Run the command line. If an optional package is missing, name the part to install."""
     try:
         with reporting(as_json="--json" in sys.argv), extras():
             app()
