@@ -16,7 +16,6 @@ from obscura.cli import (
     doctor,
     jobs,
     keys,
-    people,
     profiles,
     projects,
     quickstart,
@@ -60,7 +59,7 @@ app.add_typer(shares.releases, name="releases")  # which it has added its own to
 app.add_typer(accounts.limits, name="limits")
 app.add_typer(accounts.budget, name="budget")
 app.add_typer(projects.projects, name="projects")
-app.add_typer(people.people, name="people")
+app.add_typer(admins.people, name="people")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(admins.admins, name="admins")
 app.add_typer(webhooks.webhooks, name="webhooks")
