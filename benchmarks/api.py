@@ -53,7 +53,7 @@ VARIANTS = {
     "/v1/accounts": ["?limit=200"],
     "/accounts/{account_id}/{part}": ["?before=500"],
 }
-VARIANTS |= {f"/v1/{name}": ["?limit=200"] for name in ("datasets", "releases", "sweeps", "keys", "limit-requests")}
+VARIANTS |= {f"/v1/{name}": ["?limit=200"] for name in ("datasets", "releases", "sweeps", "keys", "decisions")}
 VARIANTS |= {"/jobs": ["?state=succeeded&recipe=datalens"], "/datasets": ["?q=pictures&state=ready"]}
 VARIANTS |= {"/v1/accounts/{account_id}/entries": ["?limit=200"]}
 _SEARCH = "?recipe=datalens&epsilon=0.1&shown=datalens&vary=teachers&values="
@@ -277,7 +277,6 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print and, where asked, write the figures as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"other defaults: {QUICK}")
     parser.add_argument("--databases", nargs="+", default=list(DATABASES), choices=list(DATABASES))

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +22,9 @@ from torch import nn
 
 from benchmarks.audited import Coins, Scores
 from benchmarks.broken_mechanisms import no_noise
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.auditing.payment_order import PaymentJournal
+from privacy.gradients import estimator as estimators
 from privacy.gradients import freeze
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
@@ -28,10 +34,16 @@ from privacy.gradients.rgp import Rgp
 from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms import sampling
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.plan import PublicFacts
+from privacy.plans.private_steps import FreezeSchedule, StepsConfig
+from workers.recipes.interface import TrainingData, TrustedCurator
+from workers.recipes.private_steps import PrivateSteps, Task
+from workers.recipes.records import Units
 
-Units = npt.NDArray[np.int64]
+Records = npt.NDArray[np.int64]
 Factory = Callable[[nn.Linear, float], Estimator]
 CLIP = 1.0
+LEARNING_RATE = 1e-3  # of whole trainings: short steps, so that RGP's carriers hardly turn
 FAR = 100.0  # gradients are so many times longer than the clip
 KEEP = 0.25  # TopAgg's share: half the clip is its sensitivity
 RESIDUAL = 0.005  # GEP's clip of residuals, so small that their noise hardly disturbs embeddings
@@ -72,7 +84,7 @@ class Setting:
             model.weight.copy_(self.weight)
         return model
 
-    def records(self, units: Units) -> tuple[torch.Tensor, torch.Tensor]:
+    def records(self, units: Records) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs (n, d) and targets (n, p); ~i stands for a record with the gradient of i turned round."""
         index = torch.from_numpy(np.where(units < 0, ~units, units))
         sign = torch.from_numpy(np.where(units < 0, -1.0, 1.0)).float()
@@ -129,8 +141,6 @@ def topagg(m: int) -> Setting:
 
 
 def _gep(m: int, name: str, residual: float | None, values: list[float], precision: list[float]) -> Setting:
-    """The public anchors span the first half of the coordinates; each canary has one of either half."""
-
     def anchors(model: nn.Module, _stream: torch.Generator) -> Traces:
         return trace_gradients(model, inner_product, torch.eye(m, 2 * m), torch.ones(m, 1))
 
@@ -192,7 +202,7 @@ def step(
     setting: Setting,
     estimator: Estimator,
     model: nn.Linear,
-    populations: Sequence[Units],
+    populations: Sequence[Records],
     probability: float,
     secret: bytes,
     number: int = 0,
@@ -249,3 +259,58 @@ def play(
         released = step(setting, estimator, model, [units], probability, secret, number)
         total += (released[setting.rows[:, None], setting.columns] * weights).sum(1)
     return total.numpy()
+
+
+def train_steps(
+    setting: Setting,
+    weights: torch.Tensor,
+    included: Coins,
+    event: PoissonGaussianEvent,
+    budget: Any,
+    secret: bytes,
+    freeze: str = "none",
+    subjects: bool = False,
+    period: int = 2,
+) -> Scores:
+    """Train on the canaries that the coins chose, and score each by the finished network.
+
+    The production loop, `PrivateSteps`, runs on the network of the setting. Gradients do not depend on the weight and
+    plain descent adds up the releases, so the finished weight is their sum: the network reveals everything.
+
+    Returns:
+        (m,) sums over the steps of each canary's score.
+    """
+    model = setting.network()
+    config = StepsConfig(learning_rate=LEARNING_RATE, momentum=0.0, freeze=freeze, freeze_cooling=0.0)
+    canary = np.flatnonzero(included).repeat(3 if subjects else 1)  # whose each record is
+    m = setting.canaries
+    facts = PublicFacts(("0",), 1, 1, 1, 3 * m, "subject" if subjects else "record", m if subjects else None)
+    nothing = np.zeros((len(canary), 1, 1), dtype=np.uint8)
+    data = TrainingData(nothing, np.zeros(len(canary), dtype=np.int64), facts.classes, canary if subjects else None)
+    units = Units(facts, config, data)
+
+    def rows(drawn: Any, coins: SecureNoise) -> tuple[torch.Tensor, torch.Tensor]:
+        return setting.records(np.append(canary, 0)[units.records(drawn, coins)])  # where nobody stands, any canary
+
+    estimator = setting.make(model, event.noise_multiplier)
+    estimator.expected_batch = max(1.0, event.sampling_probability * units.count)  # passes are made for so many
+    examples = setting.records(np.arange(setting.canaries))
+    task = Task(model, inner_product, rows, lambda _stream: examples, units.count, units.rows_each)
+    schedule = FreezeSchedule(config.freeze_rate, period=period)
+    PrivateSteps(task, config, event, schedule, estimator, TrustedCurator(budget=budget, secret=secret)).make()
+    moved = (setting.weight - model.weight.detach()).double() * (estimator.expected_batch / LEARNING_RATE)
+    scores: Scores = (moved[setting.rows[:, None], setting.columns] * weights).sum(1).numpy()
+    return scores
+
+
+@contextmanager
+def watched(journal: PaymentJournal, event: PoissonGaussianEvent) -> Iterator[None]:
+    """Note every step in the journal before its noise is drawn."""
+    noisy_sum: Callable[..., Any] = estimators.noisy_sum
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        journal.note_release(event)
+        return noisy_sum(*arguments, **options)
+
+    with mock.patch.object(estimators, "noisy_sum", noted):
+        yield

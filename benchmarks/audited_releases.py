@@ -20,18 +20,15 @@ from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.plans.budget import PlanBudget
-from privacy.plans.dp_diffusion.plan import DpDiffusionConfig
-from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
-from privacy.plans.plan import PublicFacts
+from privacy.plans.dp_diffusion import DpDiffusionConfig
+from privacy.plans.plan import PlanBudget, PublicFacts
 from privacy.plans.registry import build_plan
-from workers.recipes.class_histogram import loop as class_histogram
-from workers.recipes.dp_diffusion.central_images import CentralConfig, noisy_central_images
+from privacy.plans.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
+from workers.recipes import class_histogram, released_sums, select_public
+from workers.recipes.dp_diffusion import CentralConfig, noisy_central_images
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.moments import released_sums
-from workers.recipes.select_public import loop as select_public
-from workers.recipes.select_public.space import Space
-from workers.recipes.units import Units
+from workers.recipes.records import Units
+from workers.recipes.select_public import Space
 
 _CLIP = 1.0
 _BASE = 40  # records of each class beside the canary: counts stay away from their lower bound

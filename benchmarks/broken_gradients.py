@@ -25,8 +25,8 @@ from privacy.gradients.per_sample import Traces
 from privacy.gradients.rgp import Rgp, carriers_of
 from privacy.mechanisms import sampling
 from privacy.mechanisms.noise import SecureNoise
+from workers.recipes import dp_diffusion as central_images
 from workers.recipes import private_steps
-from workers.recipes.dp_diffusion import central_images
 
 
 def present(traces: Traces) -> int:

@@ -22,10 +22,8 @@ from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.auditing.payment_order import Payer
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
-from workers.recipes.class_histogram import loop as class_histogram
+from workers.recipes import class_histogram, released_sums, select_public
 from workers.recipes.interface import TrainingData
-from workers.recipes.moments import released_sums
-from workers.recipes.select_public import loop as select_public
 
 Numbers = npt.NDArray[np.float64]
 BEYOND = 4  # times k coordinates, and times the norm: twice the sensitivity of votes, four times that of sums

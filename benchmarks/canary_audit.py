@@ -32,9 +32,8 @@ from privacy.auditing import distinguishing
 
 DRAWS_CONFIDENCE = 0.999  # of the bounds from many draws, which are sharp enough for it
 VARIANTS = {**BROKEN, **BROKEN_GRADIENTS}
-APPLIES = {  # which faults a mechanism can have; moments vote on every coordinate, sums have no teachers
+APPLIES = {  # which faults a mechanism can have
     "votes on an image": ("no noise", "half the noise", "votes beyond k", "votes beyond one", "shared shards"),
-    "moment votes": ("no noise", "half the noise", "votes beyond one", "shared shards"),
     "warm start": ("no noise", "half the noise", "sums beyond the clip", "mirrored beside"),
     "central images": ("no noise", "half the noise", "no clip"),
     "class histogram (records)": ("no noise", "half the noise"),
@@ -92,7 +91,6 @@ def wrong(rows: list[Row]) -> list[Row]:
 
 
 def main() -> None:
-    """Audit, print both tables and, where asked, keep them as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--effort", type=int, default=5, help="times as many draws as the tests make")

@@ -10,13 +10,13 @@ no folder but a bucket of an S3 server (`benchmarks.chaos_storage`). Whatever di
 would. When the kills are done, the service has time to bring every job to its end, is stopped in order, started and
 stopped once more, and audited.
 
-Mode restore is another exercise (`benchmarks.chaos_restores`): drills in which backups come back, databases are wrong
-or missing, disks are full and machines fail. So is mode backup, of `obscura backup` and `obscura restore`.
+Mode restore is another exercise (`benchmarks.chaos_restores`): scenarios with an older, wrong or missing database, a
+lost or full disk, or a machine that fails.
 
 The exit status is 1 when an accepted job has not ended, a job is charged less than its runners' journal says they
 released, an artifact has no capture, an upload that was reported ready cannot be read, the ledger does not verify, or
-anything else of `benchmarks.chaos_audit` is wrong; in modes restore and backup when a release is lost, a refund unseen,
-or a service neither works nor says what is wrong.
+anything else of `benchmarks.chaos_audit` is wrong; in mode restore when a release is lost, spending is refunded, known
+images are accepted by another account, or a stale database does not start locked with a reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from typing import Any
 
 from benchmarks.chaos_audit import audit
 from benchmarks.chaos_clients import Customer, Heard, Uploader, publish_pictures, set_up, trainings
-from benchmarks.chaos_restores import BACKUP_DRILLS, BACKUPS, DRILLS, KINDS, Drill, restores
+from benchmarks.chaos_restores import SCENARIOS, Outcome, restores
 from benchmarks.chaos_services import Mode, Services, installation
 from obscura.client import Client
 from scripts.swift_server import SwiftServer
@@ -50,8 +50,7 @@ from scripts.with_services import PostgresServer, RedisServer
 MODES: tuple[Mode, ...] = ("embedded", "celery", "cluster")
 STORAGE: Mode = "storage"  # needs an S3 server to be installed
 RESTORE = "restore"
-BACKUP = "backup"
-_LEFT_OUT = f"all leaves out {STORAGE}, {RESTORE} and {BACKUP}"
+_LEFT_OUT = f"all leaves out {STORAGE} and {RESTORE}"
 _Server = PostgresServer | RedisServer | SwiftServer
 OUTAGE_SECONDS = 30.0  # that PostgreSQL, then Redis, then S3, is away
 CUSTOMERS = 2
@@ -201,22 +200,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, print and, where asked, write the figures as JSON; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--mode", choices=[*MODES, STORAGE, "all", RESTORE, BACKUP], default="all", help=_LEFT_OUT)
+    parser.add_argument("--mode", choices=[*MODES, STORAGE, "all", RESTORE], default="all", help=_LEFT_OUT)
     parser.add_argument("--kills", type=int, default=100, help="in each mode")
-    parser.add_argument(
-        "--drills", type=int, help=f"in mode {RESTORE}, {DRILLS} by default, and {BACKUP}, {BACKUP_DRILLS} by default"
-    )
+    parser.add_argument("--scenarios", type=int, default=SCENARIOS, help=f"in mode {RESTORE}")
+    parser.add_argument("--at-once", type=int, default=1, help="scenarios that run at the same time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="an empty folder for data and logs; default: a temporary one")
     options = parser.parse_args(arguments)
     modes: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-") as temporary:
-        if options.mode in (RESTORE, BACKUP):
-            usual, kinds = (DRILLS, KINDS) if options.mode == RESTORE else (BACKUP_DRILLS, BACKUPS)
-            drills = options.drills or usual
-            drilled = restores(drills, options.seed, options.keep or Path(temporary), _tell, kinds)
-            print(", ".join(f"{name} {value}" for name, value in drilled.items() if name != "rows"))
-            return _end(drilled, options.seed, options.json)
+        if options.mode == RESTORE:
+            figures = restores(
+                options.scenarios, options.seed, options.keep or Path(temporary), _print, at_once=options.at_once
+            )
+            print(", ".join(f"{name} {value}" for name, value in figures.items() if name != "rows"))
+            return _end(figures, options.seed, options.json)
         for mode in MODES if options.mode == "all" else (options.mode,):
             figures = rampage(mode, options.kills, options.seed, (options.keep or Path(temporary)) / mode)
             modes[mode] = figures
@@ -228,8 +226,8 @@ def main(arguments: list[str] | None = None) -> int:
     return _end(together(modes) | {"modes": modes}, options.seed, options.json)
 
 
-def _tell(drill: Drill) -> None:
-    print(", ".join(f"{name} {value}" for name, value in asdict(drill).items()), flush=True)
+def _print(outcome: Outcome) -> None:
+    print(", ".join(f"{name} {value}" for name, value in asdict(outcome).items()), flush=True)
 
 
 def _end(figures: dict[str, Any], seed: int, file: Path | None) -> int:

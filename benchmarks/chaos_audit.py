@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from obscura.wire.words import ENDED, DatasetState, EntryKind, HoldState
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
@@ -162,7 +162,7 @@ def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) 
     if dataset is None or dataset.state is not DatasetState.READY:
         return None
     try:
-        images, _ = open_dataset(settings, dataset_id)
+        images, _ = Vault.of(settings).open_dataset(dataset_id)
         return hashlib.sha256(np.ascontiguousarray(images).tobytes()).digest()
     except (Conflict, NotFound, OSError):
         return None

@@ -58,7 +58,7 @@ def trainings(dataset_id: str, public_id: str) -> list[tuple[dict[str, Any], flo
         ("datalens", OPTIONS, 0.3),
         ("datalens", {**OPTIONS, "preset": "published"}, 0.25),
         ("moments", {"components": 8, "evaluation_samples": 500}, 0.05),
-        ("guided_moments", {"components": 8, "evaluation_samples": 500}, 0.05),
+        ("moments", {"guide": True, "components": 8, "evaluation_samples": 500}, 0.05),
         ("select_public", {"public_dataset_id": public_id}, 0.1),
         ("dpgan", SAMPLED_OPTIONS, 0.25),
     )
@@ -93,19 +93,19 @@ class Heard:
             self.refusals[error.code] += 1
 
 
-def set_up(client: Client) -> str:
-    """Open an account, declare a dataset and push random images; returns the dataset's id."""
-    account = client.create_account(name="chaos", owner="benchmark", epsilon=ACCOUNT_EPSILON, delta=1e-5, unit="record")
-    return _push_random(client, 0, RECORDS, name="noise", visibility="private", account_id=account.id)
+def set_up(client: Client, epsilon: float = ACCOUNT_EPSILON) -> str:
+    """Open an account, declare a dataset and push random images; return the dataset's id."""
+    account = client.create_account(name="chaos", owner="benchmark", epsilon=epsilon, delta=1e-5, unit="record")
+    return push_random(client, 0, RECORDS, name="noise", visibility="private", account_id=account.id)
 
 
 def publish_pictures(client: Client) -> str:
     """Declare a public dataset, from which `select_public` selects, and push random images; returns its id."""
-    return _push_random(client, 1, PUBLIC_PICTURES, name="pictures", visibility="public")
+    return push_random(client, 1, PUBLIC_PICTURES, name="pictures", visibility="public")
 
 
-def _push_random(client: Client, seed: int, records: int, **declared: Any) -> str:
-    """Declare a dataset and push so many random images; returns its id."""
+def push_random(client: Client, seed: int, records: int, **declared: Any) -> str:
+    """Declare a dataset and push random images; return its id."""
     sizes = {"height": SIDE_PIXELS, "width": SIDE_PIXELS, "channels": 1}
     dataset = client.declare_dataset(classes=CLASSES, records_declared=records, **sizes, **declared)
     images = np.random.default_rng(seed).integers(0, 256, (records, SIDE_PIXELS, SIDE_PIXELS), dtype=np.uint8)

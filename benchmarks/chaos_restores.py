@@ -1,15 +1,15 @@
-"""Drills of loss: a backup that comes back, a database that is wrong or missing, a full disk, a machine that fails.
+"""Scenarios of loss: an older, wrong or missing database, a lost or full disk, and a machine that fails.
 
-Every drill begins with a copy of one prepared installation, which holds releases and samples, and starts the real
-service on it: `obscura up` with its runners. They train and draw until the moment at which something happens, which is
-random, as is the moment of the backup. Then the service is started on what is left, does a round with its sweep, and is
-stopped in order. What lay in the data folder before must lie there still, or in its trash; what journals and receipts
-prove to be spent must be in the database, or the service must say that something is wrong and have stopped trainings.
-Where a database was wrong or missing, the right one comes back at the end, and with it everything must work.
+Each scenario starts with a copy of one prepared installation, which holds releases and samples, and runs the real
+service on it: `obscura up` with its runners. The service trains, samples and receives an upload until every process is
+killed. The moments of the backup and of the kill are random. Then the service starts on what is left.
 
-In mode backup the commands do it: `obscura backup` at a random moment beside the running service, everything or the
-database lost at another one, and `obscura restore`. What was made after a backup is lost with everything; what journals
-and receipts had proved to be spent by the loss must be in the database, or trainings must be stopped and it be said.
+A database that is older than its storage must start locked and say so in one sentence. `obscura ledger accept` then
+records what is missing, as an operator would. Every scenario ends with a working service, on which
+
+* every release and sample that was in the data folder is still there, or in its trash, unchanged,
+* accounts have spent at least what journals and receipts prove, also after a raise of their limit,
+* images that the installation knows are not accepted by another account.
 """
 
 from __future__ import annotations
@@ -26,78 +26,100 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
-from benchmarks.chaos_clients import OPTIONS, set_up
+from benchmarks.chaos_clients import OPTIONS, RECORDS, push_random, set_up
 from benchmarks.chaos_services import ATTEMPTS_MAX, HEARTBEAT_SECONDS, LEASE_SECONDS, Installation, Services
 from obscura.client import Client
-from obscura.errors import ObscuraClientError
+from obscura.errors import ApiError, ObscuraClientError
+from obscura.wire.words import EntryKind
 from scripts.with_services import free_port
-from service.db.ledger_tables import AccountRow, HoldRow
-from service.db.session import make_engine, make_session_factory, transaction
-from service.ledger.stops import arming_stops
+from service import ledger
+from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.identity import admins, decisions
+from service.ledger.stops import LOCKING, arming_stops
 from service.settings import Settings
 from service.storage.files import digest_directory
 from service.storage.folder import FolderStorage
-from service.storage.journals import journalled, journalled_jobs
+from service.storage.journals import all_journalled
 
-KINDS = ("older database", "older database and receipts", "no database", "wrong database", "full disk", "kill")
-BACKUPS = ("restored whole", "restored database")  # by the commands, in mode backup
-DRILLS, BACKUP_DRILLS = 50, 20
+OLDER, OLDER_WITH_RECEIPTS, LOST_DISK = "older database", "older database and receipts", "lost disk"
+WITHOUT_ITS_DATABASE = ("no database", "wrong database")
+KINDS = (OLDER, OLDER_WITH_RECEIPTS, *WITHOUT_ITS_DATABASE, LOST_DISK, "full disk", "kill")
+SCENARIOS = 50
 RELEASES = 2  # of the prepared installation, with a sample each
-EPSILON = 0.3
-QUICK = {**OPTIONS, "images": 40}  # a fifth of what the other modes train: a drill is about files, not about jobs
-BUSY_TRAININGS = 1.5  # that a service has time for until something happens at the latest, as trainings went here before
-FULL_SECONDS = 4.0  # that a disk is full for, before the machine is switched off
+ACCOUNT_EPSILON = 100.0
+EPSILON, EPSILON_SINCE_BACKUP = 0.3, 1.0  # of a training; more than the trainings of a scenario can spend
+QUICK = {**OPTIONS, "images": 40}  # a fifth of the trainings of the other modes
+BUSY_TRAININGS = 1.5  # the longest time until the kill, in trainings of the prepared installation
+FULL_SECONDS = 4.0  # from the moment at which the disk is full to the kill
 FULL_BITS_MAX = 17  # files may still grow to two to the power of a random number up to this, in bytes
 JOB_SECONDS_MAX = 240.0
 LOOK_SECONDS = 0.2
+PREPARED_IMAGES = 0  # the seed of the images in the prepared installation
+NEWER = "newer"  # an account that is opened after the backup
+SENTENCE = b"The installation is locked, because its database is older than its storage"
 
 
 @dataclass(frozen=True)
-class Drill:
-    """What one drill has found.
+class Outcome:
+    """The result of one scenario.
 
     Attributes:
-        drill: its number.
-        kind: what happened, of KINDS or BACKUPS.
-        releases_before: finished folders of releases and samples when it happened.
-        releases_after: those of them that lie in the data folder at the end, or in its trash, unchanged.
-        refunded_unseen: jobs and accounts of which the database shows less spent than journals and receipts prove,
-            where the service has not said that something is wrong.
-        end: "works", "says" what is wrong and has stopped trainings, or "neither".
-        said: the finding codes that stop trainings.
-        seconds: it took.
-        rpo_seconds: in mode backup, from the moment that the backup shows to its end.
-        rto_seconds: in mode backup, of the restore with its verification.
+        scenario: its number.
+        kind: of KINDS.
+        releases_before: finished folders of releases and samples at the loss; those of the backup for a lost disk.
+        releases_after: those of them that are in the data folder at the end, or in its trash, unchanged.
+        stale: whether the database lacked spending or an upload that its storage proves, or its disk was lost.
+        locked: whether the service started locked, said so in one sentence, and refused a training and an upload.
+        refunds_unseen: jobs and accounts whose database shows less spending than journals and receipts prove, while
+            the service neither stopped trainings nor said why.
+        refunds_accepted: the same after `obscura ledger accept`.
+        refunds_raised: the same after a raise of each account's limit.
+        images_elsewhere: uploads of known images that another account accepted.
+        works: whether at the end every job ends and a new training is published.
+        codes: the finding codes that stopped trainings.
+        seconds: the duration.
+        rpo_seconds: from the moment that `obscura backup` shows to its end, where it was used.
+        rto_seconds: of `obscura restore`, where it was used.
     """
 
-    drill: int
+    scenario: int
     kind: str
     releases_before: int
     releases_after: int
-    refunded_unseen: int
-    end: str
-    said: list[str]
+    stale: bool
+    locked: bool
+    refunds_unseen: int
+    refunds_accepted: int
+    refunds_raised: int
+    images_elsewhere: int
+    works: bool
+    codes: list[str]
     seconds: float
     rpo_seconds: float = 0.0
     rto_seconds: float = 0.0
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was lost and nothing refunded unseen, and the service works or says what is wrong."""
-        return self.releases_after >= self.releases_before and not self.refunded_unseen and self.end != "neither"
+        """Whether nothing was lost or refunded, a stale database started locked, and the service works again."""
+        wrong = (self.refunds_unseen, self.refunds_accepted, self.refunds_raised, self.images_elsewhere)
+        explained = self.locked == self.stale and bool(self.codes) == (self.stale or self.kind in WITHOUT_ITS_DATABASE)
+        return self.releases_after >= self.releases_before and not any(wrong) and explained and self.works
 
 
 @dataclass(frozen=True)
 class World:
-    """One installation, whose database does not lie in its data folder."""
+    """One installation, whose database is outside its data folder."""
 
     folder: Path
 
@@ -105,10 +127,14 @@ class World:
     def database(self) -> Path:
         return self.folder / "world.db"
 
+    @property
+    def data_dir(self) -> Path:
+        return self.folder / "data"
+
     def settings(self, database: Path | None = None) -> Settings:
-        """The settings of a service on it; another database where one is given."""
+        """Return the settings of a service on it, or on another database."""
         return Settings(
-            data_dir=self.folder / "data",
+            data_dir=self.data_dir,
             database_url=f"sqlite:///{database or self.database}",
             port=free_port(),
             lease_seconds=LEASE_SECONDS,
@@ -116,72 +142,104 @@ class World:
             attempts_max=ATTEMPTS_MAX,
         )
 
-    @property
-    def data_dir(self) -> Path:
-        return self.folder / "data"
+    def command(self, *arguments: str) -> Any:
+        """Run `obscura` beside the service and return the JSON that it prints.
 
+        Raises:
+            RuntimeError: its exit code is neither 0 nor 1.
+        """
+        environment = os.environ | {"OBSCURA_DATABASE_URL": f"sqlite:///{self.database}"}
+        program = [sys.executable, "-m", "obscura.cli", "--data-dir", str(self.data_dir), *arguments, "--json"]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"{arguments}: {done.stdout}{done.stderr}")
+        return json.loads(done.stdout)
 
-@contextmanager
-def serving(world: World, database: Path | None = None) -> Iterator[tuple[Services, Client]]:
-    """Run the service, and whatever it starts; it is stopped in order at the end, which ends a round of recovery.
+    @contextmanager
+    def opened(self, database: Path | None = None) -> Iterator[SessionFactory]:
+        """Open its database, or another one."""
+        engine = make_engine(f"sqlite:///{database or self.database}", pool_size=1)
+        try:
+            yield make_session_factory(engine)
+        finally:
+            engine.dispose()
 
-    Raises:
-        TimeoutError: it does not serve.
-    """
-    settings = world.settings(database)
-    logs = world.folder / "logs"
-    logs.mkdir(exist_ok=True)
-    services = Services(Installation(settings), logs)
-    try:
-        services.start()
-        token = settings.admin_key_path.read_text("ascii").strip()
-        with Client(services.urls[0], token) as client:
-            yield services, client
-    finally:
-        services.stop()
-        services.close()
+    @contextmanager
+    def serving(self, database: Path | None = None) -> Iterator[tuple[Services, Client]]:
+        """Run the service on it, or on another database, and stop it in order, which completes a round of recovery.
+
+        Raises:
+            TimeoutError: it does not serve.
+        """
+        settings = self.settings(database)
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        services = Services(Installation(settings), logs)
+        try:
+            services.start()
+            token = settings.admin_key_path.read_text("ascii").strip()
+            with Client(services.urls[0], token) as client:
+                yield services, client
+        finally:
+            services.stop()
+            services.close()
 
 
 def prepare(world: World) -> float:
-    """Make an installation with a private dataset, releases and a sample of each; returns the seconds of a training."""
+    """Create an installation with two accounts, a dataset, releases and samples; return the seconds of a training."""
     seconds = 0.0
     world.data_dir.mkdir(parents=True, mode=0o700)
-    with serving(world) as (_, client):
-        dataset_id = set_up(client)
+    with world.serving() as (_, client):
+        dataset_id = set_up(client, ACCOUNT_EPSILON)
+        open_account(client, "other")
         for _ in range(RELEASES):
             began = time.monotonic()
             release_id = wait_for(client, train(client, dataset_id)).release_id
             seconds = time.monotonic() - began
-            wait_for(client, draw(client, str(release_id)))
+            wait_for(client, generate(client, str(release_id)))
     return seconds
 
 
+def open_account(client: Client, name: str) -> None:
+    """Open an account."""
+    client.create_account(name=name, owner="benchmark", epsilon=8.0, delta=1e-5, unit="record")
+
+
 def train(client: Client, dataset_id: str) -> str:
-    """Ask for a training of some seconds; returns its job's id."""
+    """Request a training of some seconds; return its job's id."""
     body = {"dataset_id": dataset_id, "recipe": "datalens", "epsilon": EPSILON, "options": QUICK}
-    return str(_ask(client, "/v1/jobs", body)["id"])
+    return str(_post(client, "/v1/jobs", body)["id"])
 
 
-def draw(client: Client, release_id: str) -> str:
-    """Ask for a sample; returns its job's id."""
-    body = {"count": 40, "seed": 1, "format": "npz"}
-    return str(_ask(client, f"/v1/releases/{release_id}/samples", body)["job_id"])
+def generate(client: Client, release_id: str) -> str:
+    """Request a sample; return its job's id."""
+    return str(_post(client, f"/v1/releases/{release_id}/samples", {"count": 40, "seed": 1, "format": "npz"})["job_id"])
 
 
-def _ask(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def _post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     key = {"Idempotency-Key": secrets.token_hex(16)}
     answer: dict[str, Any] = client.transport.request("POST", path, json=body, headers=key).json()
     return answer
 
 
+def upload(client: Client, account: str, images: int) -> str | None:
+    """Push random images into an account; return the account that pays for them, or None if they are refused."""
+    account_id = next(row.id for row in client.accounts() if row.name == account)
+    declared = {"name": f"images {secrets.token_hex(4)}", "visibility": "private", "account_id": account_id}
+    try:
+        return client.dataset(push_random(client, images, RECORDS, **declared)).account_id
+    except ApiError:
+        return None
+
+
 def dataset_of(client: Client) -> str:
-    """Return the id of the one dataset."""
-    (row,) = client.transport.request("GET", "/v1/datasets").json()["items"]
-    return str(row["id"])
+    """Return the id of the prepared dataset."""
+    rows = client.transport.request("GET", "/v1/datasets").json()["items"]
+    return next(str(row["id"]) for row in rows if row["name"] == "noise")
 
 
 def wait_for(client: Client, job_id: str) -> Any:
-    """Return a job that has ended.
+    """Return a job once it has ended.
 
     Raises:
         TimeoutError: it does not end.
@@ -196,56 +254,72 @@ def wait_for(client: Client, job_id: str) -> Any:
     raise TimeoutError(f"job {job_id} does not end")
 
 
-def run_drill(
+def run_scenario(
     number: int, kind: str, template: World, other: World, folder: Path, dice: random.Random, *, busy_seconds: float
-) -> Drill:
-    """Copy the prepared installation, let something happen to it, and look what is left.
+) -> Outcome:
+    """Copy the prepared installation, break it, and check what is left.
 
     Args:
-        number: of the drill.
+        number: of the scenario.
         kind: of KINDS.
         template: the prepared installation.
-        other: another one, whose database is the wrong one.
+        other: another installation, whose database is the wrong one.
         folder: for the copy; must not exist.
         dice: for the moments.
-        busy_seconds: within which something happens.
+        busy_seconds: the longest time until the kill.
     """
     began = time.monotonic()
     world = World(folder)
     shutil.copytree(template.folder, folder)
-    backup_at, happens_at = sorted(dice.uniform(0, busy_seconds) for _ in range(2))
-    with serving(world) as (services, client):
-        dataset_id = dataset_of(client)
-        release_id = next(iter(client.releases())).id
-        train(client, dataset_id)
-        draw(client, release_id)
+    backup_at, kill_at = sorted(dice.uniform(0, busy_seconds) for _ in range(2))
+    with world.serving() as (services, client):
+        train(client, dataset_of(client))
+        generate(client, next(iter(client.releases())).id)
         time.sleep(backup_at)
-        rpo_seconds = obscura(world, "backup", str(folder / "backup"))[1] if kind in BACKUPS else back_up(world)
-        time.sleep(max(0.0, happens_at - backup_at - rpo_seconds))
+        rpo_seconds = _back_up(world, kind)
+        account = dice.choice(["chaos", NEWER])
+        if account == NEWER:
+            open_account(client, NEWER)
+        owner = upload(client, account, number + 100)
+        time.sleep(max(0.0, kill_at - backup_at - rpo_seconds))
         if kind == "full disk":
             fill_disk(services, round(2 ** dice.uniform(0, FULL_BITS_MAX)))
             time.sleep(FULL_SECONDS)
         kill(services)
-    whole = kind == "restored whole"  # with which everything is lost that is newer than the backup
-    held, spent = holdings(folder / "backup" / "files" if whole else world.data_dir), receipts_of(world.data_dir)
-    journals = shutil.copytree(world.data_dir / "journals", folder / "proof" / "journals").parent
-    lost_at = time.monotonic()
+    lost_disk = kind == LOST_DISK
+    held = holdings(folder / "backup" / "files" if lost_disk else world.data_dir)
+    proved = proved_spending(world.data_dir)
+    if lost_disk:  # which loses the journals as well, so that an operator can only accept a sum
+        proved = {name: nano for name, nano in proved.items() if name.startswith("acc_")}
+    restoring = time.monotonic()
     database = lose(world, other, kind)
-    rto_seconds = time.monotonic() - lost_at if kind in BACKUPS else 0.0
-    expect_work = kind in ("full disk", "kill")
-    codes, unseen, end = look(world, database, spent, expect_work=expect_work, journals=journals)
-    if kind in ("no database", "wrong database"):  # on which nothing may work; with the right one everything must
-        mended = look(world, None, spent, expect_work=True)[2]
-        end = "says" if (end, mended) == ("says", "works") else "neither"
-    kept = holdings(world.data_dir)
-    return Drill(
-        drill=number,
+    rto_seconds = time.monotonic() - restoring if kind in (OLDER, LOST_DISK) else 0.0
+    stale = lost_disk or kind in (OLDER, OLDER_WITH_RECEIPTS)
+    codes, explained, refused = start(world, database)
+    unseen = 0 if explained and (refused or database) else refunds(world, proved)
+    accepted = 0
+    if stale and LOCKING.intersection(codes):
+        accept(world, EPSILON_SINCE_BACKUP if lost_disk else None)
+        accepted = refunds(world, proved)
+    raise_limits(world)
+    raised = refunds(world, proved)
+    with world.serving() as (_, client):
+        worked = works(client)
+        known = PREPARED_IMAGES if lost_disk else number + 100
+        elsewhere = upload(client, "other", known) not in (None, owner)
+    return Outcome(
+        scenario=number,
         kind=kind,
         releases_before=held.total(),
-        releases_after=(held & kept).total(),
-        refunded_unseen=unseen,
-        end=end,
-        said=codes,
+        releases_after=(held & holdings(world.data_dir)).total(),
+        stale=stale,
+        locked=stale and explained and refused,
+        refunds_unseen=unseen,
+        refunds_accepted=accepted,
+        refunds_raised=raised,
+        images_elsewhere=int(elsewhere),
+        works=worked,
+        codes=codes,
         seconds=round(time.monotonic() - began, 1),
         rpo_seconds=round(rpo_seconds, 2),
         rto_seconds=round(rto_seconds, 2),
@@ -253,38 +327,23 @@ def run_drill(
 
 
 def kill(services: Services) -> None:
-    """End every process at once, as when the machine fails."""
+    """Kill every process at once, as when the machine fails."""
     for pid in services.left():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def fill_disk(services: Services, size_bytes: int) -> None:
-    """Let no file of the running processes, and of those that they start, grow beyond a size, as on a full disk.
-
-    It takes no right and no disk of its own; every write beyond fails, as it does where there is no space.
-    """
+    """Let no file of the running processes, and of those that they start, grow beyond a size, as on a full disk."""
     for pid in services.left():
         with suppress(ProcessLookupError):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
 
-def obscura(world: World, *command: str) -> tuple[int, float]:
-    """Run a command on a world; returns its exit code and what it said about seconds since the moment of a backup.
-
-    Raises:
-        RuntimeError: it could not run.
-    """
-    environment = os.environ | {"OBSCURA_DATABASE_URL": f"sqlite:///{world.database}"}
-    program = [sys.executable, "-m", "obscura.cli", "--data-dir", str(world.data_dir), *command, "--json"]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
-    return done.returncode, float(json.loads(done.stdout).get("seconds_since", 0.0))
-
-
-def back_up(world: World) -> float:
-    """Back up database and receipts alone, without the commands: by SQLite's own."""
+def _back_up(world: World, kind: str) -> float:
+    """Back up by the command, or database and receipts by SQLite's own; return the seconds since that moment."""
+    if kind in (OLDER, LOST_DISK):
+        return float(world.command("backup", str(world.folder / "backup"))["seconds_since"])
     with closing(sqlite3.connect(world.database)) as source, closing(sqlite3.connect(world.folder / "backup.db")) as to:
         source.backup(to)
     shutil.copytree(world.data_dir / "receipts", world.folder / "receipts")
@@ -292,141 +351,147 @@ def back_up(world: World) -> float:
 
 
 def lose(world: World, other: World, kind: str) -> Path | None:
-    """Let happen what the drill is about; returns the database to go on with, if that is another one."""
+    """Break a world; return the database that its service starts on, if that is another one."""
     if kind == "no database":
-        return world.data_dir / "obscura.db"  # where a service looks that is not told
+        return world.data_dir / "obscura.db"  # the default, where the address of the database is forgotten
     if kind == "wrong database":
-        shutil.copyfile(other.database, world.folder / "other.db")
-        return world.folder / "other.db"
-    if kind == "restored whole":  # its operator has kept the keys
+        return Path(shutil.copyfile(other.database, world.folder / "other.db"))
+    if kind in (OLDER, OLDER_WITH_RECEIPTS, LOST_DISK):
+        for suffix in ("", "-wal", "-shm"):
+            world.database.with_name(world.database.name + suffix).unlink(missing_ok=True)
+    if kind == LOST_DISK:  # the operator has kept the keys
         lost = world.data_dir.rename(world.folder / "lost")
         world.data_dir.mkdir(mode=0o700)
         shutil.copytree(lost / "keys", world.data_dir / "keys")
         shutil.copy(lost / "admin.key", world.data_dir / "admin.key")
-    if kind.startswith("older database") or kind in BACKUPS:
-        for suffix in ("", "-wal", "-shm"):
-            world.database.with_name(world.database.name + suffix).unlink(missing_ok=True)
-    if kind.startswith("older database"):
+    if kind in (OLDER, LOST_DISK):
+        world.command("restore", str(world.folder / "backup"), *(["--keep-files"] if kind == OLDER else []))
+    if kind == OLDER_WITH_RECEIPTS:
         (world.folder / "backup.db").rename(world.database)
-    if kind in BACKUPS:
-        kept = ["--keep-files"] if kind == "restored database" else []
-        obscura(world, "restore", str(world.folder / "backup"), *kept)
-    if kind == "older database and receipts":
         shutil.rmtree(world.data_dir / "receipts")
         (world.folder / "receipts").rename(world.data_dir / "receipts")
     return None
 
 
 def holdings(data_dir: Path) -> Counter[str]:
-    """Count the finished folders of releases and samples by digest, those in the trash included."""
+    """Count the finished folders of releases and samples by digest, including those in the trash."""
     names = (*data_dir.glob("releases/rel_*"), *data_dir.glob("samples/smp_*"))
     trash = (*data_dir.glob("trash/*.releases.rel_*"), *data_dir.glob("trash/*.samples.smp_*"))
     return Counter(digest_directory(path) for path in (*names, *trash) if path.suffix != ".tmp")
 
 
-def receipts_of(data_dir: Path) -> dict[str, int]:
-    """What the newest receipt of every account says was spent."""
-    accounts = [json.loads(path.read_bytes())["statement"]["account"] for path in data_dir.glob("receipts/acc_*.json")]
-    return {account["id"]: account["spent_nano"] for account in accounts}
+def proved_spending(data_dir: Path) -> dict[str, int]:
+    """Return the nano-units that journals prove, by job, and those that receipts prove, by account."""
+    journals = all_journalled(FolderStorage(data_dir))
+    receipts = [json.loads(path.read_bytes())["statement"]["account"] for path in data_dir.glob("receipts/acc_*.json")]
+    jobs = {job_id: journal.price_nano for job_id, journal in journals.items()}
+    return jobs | {account["id"]: account["spent_nano"] for account in receipts}
 
 
-def look(
-    world: World, database: Path | None, spent: dict[str, int], *, expect_work: bool, journals: Path | None = None
-) -> tuple[list[str], int, str]:
-    """Start the service on what is left, for at least one round of recovery; return what it says and how it ends.
+def refunds(world: World, proved: Mapping[str, int]) -> int:
+    """Count jobs and accounts whose database shows less spending than was proved, trusting no check of the service."""
+    with world.opened() as factory, transaction(factory, read_only=True) as session:
+        shown = {row.id: row.spent_nano for row in session.execute(select(AccountRow.id, AccountRow.spent_nano))}
+        shown |= {row.job_id: row.charged_nano for row in session.execute(select(HoldRow.job_id, HoldRow.charged_nano))}
+        for details in session.scalars(select(EntryRow.details).where(EntryRow.kind == EntryKind.ACCEPT)):
+            for job_id, nano in details["journals"].items():
+                shown[job_id] = shown.get(job_id, 0) + nano
+    return sum(nano > shown.get(name, 0) for name, nano in proved.items())
 
-    Args:
-        world: to look at.
-        database: of the service, where it is not the world's.
-        spent: by account, what receipts prove.
-        expect_work: what was accepted must come to its end, and something new, too.
-        journals: a data folder with journals that prove what was spent; None: the world's own.
+
+def start(world: World, database: Path | None) -> tuple[list[str], bool, bool]:
+    """Start the service for a round of recovery.
 
     Returns:
-        Codes that stop trainings, how much is refunded unseen, and "works", "says" or "neither".
+        The codes that stop trainings, whether the log explains that in one sentence, and whether a training and an
+        upload are refused.
     """
     log = world.folder / "logs" / "api-1.log"
-    said_before = log.stat().st_size
-    worked = False
-    with serving(world, database) as (services, client):
+    written = log.stat().st_size
+    refused = False
+    with world.serving(database) as (_, client):
         stopped = client.transport.request("GET", "/v1/health/ready").json()["trainings"] == "stopped"
-        if not stopped or expect_work:
-            with suppress(TimeoutError, ObscuraClientError):
-                worked = works(client)
-        assert services.ready
+        if stopped and database is None:
+            refused = upload(client, "chaos", 1) is None
+            with suppress(ApiError):
+                train(client, dataset_of(client))
+                refused = False
+    with world.opened(database) as factory, transaction(factory, read_only=True) as session:
+        codes = sorted({stop.code for stop in arming_stops(session)})
     with open(log, "rb") as file:
-        file.seek(said_before)
-        says = b'"trainings_stopped"' in file.read()
-    codes, unseen = judge(world, database, spent, journals)
-    if stopped and says and codes:
-        return codes, 0, "neither" if expect_work else "says"
-    return codes, unseen, "works" if worked and not stopped else "neither"
+        file.seek(written)
+        lines = [line for line in file.read().splitlines() if b'"trainings_stopped"' in line]
+    explained = bool(lines) and all((SENTENCE in line) == (database is None) for line in lines)
+    return codes, explained and stopped, refused
+
+
+def accept(world: World, epsilon: float | None) -> None:
+    """Record what is missing, account by account, as an operator does after a restore."""
+    more = [] if epsilon is None else ["--epsilon", str(epsilon)]
+    for loss in world.command("ledger", "verify")["missing"]:
+        world.command("ledger", "accept", loss["account_id"], *more)
+
+
+def raise_limits(world: World) -> None:
+    """Raise the limit of every account by two people, which must refund nothing."""
+    now = datetime.now(UTC)
+    with world.opened() as factory, transaction(factory) as session:
+        names = [admins.admit_on_machine(session, name=name, now=now)[1] for name in ("asks", "approves")]
+        asking, approving = (f"key_{token.split('_')[1]}" for token in names)
+        for account_id, epsilon in session.execute(select(AccountRow.id, AccountRow.epsilon)).all():
+            request = ledger.request_raise(
+                session, account_id=account_id, epsilon=epsilon + 1, reason="a raise", asked_with=asking, now=now
+            )
+            decisions.decide(session, request.id, approving, now, ledger.LIMIT_EFFECTS, approved=True)
 
 
 def works(client: Client) -> bool:
-    """Tell whether everything that was accepted ends, and a new training is published."""
-    for job in list(client.jobs()):
-        wait_for(client, job.id)
-    return str(wait_for(client, train(client, dataset_of(client))).state) == "succeeded"
-
-
-def judge(
-    world: World, database: Path | None, spent: dict[str, int], journals: Path | None = None
-) -> tuple[list[str], int]:
-    """Compare what a database says with what journals and receipts prove, without believing any check of ours.
-
-    Returns:
-        The codes of the stops that stand, and of how many jobs and accounts it shows too little.
-    """
-    settings = world.settings(database)
-    engine = make_engine(settings.database_url, pool_size=1)
+    """Return whether every accepted job ends, and a new training is published."""
     try:
-        factory = make_session_factory(engine)
-        with transaction(factory, read_only=True) as session:
-            holds = session.execute(select(HoldRow.job_id, HoldRow.charged_nano)).all()
-            accounts = session.execute(select(AccountRow.id, AccountRow.spent_nano)).all()
-            codes = sorted({stop.code for stop in arming_stops(session)})
-        charged = {row.job_id: row.charged_nano for row in holds}
-        told = {row.id: row.spent_nano for row in accounts}
-        storage = FolderStorage(journals or world.data_dir)
-        shown = {job_id: journalled(storage, job_id).price_nano for job_id in journalled_jobs(storage)}
-        short = sum(nano > charged.get(job_id, 0) for job_id, nano in shown.items())
-        return codes, short + sum(nano > told.get(account_id, 0) for account_id, nano in spent.items())
-    finally:
-        engine.dispose()
+        for job in list(client.jobs()):
+            wait_for(client, job.id)
+        return str(wait_for(client, train(client, dataset_of(client))).state) == "succeeded"
+    except (TimeoutError, ObscuraClientError):
+        return False
 
 
 def restores(
-    wanted: int, seed: int, folder: Path, told: Callable[[Drill], None], kinds: tuple[str, ...] = KINDS
+    wanted: int, seed: int, folder: Path, report: Callable[[Outcome], None], *, at_once: int = 1
 ) -> dict[str, Any]:
-    """Run drills, the kinds in turn; returns the figures.
+    """Run scenarios, the kinds in turn; return the figures.
 
     Args:
         wanted: how many.
         seed: of the moments.
-        folder: for the installations; those of sound drills are removed.
-        told: is called with each drill that has ended.
-        kinds: KINDS or BACKUPS.
+        folder: for the installations; those of sound scenarios are removed.
+        report: called with each outcome.
+        at_once: how many run at the same time, each on an installation of its own.
     """
     template, other = World(folder / "prepared"), World(folder / "other")
     busy_seconds = BUSY_TRAININGS * max(prepare(world) for world in (template, other))
-    drills: list[Drill] = []
-    for number in range(wanted):
-        place = folder / f"drill-{number}"
-        dice = random.Random(f"restore {seed} {number}")
-        kind = kinds[number % len(kinds)]
-        drills.append(run_drill(number, kind, template, other, place, dice, busy_seconds=busy_seconds))
-        told(drills[-1])
-        if drills[-1].sound:
+
+    def run(number: int) -> Outcome:
+        place, dice = folder / f"scenario-{number}", random.Random(f"restore {seed} {number}")
+        kind = KINDS[number % len(KINDS)]
+        outcome = run_scenario(number, kind, template, other, place, dice, busy_seconds=busy_seconds)
+        report(outcome)
+        if outcome.sound:
             shutil.rmtree(place)
+        return outcome
+
+    with ThreadPoolExecutor(at_once) as pool:
+        outcomes = list(pool.map(run, range(wanted)))
+    summed = [field.name for field in fields(Outcome) if field.name.startswith(("refunds_", "images_"))]
     return {
-        "drills": len(drills),
-        "by_kind": dict(Counter(drill.kind for drill in drills)),
-        "by_end": dict(Counter(drill.end for drill in drills)),
-        "releases_lost": sum(drill.releases_before - drill.releases_after for drill in drills),
-        "refunds_unseen": sum(drill.refunded_unseen for drill in drills),
-        "rpo_seconds": max(drill.rpo_seconds for drill in drills),
-        "rto_seconds": max(drill.rto_seconds for drill in drills),
-        "violated": not all(drill.sound for drill in drills),
-        "rows": [asdict(drill) for drill in drills],
+        "scenarios": len(outcomes),
+        "by_kind": dict(Counter(outcome.kind for outcome in outcomes)),
+        "stale": sum(outcome.stale for outcome in outcomes),
+        "locked": sum(outcome.locked for outcome in outcomes),
+        "releases_lost": sum(outcome.releases_before - outcome.releases_after for outcome in outcomes),
+        **{name: sum(getattr(outcome, name) for outcome in outcomes) for name in summed},
+        "working": sum(outcome.works for outcome in outcomes),
+        "rpo_seconds": max(outcome.rpo_seconds for outcome in outcomes),
+        "rto_seconds": max(outcome.rto_seconds for outcome in outcomes),
+        "violated": not all(outcome.sound for outcome in outcomes),
+        "rows": [asdict(outcome) for outcome in outcomes],
     }

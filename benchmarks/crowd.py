@@ -312,7 +312,6 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and, where asked, write the figures as JSON; the exit status is 1 where a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--doors", nargs="+", default=list(DOORS), choices=list(DOORS))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.classifiers import logits_in_batches
 from models.precision import mixed_precision
-from workers.recipes.interface import CheckpointFolder, Progress, Unkept, load_checkpoint, save_checkpoint
+from workers.recipes.interface import CheckpointFolder, NullCheckpoints, Progress, load_checkpoint, save_checkpoint
 
 _WIDTH_MIN = 16
 _BATCH, _RATE, _DECAY = 250, 2e-3, 1e-3
@@ -165,7 +165,7 @@ def judged(
     optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY, fused=device.type == "cuda")
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=epochs * each)
     parts = {"network": network, "optimiser": optimiser, "schedule": schedule}
-    kept = kept or Unkept()
+    kept = kept or NullCheckpoints()
     saved, done = load_checkpoint(kept, device=device), 0
     if saved is not None:
         done = saved.step

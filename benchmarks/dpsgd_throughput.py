@@ -3,7 +3,7 @@
 Run `python -m benchmarks.dpsgd_throughput --json FILE`. A step is forward, backward, clipping, noise and update of a
 two-convolution network with group normalisation. Private steps are those of the recipes, whole: a Poisson sample of 256
 expected units out of 60,000, in passes of one size. Contestants take turns, each judged by its median processor time
-(the clock's on a GPU), on one thread. Next to them are the votes of one iteration of TopAgg.
+(the clock's on a GPU), on one thread.
 """
 
 from __future__ import annotations
@@ -21,14 +21,11 @@ from torch import nn
 from benchmarks.results import machine, parser_of, show, write_json
 from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.aggregation.topagg import count_votes
-from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
 from privacy.gradients.freeze import random_mask
 from privacy.gradients.gep import Gep
-from privacy.gradients.layers import Shares
-from privacy.gradients.per_sample import Traces, trace_gradients
+from privacy.gradients.per_sample import trace_gradients
 from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
@@ -111,24 +108,6 @@ def dpsgd(model: nn.Module) -> Estimator:
     return DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=BATCH)
 
 
-class Explicit(DpSgd):
-    """Plain DP-SGD that writes every record's gradient out, as TopAgg and GEP must."""
-
-    def add(self, traces: Traces) -> None:
-        """Clip and sum the rows."""
-        self._add_blocks(({"": self._clipped(self.rows(block))}, block.present) for block in self.blocks(traces))
-
-    def privatise(self, noise: SecureNoise) -> Shares:
-        """Return the rows' noisy sum."""
-        flat = self._privatise_sums({"": torch.Size([self.coordinates])}, noise)[""]
-        return self.unflatten(flat / self.expected_batch)
-
-
-def explicit(model: nn.Module) -> Estimator:
-    """Plain DP-SGD from explicit gradients."""
-    return Explicit(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=BATCH)
-
-
 def topagg(model: nn.Module) -> Estimator:
     """TopAgg-SGD, which needs every record's gradient written out."""
     return TopAggSgd(shapes_of(model), clip=1.0, keep=0.8, noise_multiplier=1.0, expected_batch=BATCH)
@@ -147,31 +126,6 @@ def gep(model: nn.Module) -> Gep:
         noise_multiplier=1.0,
         expected_batch=BATCH,
     )
-
-
-def gep_algebra(device: torch.device, *, frozen: bool) -> Step:
-    """Only what GEP adds to explicit gradients: the basis from the anchors', and the projection of the batch's."""
-    model = network().to(device)
-    estimator = gep(model)
-    if frozen:
-        estimator.freeze(random_mask(estimator.coordinates, FREEZE_RATE, torch.Generator().manual_seed(0)).to(device))
-    anchors = estimator.parts(trace_gradients(model, losses, *batch(ANCHORS, device)))
-    rows = estimator.rows(trace_gradients(model, losses, *batch(BATCH, device)))
-
-    def step() -> None:
-        estimator.find_basis(anchors)
-        for some in torch.split(rows, 32):
-            estimator._add_blocks([(estimator.whole_parts(some.clone()), None)])
-        estimator.discard()
-
-    return step
-
-
-def votes() -> Step:
-    """Phase I of Algorithm 3 of Wang et al. 2021 with the sizes of one iteration on pixels, on a processor."""
-    config = TopAggConfig(350, 1e-5, 100.0, 0.7, teachers=4000, dimension=784)
-    gradients, coins = torch.randn(4000, 15, 784), torch.Generator().manual_seed(0)
-    return lambda: count_votes(gradients, config, coins)  # type: ignore[return-value]
 
 
 def medians(
@@ -200,7 +154,6 @@ def medians(
 
 
 def main() -> None:
-    """Measure, print a table and, where asked, keep it as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=120.0, help="begin no round after so long")
@@ -211,20 +164,14 @@ def main() -> None:
     steps: dict[str, Step] = {
         "nonprivate": nonprivate(device),
         "dpsgd": private(dpsgd, device),
-        "explicit": private(explicit, device),
         "topagg": private(topagg, device),
         "gep": private(gep, device),
         "gep_frozen": private(gep, device, frozen=True),
-        "gep_algebra": gep_algebra(device, frozen=False),
-        "gep_algebra_frozen": gep_algebra(device, frozen=True),
-        "topagg_votes": votes(),
     }
     found, rounds = medians(steps, options.rounds, device, options.seconds)
     rows = [{"step": name, "ms": 1e3 * s, "over_nonprivate": s / found["nonprivate"]} for name, s in found.items()]
     show(rows, ("step", "ms:.1f", "over_nonprivate:.2f"))
-    saving = found["gep_algebra"] / found["gep_algebra_frozen"]
-    print(f"GEP's basis and projection, {FREEZE_RATE:.0%} frozen: {saving:.2f}x cheaper")
-    facts = {"batch": BATCH, "rounds": rounds, "device": device.type, "gep_freeze_saving": saving}
+    facts = {"batch": BATCH, "rounds": rounds, "device": device.type}
     write_json(options.json, machine() | facts | {"rows": rows})
 
 

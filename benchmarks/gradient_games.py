@@ -13,8 +13,19 @@ import numpy as np
 import torch
 
 from benchmarks.audited import Audited, Scores
-from benchmarks.audited_gradients import FAR, SETTINGS, Setting, b_gep, dpsgd, gep, play, projection, rgp, step
-from benchmarks.audited_steps import train_steps
+from benchmarks.audited_gradients import (
+    FAR,
+    SETTINGS,
+    Setting,
+    b_gep,
+    dpsgd,
+    gep,
+    play,
+    projection,
+    rgp,
+    step,
+    train_steps,
+)
 from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients import freeze

@@ -27,8 +27,7 @@ from benchmarks.small_data import SETS, Folder, facts_of
 from models.classifiers import CLASSIFIER_KINDS
 from models.portable.edm import EdmDenoiser
 from models.released import load_released
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.private_steps import STEPS, poisson_event
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
@@ -90,7 +89,6 @@ class Clock:
         self.step_times: list[float] = []
 
     def __call__(self, *, stage: str, step: int, steps: int) -> None:
-        """Print the progress now and then, and end the piece if its time is over."""
         now = time.monotonic()
         self.step_times.append(now)
         if step % max(1, steps // 50) == 0:
@@ -213,7 +211,6 @@ def resume(job: Job, folder: Path, minutes: float, seed: int) -> Row | None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Resume a training, and measure it once it has ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job", choices=list(JOBS), required=True)
     parser.add_argument("--folder", type=Path, help="of one training; git should ignore it; default: var/pieces/JOB")

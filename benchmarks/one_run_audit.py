@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.audited import Scores
-from benchmarks.audited_gradients import SETTINGS, Setting, dpsgd, play, projection
-from benchmarks.audited_pixel_votes import pixel_vote_scores
+from benchmarks.audited_gradients import SETTINGS, Setting, dpsgd, play, projection, train_steps
 from benchmarks.audited_releases import vote_config, vote_scores
-from benchmarks.audited_steps import train_steps
 from benchmarks.audited_trainings import (
     Population,
     Tap,
     generator_scores,
+    pixel_vote_scores,
     train,
     warm_start_scores,
 )
@@ -27,8 +26,7 @@ from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from privacy.auditing import one_run
 from privacy.auditing.payment_order import PaymentJournal
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan, Stage
+from privacy.plans.plan import Plan, PlanBudget, Stage
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
 
@@ -85,7 +83,6 @@ def one_run_row(
 
 
 def _best(games: list[one_run.Guesses], confidence: float) -> tuple[float, float]:
-    """Return bounds of epsilon and mu that hold together with this confidence."""
     each = 1 - (1 - confidence) / (2 * len(games))
     return (
         max(one_run.epsilon_lower_bound(game, DELTA, each) for game in games),

@@ -18,8 +18,7 @@ from benchmarks.small_data import Folder, channels_first, facts_of
 from models.private_classifier import PrivateClassifier
 from models.released import ReleasedGenerator
 from privacy.accounting.filter import open_filter
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Run, TrainingData

@@ -20,9 +20,9 @@ from torch import Tensor
 from benchmarks.results import Results, Row, machine, parser_of, show, since
 from benchmarks.runs import DELTA, draw, tests_of, trained
 from benchmarks.small_data import Folder, fashion
-from privacy.plans.moments.plan import VISIBLE
+from privacy.plans.moments import VISIBLE
 from workers.evaluation.utility import Utility, accuracy_by_class, confusion_of
-from workers.recipes.moments import warm_start
+from workers.recipes import warm_start
 
 EACH, SAMPLES, RIDGE = 300, 2000, 1e-2
 RARE = (1, 3, 8)  # trousers, dresses and bags: easy, middling, and unlike all others
@@ -91,7 +91,6 @@ def wanted(epsilons: Sequence[float], counts: Sequence[int]) -> Iterator[tuple[i
 
 
 def main() -> None:
-    """Make the rows that are missing."""
     parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)

@@ -82,8 +82,8 @@ def _cases(
             yield Case(name, dataset, recipe, options, epsilon)
 
 
-def _symmetric(*symmetries: str, recipe: str = "moments") -> dict[str, tuple[str, Mapping[str, Any]]]:
-    return {symmetry: (recipe, {"symmetry": symmetry}) for symmetry in symmetries}
+def _symmetric(*symmetries: str, **options: Any) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    return {symmetry: ("moments", {"symmetry": symmetry, **options}) for symmetry in symmetries}
 
 
 _ALL = (1.0, 3.0, 10.0)
@@ -143,7 +143,7 @@ SUITES: Mapping[str, Suite] = {
             *_cases("digits", _symmetric("mirror", "square", "none"), _ALL),
         )
     ),
-    "guide": Suite(tuple(_cases("cifar10", _symmetric("mirror", recipe="guided_moments"), (10.0,))), samples=30_000),
+    "guide": Suite(tuple(_cases("cifar10", _symmetric("mirror", guide=True), (10.0,))), samples=30_000),
     "select_public": Suite(
         tuple(_cases("emoji", {"selected": ("select_public", {"public_dataset_id": "openclipart-png"})}, (3.0, 10.0)))
     ),
@@ -209,7 +209,6 @@ def draw_grid(case: Case, suite: Suite, folder: Folder, file: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what the file lacks, print a table, and write the rows as JSON if asked."""
     parser = parser_of(__doc__)
     parser.add_argument("--suite", nargs="+", choices=list(SUITES), default=list(SUITES))
     parser.add_argument("--names", nargs="+", help="of cases")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.shards import Shards
-from models.teacher_ensemble import RealBatch
+from models.teacher_ensemble import RealBatch, load_stacked, stacked_state
 from models.teacher_sizes import convolutional_sizes
 
 _DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2
@@ -29,10 +29,6 @@ class ConvolutionalConfig:
     """One teacher; the defaults are the published ones.
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         features: channels of the second convolution; the first has one for each channel and class.
         hidden: units of the first dense layer.
         learning_rate: of Adam.
@@ -63,7 +59,6 @@ class ConvolutionalTeachers:
         shards: whose classes they may speak of. PRIVATE.
         teachers: those whose shards are asked for, side by side.
         generator: a CPU generator, of the initial weights. A teacher's do not depend on which others are made.
-        device: to compute on.
         block_bytes: of temporary tensors, from which follows how many teachers are worked on at a time; None: what
             suits the device.
     """
@@ -150,27 +145,11 @@ class ConvolutionalTeachers:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return weights, Adam moments and step counts (PRIVATE); they share memory with the teachers."""
-        state = {name: tensor.detach() for name, tensor in self._parameters.items()}
-        for name, tensor in self._parameters.items():
-            state |= {f"{name}.{key}": value for key, value in self._optimizer.state.get(tensor, {}).items()}
-        return state
+        return stacked_state(self._parameters, self._optimizer)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` returned.
-
-        Raises:
-            ValueError: a tensor is missing or has another shape.
-        """
-        for name, tensor in self._parameters.items():
-            if name not in state or state[name].shape != tensor.shape:
-                raise ValueError(f"the state has no {name} of shape {tuple(tensor.shape)}")
-        for name, tensor in self._parameters.items():
-            tensor.data.copy_(state[name])
-            self._optimizer.state.pop(tensor, None)
-            if f"{name}.step" in state:
-                moments = {key: state[f"{name}.{key}"].to(tensor).clone() for key in ("exp_avg", "exp_avg_sq")}
-                step = state[f"{name}.step"].to(self.device, torch.float32).clone()
-                self._optimizer.state[tensor] = {"step": step, **moments}
+        """Restore the result of `state_dict`; raises as `load_stacked`."""
+        load_stacked(state, self._parameters, self._optimizer)
 
     def _own(self, block: slice) -> dict[str, Tensor]:
         """Return the weights of some teachers, as leaves of a graph of their own."""

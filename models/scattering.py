@@ -23,12 +23,7 @@ _BLOCK, _BLOCK_IN_CACHE = 256, 16  # images at once; on a processor few, whose s
 
 
 class Scattering(nn.Module):
-    """The transform for images of one size.
-
-    Args:
-        height: pixels.
-        width: pixels.
-    """
+    """The transform for images of one size."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -76,7 +71,7 @@ class Scattering(nn.Module):
 
 
 def scatter_head(maps: int, rows: int, columns: int, classes: int, *, convolutional: bool) -> nn.Module:
-    """Logistic regression, or a small CNN, on scattering maps (n, maps, rows, columns), normalised by record.
+    """Return logistic regression, or a small CNN, on scattering maps (n, maps, rows, columns), normalised by record.
 
     The normalisation has no weights: mean and deviation of groups of a record's own maps (Tramèr & Boneh 2021).
     """
@@ -100,7 +95,7 @@ def _angles() -> list[float]:
 
 
 def _fold(spectra: Tensor, factor: int) -> Tensor:
-    """Return the spectra (..., H, W) of maps of which every `factor`-th pixel is kept: the mean of their aliases."""
+    """Return the spectra (..., H, W) of maps subsampled by `factor`: the mean of their aliases."""
     if factor == 1:
         return spectra
     height, width = spectra.shape[-2] // factor, spectra.shape[-1] // factor

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from obscura.wire.wording import values_in_words
-from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.plan import Recipe
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import RECIPES
@@ -33,8 +32,6 @@ def _table_named(name: str) -> str:
         return _options(StepsConfig.model_fields, [each for each in RECIPES.values() if _by_steps(each)])
     recipe = RECIPES[name]
     elsewhere = StepsConfig.model_fields if _by_steps(recipe) else {}
-    if name == "guided_moments":
-        elsewhere = MomentsConfig.model_fields
     return _options([option for option in recipe.config.model_fields if option not in elsewhere], [recipe])
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Text, cast, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -21,10 +22,9 @@ from sqlalchemy.orm import Session
 from obscura.wire.formats import CARD_FILE
 from obscura.wire.words import VerificationKind
 from service import installation, ledger
-from service.audit import arming, checkpoints, receipts
+from service.audit import arming, checkpoints, losses, receipts
 from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
-from service.audit.restrictions import find_unrestricted, keep_ends, keep_restrictions
 from service.audit.rows import find_damage, find_missing_triggers
 from service.audit.signing import (
     SignatureRefused,
@@ -38,18 +38,73 @@ from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
 from service.errors import ClockRefused, ObscuraError
-from service.ledger.stops import arming_stops
+from service.ledger.stops import LOCKING, arming_stops
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_directory, open_regular
 from service.storage.interface import Storage, StorageUnavailable, key_of
-from service.storage.restrictions import read_restrictions
 
 # The service reads no more than this by itself: ten seconds. Longer logs are read from the newest checkpoint on, whose
 # heads were verified when it was signed; the whole is for `obscura ledger verify`, from time to time.
 ENTRIES_UNASKED_MAX = 200_000
 FULL_AGAIN = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What was signed and lies outside of the database.
+
+    Attributes:
+        witnesses: what receipts say.
+        kept: the checkpoint beside the database.
+        terms: of accounts, as the newest receipts state them.
+        findings: receipts and checkpoints that are refused.
+    """
+
+    witnesses: list[receipts.Witness]
+    kept: checkpoints.Signed | None
+    terms: dict[str, Any]
+    findings: list[Finding]
+
+
+def read_proofs(settings: Settings, given: Sequence[Path] = ()) -> Proofs:
+    """Read receipts and the kept checkpoint. Call it before the snapshot of the database is taken.
+
+    Args:
+        given: further receipts, such as users hold.
+
+    Raises:
+        SigningKeyUnusable: a public key beside the signing key cannot be read.
+    """
+    storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
+    terms: dict[str, Any] = {}
+    witnesses: list[receipts.Witness] = []
+    findings: list[Finding] = []
+    kept_ones = [(partial(document_in, held), f"{of}.json", of) for of, held in receipts.kept_receipts(storage).items()]
+    for read, name, account_id in (*kept_ones, *((partial(read_document, path), path.name, None) for path in given)):
+        try:
+            statement = receipts.check_receipt(read(), trusted)
+            terms[statement["account"]["id"]] = statement["account"]
+            witnesses.append(receipts.witness_of(statement, f"the receipt {name}"))
+        except SignatureRefused as error:
+            message = f"The receipt {name} is refused. {error.message}"
+            findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=account_id is not None))
+    kept = None
+    try:
+        kept = checkpoints.read_checkpoint_file(storage, trusted)
+    except SignatureRefused as error:
+        message = f"The checkpoint that is kept beside the database is refused. {error.message}"
+        findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
+    return Proofs(witnesses, kept, terms, findings)
+
+
+def find_losses(settings: Settings, factory: SessionFactory, given: Sequence[Path] = ()) -> dict[str, losses.Loss]:
+    """Return, by account, what storage proves and the database lacks."""
+    storage, proofs = storage_of(settings), read_proofs(settings, given)
+    folder = read_data_folder(storage)
+    with transaction(factory, read_only=True, snapshot=True) as session:
+        return losses.find_losses(session, storage, folder, proofs.witnesses, proofs.kept, proofs.terms)
 
 
 def inspect_ledger(
@@ -74,34 +129,18 @@ def inspect_ledger(
     Raises:
         SigningKeyUnusable: a public key beside the signing key cannot be read.
     """
-    storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
-    witnesses: list[receipts.Witness] = []
-    findings: list[Finding] = []
-    kept_ones = [(partial(document_in, held), f"{of}.json", of) for of, held in receipts.kept_receipts(storage).items()]
-    for read, name, account_id in (*kept_ones, *((partial(read_document, path), path.name, None) for path in given)):
-        try:
-            statement = receipts.check_receipt(read(), trusted)
-            witnesses.append(receipts.witness_of(statement, f"the receipt {name}"))
-        except SignatureRefused as error:
-            message = f"The receipt {name} is refused. {error.message}"
-            findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=account_id is not None))
-    kept = None
-    try:
-        kept = checkpoints.read_checkpoint_file(storage, trusted)
-    except SignatureRefused as error:
-        message = f"The checkpoint that is kept beside the database is refused. {error.message}"
-        findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
+    storage = storage_of(settings)
+    proofs = read_proofs(settings, given)
+    findings, witnesses, kept = list(proofs.findings), proofs.witnesses, proofs.kept
     mark = installation.mark_of(storage)
     journals = None
     if not full:
         with transaction(factory, read_only=True) as session:
             journals = jobs_with_open_holds(session)
     folder = read_data_folder(storage, journals)
-    restricted = read_restrictions(storage)
     with transaction(factory, read_only=True, snapshot=True) as session:
         mismatch = list(installation.find_mismatch(session, settings, folder, mark))
         findings += find_forgotten(session, storage, folder)
-        findings += find_unrestricted(session, restricted)
         findings += find_missing_triggers(session)
         damage = list(find_damage(session)) if thorough else []
         trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before what it signs is committed
@@ -213,6 +252,11 @@ def _sentence(report: Report, codes: Sequence[str]) -> str | None:
     found = sorted({*codes, *(finding.code.value for finding in report.findings)})
     if mismatch or not found:
         return mismatch[0] if mismatch else None
+    if LOCKING.intersection(found):
+        return (
+            f"The installation is locked, because its database is older than its storage ({', '.join(found)}): run "
+            "`obscura ledger verify`, which lists what is missing, and `obscura ledger accept ACCOUNT` for each."
+        )
     return (
         f"The check of the ledger has found {', '.join(found)}: nothing is removed, and no private data is opened for "
         "the accounts concerned, until `obscura ledger verify --clear`, which says what is wrong, finds nothing more."
@@ -317,8 +361,6 @@ def _keep(settings: Settings, factory: SessionFactory) -> None:
     storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
     with transaction(factory, read_only=True) as session:
         receipts.keep_newest(session, storage)
-        keep_restrictions(session, storage)
-        keep_ends(session, storage)
         newest = checkpoints.newest_checkpoint(session)
     if newest is not None:
         checkpoints.keep_checkpoint(storage, newest, trusted)

@@ -1,4 +1,4 @@
-"""The web application: routes, limits, problem documents, dashboard, and the life of one process."""
+"""The web application: it assembles the routes, middleware, dashboard and background threads of one process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fastapi import Depends, FastAPI
 
 from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
-from service import dashboard, installation, queue, restrictions
+from service import dashboard, installation, queue
 from service.api import middleware, problems
-from service.api.auditing import Audit, EventWriter
+from service.api.auditing import Audit, EventWriter, LogLimits
 from service.api.counts import counts_of
 from service.api.deps import Service
 from service.api.events import StreamLimits, stream_slots
@@ -23,11 +23,11 @@ from service.api.rates import Rates
 from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
-from service.api.traffic import Traffic
 from service.api.uploading import UploadLimits, upload_slots
 from service.api.wrong_keys import WrongKeys
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
+from service.datasets.vault import DatasetContext
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
 from service.dependencies import Dependencies, WebRequests
@@ -65,16 +65,16 @@ def create_app(
     clock: Callable[[], datetime] = utc_now,
     stream_limits: StreamLimits = StreamLimits(),
     upload_limits: UploadLimits = UploadLimits(),
+    gate_limits: middleware.GateLimits = middleware.GateLimits(),
+    log_limits: LogLimits = LogLimits(),
     send: queue.Send | None = None,
 ) -> FastAPI:
     """Build the application. Nothing is opened or started before its lifespan begins.
 
     Args:
-        settings: Of this process.
-        clock: Returns the time, aware.
-        stream_limits: Bounds of the event streams.
-        upload_limits: Bounds of the uploads.
-        send: Rings the doorbell of workers elsewhere; None sends through the broker of the settings.
+        stream_limits, upload_limits, gate_limits, log_limits: bounds of event streams, uploads, requests, and the audit
+            log's writer.
+        send: notifies remote workers; None uses the broker of the settings.
     """
     app = FastAPI(
         title="Obscura",
@@ -85,16 +85,15 @@ def create_app(
             "as often as you like. Errors are RFC 9457 problem documents; lists are pages with cursors."
         ),
         openapi_url="/v1/openapi.json",
-        docs_url=None,  # these pages load scripts from elsewhere; ours is at /reference
+        docs_url=None,  # these pages load third-party scripts; ours is at /reference
         redoc_url=None,
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,
     )
     engine = make_engine(settings.database_url, pool_size=POOL_SIZE)
     factory = make_session_factory(engine)
-    events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock)
-    factory = recorded(factory, settings.audit_log, clock)  # what it does by itself, such as making the first admin
-    factory = restrictions.noting(factory, settings)
+    events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock, log_limits)
+    factory = recorded(factory, settings.audit_log, clock)  # its own acts, such as creating the first admin
     people = _people(settings, factory, clock)
     if people:
         factory = with_info(factory, **{PEOPLE_DECIDE: True})
@@ -128,7 +127,7 @@ def create_app(
     beside = [people[1]] if people else []
     app.state.parts = (*([events] if events else []), key_uses, webhooks, *workers.parts, *beside)
     app.state.prepared = False
-    app.state.warning = None  # what the operator must know of the start, in one sentence
+    app.state.warning = None  # for the operator, in one sentence
     problems.install(app)
     for router in routers():
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
@@ -136,11 +135,10 @@ def create_app(
     app.add_middleware(WebRequests, dependencies=dependencies)
     if events is not None:
         app.add_middleware(Audit, writer=events)
-    app.add_middleware(middleware.Gate, body_bytes_max=settings.body_bytes_max)
+    app.add_middleware(middleware.Gate, limits=gate_limits, body_bytes_max=settings.body_bytes_max)
     app.add_middleware(middleware.CloseUnread)
-    app.add_middleware(middleware.SecurityHeaders)
-    app.add_middleware(Traffic, count=metrics.count, logged=settings.access_log)
-    app.add_middleware(middleware.RequestIds)
+    app.add_middleware(middleware.Traffic, count=metrics.count, logged=settings.access_log)
+    app.add_middleware(middleware.CommonHeaders)
     return app
 
 
@@ -149,7 +147,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     parts: tuple[_Part, ...] = app.state.parts
     await run_sync(prepare, app)
-    app.state.prepared = False  # the next start of this application, if there is one, prepares anew
+    app.state.prepared = False  # a second start prepares again
     for part in parts:
         part.start()
     try:
@@ -162,9 +160,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def prepare(app: FastAPI) -> None:
-    """Prepare the data folder and the database for this process, once; the lifespan does it unless its caller has.
+    """Prepare the data folder and the database once, unless a caller of the lifespan has done so.
 
-    A caller that does it first gets the error itself, where a server would log that its application did not start.
+    A caller that does gets the error itself; a server would log that its application did not start.
 
     Raises:
         ObscuraError, OSError, SQLAlchemyError: the service cannot start.
@@ -180,14 +178,13 @@ def prepare(app: FastAPI) -> None:
 
 
 def _prepare(service: Service) -> str | None:
-    """Close the data folder to others, bring the schema up to date and verify the ledger; make the first admin key,
-    and clear what a crash left behind.
+    """Protect the data folder, upgrade the schema, verify the ledger, create the first admin key, and clean up.
 
-    What cannot be undone comes after the verification, and only if database and data folder belong together and
-    nothing was found.
+    Irreversible steps come after the verification, and only if database and data folder belong together and there are
+    no findings.
 
     Returns:
-        One sentence for the operator where something was found (`inspect_at_start`).
+        One sentence for the operator if there are findings (`inspect_at_start`).
     """
     settings, factory = service.settings, service.factory
     make_private_folder(settings.local_path)
@@ -197,17 +194,15 @@ def _prepare(service: Service) -> str | None:
     upgrade_schema(settings.database_url)
     require_clock(factory, now=service.clock())
     ours = installation.pair(settings, factory, now=service.clock())
-    if ours:
-        restrictions.recall(settings, factory, now=service.clock())
     warning = inspect_at_start(settings, factory, now=service.clock())
     if ours:
         with transaction(factory) as session:
             states.check_keys(session, settings)
         with transaction(factory) as session:
-            fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need
+            fingerprints.wait_for_others(session)  # of processes that start together, one creates what all need
             admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
             try:
-                make_signing_key(settings.ledger_key_path)  # workers and commands read it, and make none
+                make_signing_key(settings.ledger_key_path)  # workers and commands only read it
             except SigningKeyUnusable as error:
                 get_logger(__name__).error("ledger_not_signed", reason=error.message)
     if ours and warning is None:
@@ -216,22 +211,22 @@ def _prepare(service: Service) -> str | None:
 
 
 def _clear_up(service: Service) -> None:
-    """Clear what a crash left behind, and destroy what must not be readable any more."""
+    """Clean up after a crash, and destroy content that must not be readable."""
     settings, factory = service.settings, service.factory
     receiving.clean_up(settings, factory, now=service.clock())
+    receiving.keep_journal(DatasetContext.of(settings, factory, service.clock))
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):
             vault.make_fingerprint_key(settings)
         to_shred = deletion.unfinished(session, settings)
-    receiving.check_public(settings, factory)
     for dataset_id in to_shred:
         deletion.complete(settings, factory, dataset_id)
     withdrawal.recall(settings, factory, now=service.clock())
 
 
 class _Part(Protocol):
-    """Something that runs beside the requests."""
+    """A background thread."""
 
     def start(self) -> None: ...
 
@@ -240,14 +235,14 @@ class _Part(Protocol):
 
 @dataclass(frozen=True)
 class _Workers:
-    """What gets jobs done: started in this order, stopped in the other."""
+    """The parts that run jobs, started in this order and stopped in reverse."""
 
     doorbell: queue.Doorbell
     parts: tuple[_Part, ...]
 
 
 def _embedded(settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]) -> _Workers:
-    """Run the jobs beside the requests, in processes of their own."""
+    """Run jobs in subprocesses of this service."""
     dispatcher = Dispatcher(settings, factory)
     doorbell = queue.Doorbell(factory, dispatcher.send, clock)
     return _Workers(doorbell, (dispatcher, doorbell))
@@ -256,7 +251,7 @@ def _embedded(settings: Settings, factory: SessionFactory, clock: Callable[[], d
 def _elsewhere(
     settings: Settings, factory: SessionFactory, clock: Callable[[], datetime], send: queue.Send
 ) -> _Workers:
-    """Leave the jobs to Celery workers behind a broker, and look after what gets lost on the way."""
+    """Leave jobs to Celery workers behind a broker, and recover lost ones."""
     doorbell = queue.Doorbell(factory, send, clock)
     return _Workers(doorbell, (Reconciler(settings, factory, send=send, clock=clock), doorbell))
 

@@ -1,7 +1,7 @@
-"""The doorbell: the database is the queue of record, a broker only says "look now".
+"""Notify workers of queued jobs. The database is the queue of record; a broker only delivers notifications.
 
 `ring` writes an outbox row in the transaction that queues a job; `deliver` sends after the commit. A message may be
-sent twice or never: the claim is a compare-and-set, and a job that nobody rang for is found by the reconciler.
+sent twice or never: the claim is a compare-and-set, and the reconciler finds jobs whose message was lost.
 """
 
 from __future__ import annotations
@@ -23,30 +23,24 @@ from service.logs import get_logger
 TASK_RUN_JOB = "obscura.run_job"
 DELIVERY_BATCH = 100
 
-# Sends one task by name; raises when the broker cannot be reached. For Celery: `app.send_task(name, args=args)`.
+# Send one task by name; raise if the broker cannot be reached. For Celery: `app.send_task(name, args=args)`.
 Send = Callable[[str, Sequence[Any]], object]
 
 
 def ring(session: Session, job_id: str, *, now: datetime) -> None:
-    """Ask for a job to be run, once the caller's transaction has committed."""
+    """Notify workers of a job once the caller's transaction has committed."""
     session.add(Outbox(task=TASK_RUN_JOB, args=[job_id], created_at=now))
     session.flush()
 
 
 def deliver(factory: SessionFactory, send: Send, *, now: datetime, limit: int = DELIVERY_BATCH) -> int:
-    """Send what the outbox holds, oldest first. Call it after a commit and from time to time.
+    """Send the outbox, oldest message first, and return the number sent. Call it after a commit and periodically.
 
-    No lock is held while the broker is spoken to, so two processes may send the same message: harmless. When the
-    broker fails, the rest stays for the next call.
+    No lock is held while a message is sent, so two processes may send the same one: harmless. If the broker fails, the
+    rest stays for the next call.
 
     Args:
-        factory: of sessions.
-        send: sends one task.
-        now: aware.
         limit: of messages in one call.
-
-    Returns:
-        How many messages were sent.
     """
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(limit)).all()
@@ -69,20 +63,15 @@ def deliver(factory: SessionFactory, send: Send, *, now: datetime, limit: int = 
 
 
 def forget_sent(session: Session, *, before: datetime) -> int:
-    """Delete messages that were sent before a time; returns how many. Keeps the outbox bounded."""
+    """Delete messages that were sent before a time and return their number, to keep the outbox bounded."""
     result = session.execute(delete(Outbox).where(Outbox.sent_at < before))
     return cast("CursorResult[Any]", result).rowcount
 
 
 class Doorbell(Background):
-    """Delivers the outbox, from a thread of its own, whenever somebody has rung: no request waits for a slow broker.
+    """A thread that delivers the outbox after each ring, so that no request waits for a slow broker.
 
-    Rings while it delivers are answered by one more delivery.
-
-    Args:
-        factory: of sessions.
-        send: sends one task.
-        clock: returns the time, aware.
+    Rings during a delivery cause one more delivery.
     """
 
     def __init__(self, factory: SessionFactory, send: Send, clock: Callable[[], datetime]) -> None:
@@ -90,14 +79,14 @@ class Doorbell(Background):
         self._factory, self._send, self._clock = factory, send, clock
 
     def ring(self) -> None:
-        """Ask for a delivery; returns at once."""
+        """Request a delivery; return at once."""
         self._noted.set()
 
     def _work(self) -> None:
         while True:
             self._noted.wait()
             self._noted.clear()
-            if self._stopping.is_set():  # what is left is delivered by the next reconciliation
+            if self._stopping.is_set():  # the next reconciliation delivers the rest
                 return
             try:
                 while deliver(self._factory, self._send, now=self._clock()) == DELIVERY_BATCH:

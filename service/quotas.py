@@ -1,6 +1,6 @@
-"""Quotas of jobs and of uploads of known images, and the order in which projects take turns. Never commits.
+"""Quotas of jobs and of uploads of known images, and the fair order of the jobs of several projects.
 
-A refusal depends on the number of jobs, or on earlier answers, alone: never on private records.
+An error depends only on the number of jobs, or on earlier answers: never on private records.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from service.errors import InvalidInput, ObscuraError
 from service.identity.access import find
 from service.identity.recording import Act, record
 
-QUOTA_MAX = 2**53 - 1  # what every reader of JSON keeps exactly
+QUOTA_MAX = 2**53 - 1  # the largest integer that every JSON parser keeps exactly
 Jobs = TypeVar("Jobs", bound=Select[*tuple[Any, ...]])
-_KNOWN_OF_PROJECT = 5  # times as many uploads of known images as a key
+_KNOWN_OF_PROJECT = 5  # a project may have this many times the uploads of known images of a key
 
 
 class QuotaExceeded(ObscuraError):
-    """What is asked for is more than a quota leaves to the project. Nothing was written."""
+    """A request exceeds a quota. Nothing was written."""
 
     code: ClassVar[str] = "quota_exceeded"
 
 
 def set_quota(session: Session, project_id: str, *, jobs_max: int | None) -> Project:
-    """Limit the unfinished jobs of a project. Jobs beyond a new limit go on.
+    """Limit the unfinished jobs of a project. Jobs beyond a new limit continue.
 
     Args:
         jobs_max: None removes the limit.
@@ -53,17 +53,13 @@ def set_quota(session: Session, project_id: str, *, jobs_max: int | None) -> Pro
 
 def unfinished_jobs(session: Session, project_ids: Sequence[str]) -> Counter[str]:
     """Count the jobs that wait or run, by project."""
-    waiting = select(Job.project_id, func.count(Job.id))  # that have no end is what is unfinished, as the table checks
-    waiting = waiting.where(Job.project_id.in_(project_ids), Job.finished_at.is_(None)).group_by(Job.project_id)
+    waiting = select(Job.project_id, func.count(Job.id)).group_by(Job.project_id)
+    waiting = waiting.where(Job.project_id.in_(project_ids), Job.finished_at.is_(None))  # as an index has them
     return Counter({row[0]: row[1] for row in session.execute(waiting)})
 
 
 def require_jobs(session: Session, project_id: str) -> None:
-    """Raise if the jobs that a project has just queued exceed its quota.
-
-    Raises:
-        QuotaExceeded: They do.
-    """
+    """Raise QuotaExceeded if the jobs that a project has just queued exceed its quota."""
     limited = select(Project).where(Project.id == project_id)
     if session.scalars(limited).one().jobs_max is None:
         return
@@ -79,11 +75,10 @@ def require_jobs(session: Session, project_id: str) -> None:
 
 
 def in_turn(query: Jobs, now: datetime) -> Jobs:
-    """Put jobs in the order in which workers take them.
+    """Order jobs as workers take them: fair among projects, whatever the length of their queues.
 
-    First comes the project with the fewest running jobs; of several the one whose last turn is longest ago; and of its
-    jobs the oldest. So nobody waits for the queue of another project: whoever has waited longest has had the fewest
-    turns, and whatever has a job running has its share of the workers.
+    The project with the fewest running jobs comes first, of several the one whose last turn is longest ago, and of its
+    jobs the oldest.
     """
     running = (
         select(Job.project_id, func.count().label("jobs"))
@@ -99,21 +94,18 @@ def in_turn(query: Jobs, now: datetime) -> Jobs:
 
 
 def take_turn(session: Session, project_id: str, *, now: datetime) -> None:
-    """Note that a worker has taken a job of a project."""
+    """Record that a worker has taken a job of a project."""
     session.execute(update(Project).where(Project.id == project_id).values(turn_at=now))
 
 
 def require_known_uploads(session: Session, project_id: str, key_id: str, most: int, *, now: datetime) -> None:
-    """Raise if a key, or all keys in a project, have learned too often today whether images are known.
+    """Raise QuotaExceeded if a key, or all keys of a project, have learned too often today whether images are known.
 
-    Whoever uploads a guess learns from the answer whether its image is in another account. Call it before anything is
-    looked up, so that the error depends on earlier answers alone.
+    The answer to an upload reveals whether its images are in another account. Call this before any lookup, so that the
+    error depends on earlier answers alone.
 
     Args:
-        most: such answers to a key per day; its project gets more, and whoever makes new keys does not.
-
-    Raises:
-        QuotaExceeded: names the limit.
+        most: such answers to a key per day. A project gets more, so that new keys do not help.
     """
     total = select(func.coalesce(func.sum(KnownUploads.count), 0)).where(KnownUploads.day == _day(now))
     for whose, most_each, counted in (

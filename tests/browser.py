@@ -32,6 +32,14 @@ def a_page(**context: Any) -> Iterator[tuple[Any, list[str]]]:
         browser.close()
 
 
+def sign_in(page: Any, key: str) -> None:
+    """Open a session with a key, as a person does."""
+    page.goto("/login")
+    page.fill("#key", key)
+    page.click("main button[type=submit]")
+    page.wait_for_url("**/")
+
+
 def barriers(page: Any) -> list[str]:
     """What keeps somebody from using the page: axe-core's serious and critical violations, and text out of sight."""
     from axe_playwright_python.sync_playwright import Axe

@@ -1,4 +1,4 @@
-"""The ways in which an input is pushed, each to the same service: in Python, by the command line, in the browser."""
+"""The ways to push an input, each to the same service: in Python, by the command line, in the browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, ImageInput, InBrowser, Input, Outcome, Read
+from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read
 from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
@@ -36,19 +36,19 @@ ACCOUNTS = {"record": "records", "subject": "subjects"}
 
 @dataclass
 class Got:
-    """What became of an input."""
+    """The outcome of an input."""
 
-    what: str  # read, asked, refused, or failed: by an error that nobody meant
+    what: str  # read, asked, refused, or failed: by an unexpected error
     said: str = ""
     flags: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     records: int | None = None
     subjects: int | None = None
     declared: int = 0
-    images: ImageInput | None = field(default=None, repr=False)
+    pictures: Pictures | None = field(default=None, repr=False)
 
     def shown(self) -> str:
-        """In a few words."""
+        """Return it in a few words."""
         if self.what == "read":
             counts = [f"{self.records} records"] if self.records is not None else []
             counts += [f"{self.subjects} subjects"] if self.subjects is not None else []
@@ -57,7 +57,7 @@ class Got:
 
 
 def shown(expected: Outcome) -> str:
-    """What is expected, in the same words."""
+    """Return an expected outcome in the words of `Got.shown`."""
     if isinstance(expected, Read):
         return Got("read", classes=expected.classes, records=expected.records, subjects=expected.subjects).shown()
     if isinstance(expected, Asked):
@@ -66,7 +66,7 @@ def shown(expected: Outcome) -> str:
 
 
 def fault(expected: Outcome, got: Got) -> str:
-    """What is not as expected, or "". A number that a way does not tell is not compared."""
+    """Return what is not as expected, or "". Numbers that a way does not report are not compared."""
     wanted = {"Read": "read", "Asked": "asked", "Refused": "refused"}[type(expected).__name__]
     if got.what != wanted and not (wanted == "refused" and got.what == "asked"):
         return f"{got.what} instead of {wanted}"
@@ -81,13 +81,12 @@ def fault(expected: Outcome, got: Got) -> str:
             value = getattr(got, name)
             if value is not None and value != getattr(expected, name):
                 return f"{name} are {value}"
-        if expected.looks is not None and got.images is not None:
-            return expected.looks(got.images)
+        if expected.looks is not None and got.pictures is not None:
+            return expected.looks(got.pictures)
     return ""
 
 
 def _obscura(words: list[str], environment: dict[str, str], out: Path) -> None:
-    """Run the command line in this process; what it says goes to two files."""
     for name in [name for name in os.environ if name.startswith("OBSCURA_")]:
         del os.environ[name]
     os.environ.update(environment)
@@ -100,7 +99,7 @@ def _obscura(words: list[str], environment: dict[str, str], out: Path) -> None:
 
 
 class _Watched(Datasets):
-    """Datasets that keep the package which was sent last."""
+    """Datasets that keep the last package that was sent."""
 
     package: Package | None = None
 
@@ -142,7 +141,7 @@ class Ways:
             records=package.private_records,
             subjects=package.private_subjects,
             declared=1,
-            images=images_of(package) if isinstance(given.expected, Read) and given.expected.looks else None,
+            pictures=pictures_of(package) if isinstance(given.expected, Read) and given.expected.looks else None,
         )
 
     def by_command_line(self, given: Input, place: Path) -> Got:
@@ -169,7 +168,7 @@ class Ways:
             flags = tuple(answer["error"].get("flags", ()))
             said = f"{stderr}\n{answer['error']['message']}"
             return Got("asked" if flags else "refused", said, flags, declared=declared)
-        counted = re.search(r"(?:^|: )([\d,]+) images?\b", stderr, flags=re.MULTILINE)
+        counted = re.search(r"(?:^|: )([\d,]+) pictures?\b", stderr, flags=re.MULTILINE)
         records = int(counted[1].replace(",", "")) if counted else None
         subjects = given.expected.subjects if isinstance(given.expected, Read) else None  # it is not told there
         return Got("read", stderr, (), tuple(answer["classes"]), records, subjects, declared)
@@ -218,12 +217,11 @@ class Ways:
             chromium.close()
 
     def _known(self) -> set[str]:
-        """Every dataset that was ever declared, deleted ones included."""
         return {dataset.id for dataset in Dataset.listed(self._client.transport)}
 
 
-def images_of(package: Package) -> ImageInput:
-    """What a package sends, once more."""
+def pictures_of(package: Package) -> Pictures:
+    """Return the images that a package sends."""
     content = io.BytesIO(b"".join(package.open()))
     if package.format == "npz":
         with np.load(content, allow_pickle=False) as arrays:
@@ -238,14 +236,6 @@ def images_of(package: Package) -> ImageInput:
     found = []
     with zipfile.ZipFile(content) as archive:
         for name in archive.namelist():
-            with Image.open(io.BytesIO(archive.read(name))) as image:
-                found.append((name.rpartition("/")[0], np.asarray(image)))
+            with Image.open(io.BytesIO(archive.read(name))) as picture:
+                found.append((name.rpartition("/")[0], np.asarray(picture)))
     return found
-
-
-def expected_of(given: Input, way: str) -> Outcome:
-    """What a way is to do with an input."""
-    if way == "browser":
-        assert isinstance(given.browser, InBrowser)
-        return given.browser.expected
-    return given.expected

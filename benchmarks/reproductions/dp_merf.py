@@ -23,8 +23,8 @@ from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.mechanisms.clipping import clip_integer_rows
 from privacy.mechanisms.noise import SecureNoise
+from workers.recipes.coefficients import exact_product
 from workers.recipes.interface import Budget
-from workers.recipes.moments.coefficients import exact_product
 
 Array = npt.NDArray[np.float64]
 STAGE = "mean_embedding"

@@ -26,10 +26,6 @@ class ConditionalDcganConfig:
     """The shape of a generator; the defaults are the published ones.
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         latent: numbers in a latent, uniform in [-1, 1].
         features: half the channels before the last convolution.
         dense: units of the first layer.

@@ -23,10 +23,6 @@ class DcganConfig:
     """The shape of both networks.
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         latent: numbers in a latent.
         features: channels after the discriminator's first convolution; they double with every halving of the image.
     """

@@ -32,7 +32,6 @@ def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None
     of floats are rounded alike on every machine, so that the order is, too. Equal proportions are simply turns.
 
     Args:
-        count: of labels.
         chosen: labels, each once.
         proportions: a number above 0 for each of them, of which only ratios count; None: all alike.
     """
@@ -54,7 +53,6 @@ def batches(
     """Yield the labels (b,) int64 and the random stream of each batch, `count` labels in all.
 
     Args:
-        count: of images.
         seed: public, 0 <= seed < 2**63.
         chosen: labels that take turns.
         proportions: of them, as `turns` takes them.
@@ -110,7 +108,6 @@ def draw(
 
     Args:
         generator: as `load` returns it.
-        count: of images.
         seed: equal seeds give equal images.
         labels: to draw, taking turns; all where it is left out.
         proportions: a number above 0 for each label; without them, all come equally often.

@@ -21,10 +21,6 @@ class GeneratorConfig:
     """The shape of a generator.
 
     Attributes:
-        classes: number of declared classes.
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         components: d, numbers in a latent.
         features: H, tanh features of the bending network; its input has 1 + d + H numbers.
         feature_seed: public seed of R and b.
@@ -120,13 +116,5 @@ class Generator(nn.Module):
 
     @torch.no_grad()
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw one image for each label.
-
-        Args:
-            labels: (n,) int64, each below `config.classes`.
-            stream: CPU generator with a public seed; equal seeds give equal images.
-
-        Returns:
-            (n, c, h, w) float32 in [0, 1], on the labels' device.
-        """
+        """Draw one image for each label; see `models.released.ReleasedGenerator`."""
         return self.decode(self.latent(self.draw(labels, stream), labels), labels)

@@ -216,7 +216,6 @@ def render(images: Tensor, wanted: Tensor, steps: int = STEPS, rate: float = RAT
     Args:
         images: (n, c, h, w), in units of full brightness; where they lie outside [0, 1] they are cut.
         wanted: (n, 16 * h / 4 * w / 4) numbers.
-        steps: of Adam.
         rate: of the first of them; it falls along a cosine to a tenth of that.
     """
     rows, columns = images.shape[2] // TEXTURE_CELL, images.shape[3] // TEXTURE_CELL

@@ -71,9 +71,6 @@ class UNet(nn.Module):
     """Noisy images, a number and a label of each to images of the same size.
 
     Args:
-        channels: 1 or 3.
-        height: pixels.
-        width: pixels.
         labels: number of labels that there are.
         features: channels at full size; twice as many below.
         blocks: residual blocks at each size on the way down; one more on the way up.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, Project, add_decision, add_list, connected, resolve_account, resolve_project
+from obscura.cli.connection import Json, Project, add_list, connected, resolve_account, resolve_project, show_asked
 from obscura.cli.jobs import confirm
 from obscura.client import Client
 from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
@@ -20,9 +20,6 @@ ACCOUNT_COLUMNS = (
     "left=balance.left_epsilon", "frozen",
 )  # fmt: skip
 ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "held_nano", "job_id")
-REQUEST_COLUMNS = (
-    "id", "account_id", "from=epsilon_before", "to=epsilon", "state", "reason", "requested_at",
-)  # fmt: skip
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; stands in the ledger for ever.")]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
@@ -133,28 +130,7 @@ def request_raise(
     """Request a higher limit. Nothing changes until another admin approves."""
     with connected(context, as_json) as (client, output):
         made = client.request_raise(resolve_account(client, account), epsilon=epsilon, reason=reason)
-        output.record(made, "limit request")
-        output.notice(f"Another admin runs: obscura limits approve {made.id}")
-
-
-add_list(
-    limits,
-    "list",
-    "List the requests to raise a limit, newest first.",
-    Client.limit_requests,
-    REQUEST_COLUMNS,
-    "limit requests",
-)
-add_decision(
-    limits, "approve", "Raise the limit as another admin has asked for.", Client.approve_raise, "limit request"
-)
-add_decision(
-    limits,
-    "decline",
-    "Leave the limit as it is; also withdraws one's own request.",
-    Client.decline_raise,
-    "limit request",
-)
+        show_asked(output, made)
 
 
 @budget.command("show")

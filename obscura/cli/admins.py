@@ -1,4 +1,4 @@
-"""`obscura admins` and `obscura people`: who decides, and who the sign-in provider knows."""
+"""`obscura admins`, `obscura decisions` and `obscura people`: who decides, what two decide, and who can sign in."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, KeyId, add_decision, add_list, connected, resolve_project
+from obscura.cli.connection import Json, KeyId, add_list, connected, resolve_project, show_asked
 from obscura.cli.console import CliError, Exit, reporting
 from obscura.client import Client
 from obscura.private_files import new_private_file, write_through
 from obscura.wire.ids import introduce as make_introduction
+from obscura.wire.words import DecisionAction
 
 admins = typer.Typer(
     no_args_is_help=True, help="People who decide. Two admit or remove a third, or revoke a key of theirs."
 )
 
+decisions = typer.Typer(
+    no_args_is_help=True, help="What one admin asked for and another approves: limits, admins, keys and shares."
+)
+
 ADMIN_COLUMNS = (
     "name", "id", "owns=project_id", "admission", "asked_by", "approved_by", "admitted_at", "removed_at",
 )  # fmt: skip
-REQUEST_COLUMNS = (
-    "id", "action", "name", "introduction", "key_id", "state", "reason", "asked_by", "asked_at", "keys_revoked",
+DECISION_COLUMNS = (
+    "id", "action", "name", "introduction", "key_id", "from=epsilon_before", "to=epsilon", "with=shared_with",
+    "state", "reason", "asked_by=asked_by_name", "asked_at",
 )  # fmt: skip
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]
 
@@ -41,14 +48,6 @@ def introduce(out: Out, as_json: Json = False) -> None:
 
 
 add_list(admins, "list", "List everybody who is or was an admin.", Client.admins, ADMIN_COLUMNS, "admins")
-add_list(
-    admins,
-    "requests",
-    "List what was asked about admins, newest first.",
-    Client.admin_requests,
-    REQUEST_COLUMNS,
-    "admin requests",
-)
 
 
 @admins.command("admit")
@@ -70,8 +69,7 @@ def admit(
         of = resolve_project(client, project)
         made = client.ask_admission(name=name, introduction=introduction, reason=reason, project_id=of)
         if made.request is not None:
-            output.record(made.request, "admin request")
-            output.notice(f"Another admin runs: obscura admins approve {made.request.id}")
+            show_asked(output, made.request)
         elif made.admin is not None:
             output.record(made.admin, "admin")
 
@@ -88,30 +86,46 @@ def remove(
     Another admin must approve, and may be the one to remove.
     """
     with connected(context, as_json) as (client, output):
-        made = client.ask_removal(admin, reason=reason)
-        output.record(made, "admin request")
-        output.notice(f"Another admin runs: obscura admins approve {made.id}")
+        show_asked(output, client.ask_removal(admin, reason=reason))
 
 
 @admins.command("revoke")
 def revoke(context: typer.Context, key_id: KeyId, reason: Reason, as_json: Json = False) -> None:
     """Request the revocation of another admin's key and of all keys that it created."""
     with connected(context, as_json) as (client, output):
-        made = client.ask_revocation(key_id, reason=reason)
-        output.record(made, "admin request")
-        output.notice(f"Another admin runs: obscura admins approve {made.id}")
+        show_asked(output, client.ask_revocation(key_id, reason=reason))
 
 
-add_decision(
-    admins,
-    "approve",
-    "Do what another admin has asked for. Compare the introduction with the person's first.",
-    Client.approve_admin_request,
-    "admin request",
-)
-add_decision(
-    admins, "decline", "Decline it; also withdraws one's own request.", Client.decline_admin_request, "admin request"
-)
+@decisions.command("list")
+def list_decisions(
+    context: typer.Context,
+    action: Annotated[DecisionAction | None, typer.Option(help="Only requests for this.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List what one admin asked for and another decides, newest first."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.decisions(action=action)), DECISION_COLUMNS, "decisions")
+
+
+@decisions.command("show")
+def show_decision(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
+    """Show one request."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.decision(request), "decision")
+
+
+@decisions.command("approve")
+def approve(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
+    """Carry out what another admin has asked for. Before an admission, compare the introduction with the person's."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.approve(request), "decision")
+
+
+@decisions.command("decline")
+def decline(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
+    """Leave everything as it is; also withdraws your own request."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.decline(request), "decision")
 
 
 def write_token(path: Path, token: str) -> None:

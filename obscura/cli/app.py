@@ -62,6 +62,7 @@ app.add_typer(projects.projects, name="projects")
 app.add_typer(admins.people, name="people")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(admins.admins, name="admins")
+app.add_typer(admins.decisions, name="decisions")
 app.add_typer(webhooks.webhooks, name="webhooks")
 if (beside := server_side()) is not None:
     beside.add_commands(app, admins.admins)

@@ -20,6 +20,7 @@ from obscura.client import Client
 from obscura.client.local_service import START_SECONDS_MAX
 from obscura.client.transport import is_here
 from obscura.occupant import address_of, admin_key_path, is_occupied, is_own, read_admin_key
+from obscura.wire.admin_schemas import DecisionRecord
 
 Say = Callable[[str], None]
 
@@ -132,7 +133,6 @@ Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the co
 Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="lim_..., adr_... or shq_...")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
 OptionPairs = Annotated[
@@ -210,15 +210,10 @@ def add_list(
             output.rows(list(read(client)), columns, title)
 
 
-def add_decision(
-    group: typer.Typer, command: str, help: str, decide: Callable[[Client, str], BaseModel], title: str
-) -> None:
-    """Add a command that approves or declines another admin's request."""
-
-    @group.command(command, help=help)
-    def decided(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
-        with connected(context, as_json) as (client, output):
-            output.record(decide(client, request), title)
+def show_asked(output: Output, made: DecisionRecord) -> None:
+    """Show a request that another admin must approve, and the command that does."""
+    output.record(made, "request")
+    output.notice(f"Another admin runs: obscura decisions approve {made.id}")
 
 
 def recipe_options(

@@ -6,16 +6,12 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, add_decision, add_list, connected
-from obscura.cli.console import Output
+from obscura.cli.connection import Json, connected, show_asked
 from obscura.cli.releases import releases
-from obscura.client import Client
-from obscura.wire.share_schemas import ShareRequestRecord
 
 __all__ = ["releases"]  # the group, with these commands in it
 
 SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
-SHARE_REQUEST_COLUMNS = ("id", "name", "shared_with", "state", "reason", "asked_by", "asked_at", "release_id")
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
 Other = Annotated[
@@ -29,19 +25,14 @@ def share_release(
 ) -> None:
     """Request that another department sees a release. Another owner approves, or an admin of the installation."""
     with connected(context, as_json) as (client, output):
-        _asked(output, client.find_release(release).share(other, reason=reason))
+        show_asked(output, client.find_release(release).share(other, reason=reason))
 
 
 @releases.command("publish")
 def publish_release(context: typer.Context, release: NamedRelease, reason: Reason, as_json: Json = False) -> None:
     """Request that every department sees a release, now and later. Another owner approves, or an admin."""
     with connected(context, as_json) as (client, output):
-        _asked(output, client.find_release(release).share(None, reason=reason))
-
-
-def _asked(output: Output, made: ShareRequestRecord) -> None:
-    output.record(made, "share request")
-    output.notice(f"Another owner runs: obscura releases approve {made.id}")
+        show_asked(output, client.find_release(release).share(None, reason=reason))
 
 
 @releases.command("unshare")
@@ -66,19 +57,3 @@ def list_shares(context: typer.Context, release: NamedRelease, as_json: Json = F
     """List current and former shares of a release, newest first."""
     with connected(context, as_json) as (client, output):
         output.rows(list(client.find_release(release).shares()), SHARE_COLUMNS, "shares")
-
-
-add_list(
-    releases,
-    "requests",
-    "List what was asked about sharing releases, newest first.",
-    Client.share_requests,
-    SHARE_REQUEST_COLUMNS,
-    "share requests",
-)
-add_decision(
-    releases, "approve", "Share a release as another one has asked for.", Client.approve_share, "share request"
-)
-add_decision(
-    releases, "decline", "Decline it; also withdraws one's own request.", Client.decline_share, "share request"
-)

@@ -89,9 +89,25 @@ class AccountClient:
         """Return all current and former admins."""
         return list(self._get(admin_schemas.AdminList, "/v1/admins").items)
 
-    def admin_requests(self) -> Iterator[admin_schemas.AdminRequestRecord]:
-        """Yield requests about admins, newest first."""
-        return self.transport.pages(admin_schemas.AdminRequestRecord, "/v1/admin-requests")
+    def decisions(self, *, action: str | None = None) -> Iterator[admin_schemas.DecisionRecord]:
+        """Yield requests that another admin decides, newest first.
+
+        Args:
+            action: `raise`, `admit`, `remove`, `revoke` or `share`; None for all.
+        """
+        return self.transport.pages(admin_schemas.DecisionRecord, "/v1/decisions", action=action)
+
+    def decision(self, request_id: str) -> admin_schemas.DecisionRecord:
+        """Return one such request."""
+        return self._get(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}")
+
+    def approve(self, request_id: str) -> admin_schemas.DecisionRecord:
+        """Approve another admin's request; raise AuthError for your own."""
+        return self._repeat(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}/approve")
+
+    def decline(self, request_id: str) -> admin_schemas.DecisionRecord:
+        """Decline a request, or withdraw your own."""
+        return self._repeat(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}/decline")
 
     def ask_admission(
         self, *, name: str, introduction: str, reason: str, project_id: str | None = None
@@ -101,17 +117,9 @@ class AccountClient:
         body |= {} if project_id is None else {"project_id": project_id}
         return self._post(admin_schemas.AdminAnswer, "/v1/admins", body)
 
-    def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
+    def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.DecisionRecord:
         """Request the removal of an admin."""
-        return self._post(admin_schemas.AdminRequestRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
-
-    def approve_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
-        """Approve another admin's request; raise AuthError for your own."""
-        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/approve")
-
-    def decline_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
-        """Decline a request, or withdraw your own."""
-        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
+        return self._post(admin_schemas.DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
     def create_project(self, *, name: str) -> admin_schemas.ProjectRecord:
         """Create a project. Its keys see only what belongs to it.
@@ -192,9 +200,9 @@ class AccountClient:
         """
         return self._repeat(admin_schemas.RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made})
 
-    def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
+    def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.DecisionRecord:
         """Request the revocation of another admin's key and all keys that it created."""
-        return self._post(admin_schemas.AdminRequestRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
+        return self._post(admin_schemas.DecisionRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[admin_schemas.AuditEventRecord]:
         """Yield the audit events that your key can read, oldest first. Keep them private.
@@ -287,22 +295,10 @@ class AccountClient:
         body = {"epsilon": epsilon, "reason": reason}
         return self._account(self._post(Account, f"/v1/accounts/{account_id}/lower-limit", body))
 
-    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> schemas.LimitRequestRecord:
+    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> admin_schemas.DecisionRecord:
         """Request a higher limit, which another admin must approve."""
         body = {"epsilon": epsilon, "reason": reason}
-        return self._post(schemas.LimitRequestRecord, f"/v1/accounts/{account_id}/limit-requests", body)
-
-    def limit_requests(self) -> Iterator[schemas.LimitRequestRecord]:
-        """Yield all requests to raise a limit, newest first."""
-        return self.transport.pages(schemas.LimitRequestRecord, "/v1/limit-requests")
-
-    def approve_raise(self, request_id: str) -> schemas.LimitRequestRecord:
-        """Approve another admin's request; raise AuthError for your own."""
-        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/approve")
-
-    def decline_raise(self, request_id: str) -> schemas.LimitRequestRecord:
-        """Decline a request, or withdraw your own."""
-        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/decline")
+        return self._post(admin_schemas.DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
 
     def freeze(self, account_id: str, *, reason: str) -> Account:
         """Freeze an account: accept no new jobs, and keep queued ones from reading its data."""

@@ -33,7 +33,7 @@ from obscura.client.progress import TerminalConsole, job_progress
 from obscura.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
 from obscura.stopping import in_thread
-from obscura.wire import schemas, share_schemas
+from obscura.wire import schemas
 
 __all__ = ["AsyncClient", "AsyncDatasets", "Client"]
 
@@ -184,18 +184,6 @@ class Client(AccountClient):
         found = self.release(name_or_id) if name_or_id.startswith("rel_") else None
         return found or only_one(self.releases(), name_or_id, "release")
 
-    def share_requests(self) -> Iterator[share_schemas.ShareRequestRecord]:
-        """Yield requests to share releases (`Release.share`), newest first."""
-        return self.transport.pages(share_schemas.ShareRequestRecord, "/v1/share-requests")
-
-    def approve_share(self, request_id: str) -> share_schemas.ShareRequestRecord:
-        """Approve another person's request; raise AuthError for your own."""
-        return self._repeat(share_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/approve")
-
-    def decline_share(self, request_id: str) -> share_schemas.ShareRequestRecord:
-        """Decline a request, or withdraw your own."""
-        return self._repeat(share_schemas.ShareRequestRecord, f"/v1/share-requests/{request_id}/decline")
-
 
 class AsyncDatasets:
     """`obscura.client.datasets.Datasets` for asyncio."""
@@ -242,11 +230,12 @@ class AsyncClient:
     wait_ready = verb(Client.wait_ready)
 
     admins = verb(Client.admins)
-    admin_requests = listed(Client.admin_requests)
+    decisions = listed(Client.decisions)
+    decision = verb(Client.decision)
+    approve = verb(Client.approve)
+    decline = verb(Client.decline)
     ask_admission = verb(Client.ask_admission)
     ask_removal = verb(Client.ask_removal)
-    approve_admin_request = verb(Client.approve_admin_request)
-    decline_admin_request = verb(Client.decline_admin_request)
     create_project = verb(Client.create_project)
     projects = listed(Client.projects)
     find_project = verb(Client.find_project)
@@ -277,9 +266,6 @@ class AsyncClient:
     entries = listed(Client.entries)
     lower_limit = verb(Client.lower_limit, AsyncAccount.of)
     request_raise = verb(Client.request_raise)
-    limit_requests = listed(Client.limit_requests)
-    approve_raise = verb(Client.approve_raise)
-    decline_raise = verb(Client.decline_raise)
     freeze = verb(Client.freeze, AsyncAccount.of)
     unfreeze = verb(Client.unfreeze, AsyncAccount.of)
     close_to_data = verb(Client.close_to_data, AsyncAccount.of)
@@ -301,9 +287,6 @@ class AsyncClient:
     evaluations = listed(Client.evaluations, AsyncEvaluation.of)
     sample = verb(Client.sample, AsyncSample.of)
     find_release = verb(Client.find_release, AsyncRelease.of)
-    share_requests = listed(Client.share_requests)
-    approve_share = verb(Client.approve_share)
-    decline_share = verb(Client.decline_share)
 
     async def train(
         self,

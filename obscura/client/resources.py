@@ -17,7 +17,7 @@ from obscura.client.contents import READABLE, Images, download, read_images, req
 from obscura.client.html import account_html, release_html
 from obscura.client.transport import Transport
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
-from obscura.wire import job_schemas, release_schemas, schemas, share_schemas, sweep_schemas
+from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas, share_schemas, sweep_schemas
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat, UploadFormat
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class Release(Live, release_schemas.ReleaseRecord):
                 saved.append(self._save(f"files/{name}", Path(folder) / name))
         return saved
 
-    def share(self, project_id: str | None = None, *, reason: str) -> share_schemas.ShareRequestRecord:
+    def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
         """Request that another project sees this release. Another owner, or an admin, must approve.
 
         Args:
@@ -288,7 +288,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         """
         body = {"project_id": project_id, "reason": reason}
         answer = self._transport.request("POST", f"{self.path}/shares", json=body)
-        return self._transport.parse(share_schemas.ShareRequestRecord, answer)
+        return self._transport.parse(admin_schemas.DecisionRecord, answer)
 
     def shares(self) -> Iterator[share_schemas.ShareRecord]:
         """Yield current and former shares, newest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import AwareDatetime, Field
 
 from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Name, ReasonRequest, Role, Scope, Text
-from obscura.wire.words import Outcome
+from obscura.wire.words import DecisionAction, Outcome
 
 
 class AdmissionRequest(ReasonRequest):
@@ -43,33 +43,43 @@ class AdminList(ApiRecord):
     items: list[AdminRecord] = Field(description="What this page holds.")
 
 
-class AdminRequestRecord(ApiRecord):
-    """One admin's request about a person, and another's decision."""
+class DecisionRecord(ApiRecord):
+    """What one admin asks for, and what a second one decided."""
 
     id: str = Field(description="Its identifier, which never changes.")
-    action: str = Field(description="`admit`, `remove`, or `revoke` a key.")
-    name: str = Field(description="For people.")
-    admin_id: str | None = Field(description="The person.")
+    action: DecisionAction = Field(
+        description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, or `share` a release."
+    )
+    name: str = Field(description="Of the account, the person or the release, for people.")
+    account_id: str | None = Field(description="Of a raise: the account.")
+    epsilon_before: float | None = Field(description="Of a raise: the limit when it was asked for.")
+    epsilon: float | None = Field(description="Of a raise: the limit asked for.")
+    admin_id: str | None = Field(description="The person to remove, whose key to revoke, or who was admitted.")
     key_id: str | None = Field(description="The key to revoke, or the first one of whom to admit.")
     introduction: str | None = Field(description="Of an admission: compare it with what the person says.")
+    release_id: str | None = Field(description="Of a share: the release.")
+    shared_with: str | None = Field(description="Of a share: the other project; null for every one.")
+    shared_with_name: str | None = Field(description="Its name.")
     project_id: str | None = Field(description="The project that it is about; null for the installation.")
     reason: str = Field(description="Why, in one line; it stays in the records.")
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
     asked_by: str = Field(description="The admin who asked.")
+    asked_by_name: str = Field(description="The name of that admin.")
+    asked_with: str = Field(description="Id of the key that asked.")
     asked_at: Minute = Field(description="When it was asked for.")
-    expires_at: Minute = Field(description="Until when it can be decided.")
-    decided_by: str | None = Field(description="Who decided; null while it waits.")
-    decided_at: Minute | None = Field(description="When it was decided; null while it waits.")
-    keys_revoked: int | None = Field(
-        description="Of what was approved: how many keys went, with all that they had made; null for an admission."
-    )
+    expires_at: Minute = Field(description="Until when it can be approved.")
+    decided_by: str | None = Field(description="The admin who decided; null while it is pending.")
+    decided_by_name: str | None = Field(description="The name of that admin.")
+    decided_with: str | None = Field(description="Id of the key that decided.")
+    decided_at: Minute | None = Field(description="When it was decided; null while it is pending.")
+    keys_revoked: int | None = Field(description="How many keys an approved removal or revocation has revoked.")
 
 
 class AdminAnswer(ApiRecord):
-    """The admin who was admitted at once, or the request that waits for another admin; the other field is null."""
+    """The admin who was admitted at once, or the request that another admin must approve; the other one is null."""
 
     admin: AdminRecord | None = Field(description="Who was admitted at once.")
-    request: AdminRequestRecord | None = Field(description="The request that waits for another admin.")
+    request: DecisionRecord | None = Field(description="The request that another admin must approve.")
 
 
 class ProjectRequest(ApiRequest):

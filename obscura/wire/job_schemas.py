@@ -187,6 +187,9 @@ class JobRecord(ApiRecord):
         "costs nothing. Before its first useful step there is nothing to publish, and what was charged stays spent."
     )
     progress: ProgressFacts = Field(description="How far it is.")
+    blocked: FailureFacts | None = Field(
+        description="Why a queued job cannot start: `arming_stopped` or `installation_locked`; null if it can."
+    )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     release_id: str | None = Field(
         description="The release that a training published, a sampling draws from, or an evaluation measures."

@@ -217,26 +217,6 @@ class LimitChangeRequest(ReasonRequest):
     epsilon: Epsilon = Field(description="The new limit, at the account's delta.")
 
 
-class LimitRequestRecord(ApiRecord):
-    """One admin's request to raise a limit, and another's decision."""
-
-    id: str = Field(description="Its identifier, which never changes.")
-    account_id: str = Field(description="The population whose budget pays.")
-    epsilon_before: float = Field(description="The limit that the raise was asked for against.")
-    epsilon: float = Field(description="The limit asked for.")
-    reason: str = Field(description="Why, in one line; it stays in the records.")
-    state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
-    requested_by: str = Field(description="Id of the key that asked.")
-    requested_at: Minute = Field(description="When it was asked for.")
-    expires_at: Minute = Field(description="Until when it can be decided.")
-    decided_by: str | None = Field(description="Id of the key that approved or declined.")
-    decided_at: Minute | None = Field(description="When it was decided; null while it waits.")
-    requested_by_admin: str = Field(description="Id of the person who asked.")
-    decided_by_admin: str | None = Field(
-        description="Id of the person who approved or declined; null for what was decided when keys were nobody's."
-    )
-
-
 class EntryRecord(ApiRecord):
     """One immutable ledger row with the balances after it: enough to recompute the hash chain."""
 

@@ -25,19 +25,3 @@ class ShareRecord(ApiRecord):
     project_name: str | None = Field(description="Its name.")
     created_at: Minute = Field(description="When it was shared.")
     ended_at: Minute | None = Field(description="When that was ended; null while it is shared.")
-
-
-class ShareRequestRecord(ApiRecord):
-    """One owner's request to share a release, and another person's decision."""
-
-    id: str = Field(description="Its identifier, which never changes.")
-    release_id: str = Field(description="The release.")
-    name: str = Field(description="Of the release, for people.")
-    shared_with: str | None = Field(description="The other department; null for every one.")
-    reason: str = Field(description="Why, in one line; it stays in the records.")
-    state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
-    asked_by: str = Field(description="The person who asked.")
-    asked_at: Minute = Field(description="When it was asked for.")
-    expires_at: Minute = Field(description="Until when it can be decided.")
-    decided_by: str | None = Field(description="Who decided; null while it waits.")
-    decided_at: Minute | None = Field(description="When it was decided; null while it waits.")

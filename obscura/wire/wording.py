@@ -22,7 +22,6 @@ EARLY_ENDS: Final[Mapping[str, str]] = {
     "worker_lost": "the processes that ran it were lost",
     "training_failed": "it failed",
     "out_of_memory": "memory ran out",
-    "out_of_disk": "disk space ran out",
 }
 
 

@@ -29,6 +29,7 @@ class EntryKind(enum.StrEnum):
     RETURN = "release"  # of a hold
     LIMIT = "limit"
     FREEZE = "freeze"
+    ACCEPT = "accept"
 
 
 class HoldState(enum.StrEnum):
@@ -95,7 +96,6 @@ class EarlyEnd(enum.StrEnum):
     WORKER_LOST = "worker_lost"
     TRAINING_FAILED = "training_failed"
     OUT_OF_MEMORY = "out_of_memory"
-    OUT_OF_DISK = "out_of_disk"
 
 
 class SampleFormat(enum.StrEnum):
@@ -125,13 +125,15 @@ class Admission(enum.StrEnum):
 
 
 class DecisionAction(enum.StrEnum):
-    """What a request asks for: a higher limit, a new admin, a removal, a revocation of a key, or sharing a release."""
+    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, that a key is revoked, that
+    a release is shared with another project, or that spending a restored database lacks is recorded."""
 
     RAISE = "raise"
     ADMIT = "admit"
     REMOVE = "remove"
     REVOKE = "revoke"
     SHARE = "share"
+    ACCEPT = "accept"
 
 
 class DecisionState(enum.StrEnum):

@@ -24,9 +24,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from obscura.wire.words import Outcome
+from service.api.middleware import NOT_ANSWERED, Middleware, method_of, route_of
 from service.api.problems import problem_response
 from service.api.rates import client_address
-from service.api.traffic import NOT_ANSWERED, method_of, route_of
 from service.background import Background
 from service.db.session import SessionFactory, transaction
 from service.identity.access import Principal
@@ -42,17 +42,31 @@ from service.identity.recording import (
 )
 from service.settings import Settings
 
-# What shows nothing of anybody: asked every few seconds by proxies, or with every page.
+# Routes without private data, requested every few seconds by proxies or with every page.
 UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference")
-GATHER_SECONDS = 0.25  # where no answer waits for it, events of that long share a transaction
-EVENTS_WAITING_MAX = 10_000
-EVENTS_PER_TRANSACTION_MAX = 500
-RETRY_SECONDS = 5.0
-# Refusals of one kind by one sender: so many leave an event each within a window, the others one event together.
-FLOOD_SECONDS = 60.0
-ALIKE_MAX = 20
-FLOODS_MAX = 10_000
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True)
+class LogLimits:
+    """Bounds of the audit log's writer.
+
+    Attributes:
+        gather_seconds: Events of this span share a transaction if no answer waits for them.
+        waiting_max, per_transaction_max: Events.
+        retry_seconds: Between attempts to write.
+        flood_seconds, alike_max: Within a window, so many refusals of one kind by one sender leave an event each; the
+            others leave one event together.
+        floods_max: Counted at a time.
+    """
+
+    gather_seconds: float = 0.25
+    waiting_max: int = 10_000
+    per_transaction_max: int = 500
+    retry_seconds: float = 5.0
+    flood_seconds: float = 60.0
+    alike_max: int = 20
+    floods_max: int = 10_000
 
 
 @dataclass
@@ -82,21 +96,28 @@ class Flood:
 class EventWriter(Background):
     """Writes the events of requests that change nothing, in one thread. Floods of refusals are counted, not listed."""
 
-    def __init__(self, factory: SessionFactory, settings: Settings, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        factory: SessionFactory,
+        settings: Settings,
+        clock: Callable[[], datetime],
+        limits: LogLimits = LogLimits(),
+    ) -> None:
         super().__init__("obscura-audit-log")
+        self._limits = limits
         self.required, self.clock = settings.audit_log == "required", clock
         self._factory = factory
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
         self._floods: dict[tuple[str, ...], Flood] = {}  # oldest first
-        self._written = False  # the last time that it was tried
+        self._written = False  # whether the last attempt succeeded
         self._lock = threading.Lock()
 
     def put(self, event: Event) -> Future[None]:
         """Enqueue an event. The future resolves once it is durable, or fails with AuditLogUnavailable."""
         written: Future[None] = Future()
-        written.set_running_or_notify_cancel()  # a client that goes away takes nothing back
+        written.set_running_or_notify_cancel()  # cannot be cancelled by a client that disconnects
         with self._lock:
-            full = len(self._waiting) >= EVENTS_WAITING_MAX
+            full = len(self._waiting) >= self._limits.waiting_max
             if not full:
                 self._waiting.append((event, written))
         if full:
@@ -120,11 +141,11 @@ class EventWriter(Background):
             flood = self._floods.get(kind)
             if flood is None or flood.until <= now:
                 self._end_flood(kind)
-                while len(self._floods) >= FLOODS_MAX:
+                while len(self._floods) >= self._limits.floods_max:
                     self._end_flood(next(iter(self._floods)))
-                flood = self._floods[kind] = Flood(event, now + FLOOD_SECONDS, alike=not limited)
+                flood = self._floods[kind] = Flood(event, now + self._limits.flood_seconds, alike=not limited)
             flood.count += 1
-            if flood.count > (1 if limited else ALIKE_MAX):
+            if flood.count > (1 if limited else self._limits.alike_max):
                 return None
             flood.written += 1
         return self.put(event)
@@ -172,21 +193,21 @@ class EventWriter(Background):
         while not self._stopping.is_set():
             next_end = self._end_floods(time.monotonic())
             if not self._waiting:
-                self._noted.wait(max(0.0, min(next_end - time.monotonic(), FLOOD_SECONDS)))
+                self._noted.wait(max(0.0, min(next_end - time.monotonic(), self._limits.flood_seconds)))
             if not self.required:
-                self._stopping.wait(GATHER_SECONDS)
+                self._stopping.wait(self._limits.gather_seconds)
             self._noted.clear()
             while self._waiting and not self._stopping.is_set():
                 if not self._write():
-                    self._stopping.wait(RETRY_SECONDS)
+                    self._stopping.wait(self._limits.retry_seconds)
 
     def _write(self) -> bool:
         with self._lock:
-            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), EVENTS_PER_TRANSACTION_MAX))]
+            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.per_transaction_max))]
         try:
             with transaction(self._factory) as session:
                 rows = append(session, [event for event, _ in some])
-        except Exception as error:  # whatever it is, nobody may wait for ever
+        except Exception as error:  # whatever it is, no request may wait forever
             self._written = False
             not_written(len(some), error)
             if self.required:
@@ -236,16 +257,14 @@ class Note(Recorder):
         super().committed(session)
 
 
-class Audit:
+class Audit(Middleware):
     """Middleware: one event per request; 503 if the log is required and cannot be written."""
 
     def __init__(self, app: ASGIApp, writer: EventWriter) -> None:
-        self.app, self._writer = app, writer
+        super().__init__(app)
+        self._writer = writer
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer, state = self._writer, scope.setdefault("state", {})
         clock = writer.clock
         note = Note(writer.required, clock, lambda: known(scope), scope=scope, asked_at=clock())
@@ -265,12 +284,12 @@ class Audit:
 
         try:
             await self.app(scope, receive, send_noting)
-        except Exception:  # answered further out, without a word of anything
+        except Exception:  # answered by outer middleware, without details
             await self._write(note, Outcome.FAILED, status)
             raise
         finally:
-            self._put(note, Outcome.FAILED, status)  # of a client that went away before an answer
-            del state["note"]  # which holds the scope that holds it
+            self._put(note, Outcome.FAILED, status)  # of a client that disconnected before an answer
+            del state["note"]  # breaks a reference cycle
 
     async def _write(self, note: Note, outcome: Outcome, status: int) -> bool:
         written = self._put(note, outcome, status)
@@ -295,8 +314,8 @@ class Audit:
 
 def known(scope: Scope) -> Principal | None:
     """Return the caller whose valid key came with a request, or None."""
-    found: Principal | None = scope.get("state", {}).get("known")
-    return found
+    principal: Principal | None = scope.get("state", {}).get("known")
+    return principal
 
 
 def is_logged(scope: Scope) -> bool:
@@ -306,9 +325,9 @@ def is_logged(scope: Scope) -> bool:
 
 def outcome_of(scope: Scope, status: int) -> Outcome:
     """Return the outcome of a request: from the answer's status, unless its handler has set one."""
-    said: Any = scope.get("state", {}).get("outcome")
-    if isinstance(said, Outcome):
-        return said
+    outcome: Any = scope.get("state", {}).get("outcome")
+    if isinstance(outcome, Outcome):
+        return outcome
     if status >= 500:
         return Outcome.FAILED
     if status == 404:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 
 from fastapi import Request, Response
@@ -13,13 +11,7 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel
 from starlette import responses
 
-from obscura.wire.words import DecisionAction
-from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
-from service.db.access_tables import Decision
-from service.db.session import transaction
-from service.identity.access import Principal
-from service.identity.decisions import Effect, decide
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"
@@ -40,23 +32,6 @@ def answer(
     """Send a record with its ETag, or 304 if the client already has it."""
     body = record.model_dump_json().encode()
     return answer_bytes(request, body, "application/json", status_code=status_code, headers=headers)
-
-
-def answer_decision(
-    service: Service,
-    request: Request,
-    admin: Principal,
-    request_id: str,
-    *,
-    approved: bool,
-    effects: Mapping[DecisionAction, Effect],
-    show: Callable[[Decision, datetime], BaseModel],
-) -> Response:
-    """Approve or decline another admin's request, and send it."""
-    with transaction(service.factory) as session:
-        now = service.clock()
-        record = show(decide(session, request_id, admin.id, now, effects, approved=approved), now)
-    return answer(request, record)
 
 
 def answer_bytes(

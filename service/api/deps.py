@@ -27,6 +27,7 @@ from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
 from service.identity.access import Principal, Scope, on_behalf
 from service.identity.auth import KeyUses, authenticate, claimed_id
+from service.ledger.stops import require_unlocked
 from service.metrics import Metrics
 from service.settings import Settings
 from service.storage import storage_of
@@ -43,7 +44,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the one thread that serves all connections
-READINESS_AT_A_TIME_MAX = 8  # looks at the database for readiness, those that hang included
+READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,9 @@ def identify(service: Service, request: Request, token: str) -> Principal:
 
 def authenticate_request(service: Service, request: Request, credentials: Credentials) -> Principal:
     """Authenticate the bearer token once per request, and count the request against the rate limit."""
-    found: Principal | None = getattr(request.state, "known", None)
-    if found is not None:
-        return found
+    known: Principal | None = getattr(request.state, "known", None)
+    if known is not None:
+        return known
     if credentials is None:
         service.rates.pass_address(request)
         raise Unauthorized("Send an API key: 'Authorization: Bearer obs_...'.")
@@ -125,8 +126,16 @@ def authorize(
     principal = authenticate_request(service, request, credentials)
     for scope in needed.scopes:
         principal.require(Scope(scope))
+    require_open_to(service, request, principal)
     request.state.caller = principal
     return principal
+
+
+def require_open_to(service: Service, request: Request, principal: Principal) -> None:
+    """Raise InstallationLocked for every request to a locked installation, except for what admins read."""
+    if request.method not in ("GET", "HEAD") or Scope.ADMIN not in principal.scopes:
+        with transaction(service.factory, read_only=True) as session:
+            require_unlocked(session)
 
 
 class ApiRoute(APIRoute):
@@ -146,7 +155,7 @@ class ApiRoute(APIRoute):
         return handle
 
 
-# Each route declares the scope it needs: as a dependency, or as a parameter where it must know who asks.
+# Each route declares its scope: as a dependency, or as a parameter if it needs the caller.
 READ = Security(authorize, scopes=["read"])
 TRAIN = Security(authorize, scopes=["train"])
 DATA = Security(authorize, scopes=["data"])

@@ -1,11 +1,13 @@
-"""ASGI middleware of every request: request ids, security headers, limits on concurrency, bodies and time."""
+"""ASGI middleware of every request: headers, traffic counts, limits on concurrency, bodies and time."""
 
 from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio
@@ -19,78 +21,133 @@ from service.api.problems import SECURITY_HEADERS, problem_response
 from service.api.rates import client_address
 from service.api.uploading import content_length
 from service.errors import TooLarge
+from service.logs import get_logger
 
 BODY_BYTES_MAX = 64 * 1024  # of a route that declares no other limit
 LARGE_BODY_BYTES_MAX = 1 << 20
-BODY_SECONDS_MAX = 30.0  # from the moment a route asks for the body to its end
-REQUESTS_MAX = 500  # processed at a time; half of the connections, so that there is always one to ask for liveness with
-REQUESTS_PER_ADDRESS_MAX = 250
-WAITING_MAX = 250  # requests whose bodies are incomplete; with REQUESTS_MAX fewer than the connections
-WAITING_PER_ADDRESS_MAX = 25
 LIVENESS_PATH = "/v1/health/live"
+NOT_ANSWERED = 499  # the client disconnected before an answer started
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # nothing that could break a line of a log
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+Count = Callable[[str, str, int, float], None]
 
 
-class SecurityHeaders:
-    """Adds default security headers (pages set their own policy) and the rate limit headers."""
+@dataclass(frozen=True)
+class GateLimits:
+    """Bounds of the requests of one process.
+
+    Attributes:
+        requests_max, per_address_max: Processed at a time. Half of the connections stay free, so that a liveness check
+            always finds one.
+        waiting_max, waiting_per_address_max: With incomplete bodies. With `requests_max` fewer than the connections.
+        body_seconds_max: From the moment a route asks for the body to its end.
+    """
+
+    requests_max: int = 500
+    per_address_max: int = 250
+    waiting_max: int = 250
+    waiting_per_address_max: int = 25
+    body_seconds_max: float = 30.0
+
+
+class Middleware:
+    """Base of middleware that handles HTTP requests and passes everything else on."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+        handle = self.handle if scope["type"] == "http" else self.app
+        await handle(scope, receive, send)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an HTTP request."""
+        raise NotImplementedError
+
+
+class CommonHeaders(Middleware):
+    """Adds request id, rate limit and default security headers; pages set their own policy.
+
+    A request is named by a valid X-Request-Id or a random id, which log lines carry too.
+    """
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = Headers(scope=scope).get("x-request-id", "")
+        name = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = name
                 counted: dict[str, str] = scope.get("state", {}).get("rate_headers", {})
-                for name, value in (SECURITY_HEADERS | counted).items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers)
-
-
-class RequestIds:
-    """Names each request by a valid X-Request-Id or a random id. Answers and log lines carry it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        given = Headers(scope=scope).get("x-request-id", "")
-        name = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-
-        async def send_with_name(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = name
+                for header, value in (SECURITY_HEADERS | counted).items():
+                    headers.setdefault(header, value)
             await send(message)
 
         scope["obscura.request_id"] = name  # for what answers outside of all middleware
         with bound_contextvars(request_id=name):
-            await self.app(scope, receive, send_with_name)
+            await self.app(scope, receive, send_with_headers)
 
 
-class CloseUnread:
+class Traffic(Middleware):
+    """Counts each answer for the metrics and, if enabled, writes the access log.
+
+    Routes are named by template (`/v1/jobs/{job_id}`), callers by key id. Paths and queries, which hold identifiers and
+    names, are never recorded.
+
+    Args:
+        count: Takes method, route, status, and seconds until the answer started.
+        logged: Whether to write the access log.
+    """
+
+    def __init__(self, app: ASGIApp, *, count: Count, logged: bool) -> None:
+        super().__init__(app)
+        self._count, self._logged = count, logged
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, status, seconds = time.monotonic(), NOT_ANSWERED, 0.0
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status, seconds
+            if message["type"] == "http.response.start":
+                status, seconds = message["status"], time.monotonic() - began
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noting)
+        except BaseException:
+            status = 500 if status == NOT_ANSWERED else status
+            raise
+        finally:
+            method, route = method_of(scope), route_of(scope)
+            self._count(method, route, status, seconds)
+            if self._logged:
+                known = scope.get("state", {}).get("known")
+                key_id = known and known.id
+                get_logger(__name__).info("request", method=method, route=route, status=status, key_id=key_id)
+
+
+def method_of(scope: Scope) -> str:
+    """Return the HTTP method, or "other"."""
+    return scope["method"] if scope["method"] in _METHODS else "other"
+
+
+def route_of(scope: Scope) -> str:
+    """Return the template of the matched route, or "other"."""
+    return str(getattr(scope.get("route"), "path", "other"))
+
+
+class CloseUnread(Middleware):
     """Closes the connection after an answer that was sent before the whole body arrived.
 
     The server would otherwise read to the announced end of the body.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope) if scope["type"] == "http" else {}
-        announced = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-        if not announced:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
             await self.app(scope, receive, send)
             return
         ended = False
@@ -128,19 +185,19 @@ class WaitingRoom:
     request.
     """
 
-    def __init__(self, waiting_max: int = WAITING_MAX, per_address_max: int = WAITING_PER_ADDRESS_MAX) -> None:
-        self._waiting_max, self._per_address_max = waiting_max, per_address_max
+    def __init__(self, limits: GateLimits) -> None:
+        self._limits = limits
         self._waiting: dict[anyio.CancelScope, str] = {}  # address, oldest first
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def receive(self, read: Awaitable[Message], address: str, seconds_max: float) -> Message:
-        """Return the body that `read` waits for. Raise HTTPException 408 after `seconds_max`, 503 if evicted."""
-        held = Counter(self._waiting.values())
-        if held[address] >= self._per_address_max:
+    async def receive(self, read: Awaitable[Message], address: str) -> Message:
+        """Return the body that `read` waits for. Raise HTTPException 408 after a while, 503 if evicted."""
+        held, seconds_max = Counter(self._waiting.values()), self._limits.body_seconds_max
+        if held[address] >= self._limits.waiting_per_address_max:
             self._evict(address)
-        elif len(self._waiting) >= self._waiting_max:
+        elif len(self._waiting) >= self._limits.waiting_max:
             self._evict(max(held, key=held.__getitem__))
         with anyio.move_on_after(seconds_max) as waiting:
             self._waiting[waiting] = address
@@ -160,41 +217,28 @@ class WaitingRoom:
         oldest.cancel()
 
 
-class Gate:
-    """Bounds the requests that are processed at a time, liveness excepted, and receives their bodies.
+class Gate(Middleware):
+    """Bounds concurrent requests, except liveness checks, and receives their bodies.
 
-    A request whose body is incomplete does not count. It waits in a `WaitingRoom`, so slow clients cannot keep others
-    out. A request whose answer has begun does not count either: connections that nobody reads are closed elsewhere.
+    A request with an incomplete body does not count: it waits in a `WaitingRoom`, so that slow clients cannot keep
+    others out. Nor does one whose answer has started: the server closes connections that nobody reads.
 
     Bodies are limited by the bytes that arrive, whatever Content-Length says. A request with an invalid Host, path or
     framing is refused, and its connection closed.
 
     Args:
-        app: The next application.
-        requests_max: Processed at a time.
-        per_address_max: Processed at a time for one address.
-        body_bytes_max: Of any body. A route without `body_limit` takes at most BODY_BYTES_MAX.
-        room: For requests whose bodies are incomplete.
+        body_bytes_max: Of any body. A route without `body_limit` accepts at most BODY_BYTES_MAX.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        requests_max: int = REQUESTS_MAX,
-        per_address_max: int = REQUESTS_PER_ADDRESS_MAX,
-        body_bytes_max: int = LARGE_BODY_BYTES_MAX,
-        room: WaitingRoom | None = None,
+        self, app: ASGIApp, limits: GateLimits = GateLimits(), *, body_bytes_max: int = LARGE_BODY_BYTES_MAX
     ) -> None:
-        self.app = app
-        self.requests_max, self.per_address_max = requests_max, per_address_max
-        self.body_bytes_max = body_bytes_max
-        self._room = room or WaitingRoom()
-        self._open = Counter[str]()  # by address
+        super().__init__(app)
+        self.limits, self.body_bytes_max = limits, body_bytes_max
+        self.room = WaitingRoom(limits)
+        self.open = Counter[str]()  # by address
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         fault = _fault(scope)
         if fault is not None:
@@ -203,7 +247,7 @@ class Gate:
             await refused(scope, receive, send)
             return
         address = client_address(request)
-        full = self._open.total() >= self.requests_max or self._open[address] >= self.per_address_max
+        full = self.open.total() >= self.limits.requests_max or self.open[address] >= self.limits.per_address_max
         if full and scope["path"] != LIVENESS_PATH:
             detail = "The service answers as many requests as it can at a time. Try again soon."
             await problem_response(request, "busy", detail)(scope, receive, send)
@@ -218,12 +262,12 @@ class Gate:
             received = True
             read = _read(scope, receive, min(bytes_max, self.body_bytes_max))
             if not counted:
-                return await self._room.receive(read, address, BODY_SECONDS_MAX)
+                return await self.room.receive(read, address)
             self._count_down(address)
             try:
-                return await self._room.receive(read, address, BODY_SECONDS_MAX)
+                return await self.room.receive(read, address)
             finally:
-                self._open[address] += 1
+                self.open[address] += 1
 
         async def send_answer(message: Message) -> None:
             nonlocal counted
@@ -232,7 +276,7 @@ class Gate:
                 self._count_down(address)
             await send(message)
 
-        self._open[address] += 1
+        self.open[address] += 1
         try:
             await self.app(scope, receive_body, send_answer)
         finally:
@@ -240,9 +284,9 @@ class Gate:
                 self._count_down(address)
 
     def _count_down(self, address: str) -> None:
-        self._open[address] -= 1
-        if not self._open[address]:
-            del self._open[address]
+        self.open[address] -= 1
+        if not self.open[address]:
+            del self.open[address]
 
 
 async def _read(scope: Scope, receive: Receive, bytes_max: int) -> Message:

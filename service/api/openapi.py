@@ -17,7 +17,7 @@ _DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 # Of ids, by the word before `_id`.
 _PREFIXES = {"account": "acc", "admin": "adm", "dataset": "ds", "hold": "hld", "job": "job", "key": "key"}
-_PREFIXES |= {"project": "prj", "release": "rel", "request": "lim", "sample": "smp", "share": "shr", "sweep": "swp"}
+_PREFIXES |= {"project": "prj", "release": "rel", "request": "dec", "sample": "smp", "share": "shr", "sweep": "swp"}
 _PREFIXES |= {"webhook": "whk"}
 
 
@@ -59,6 +59,8 @@ EXAMPLES: dict[str, Any] = {
     "amount_nano": 41_000_000,
     "approved_by": _id("adm"),
     "asked_by": _id("adm"),
+    "asked_by_name": "Ana Silva",
+    "asked_with": _id("key"),
     "balanced_accuracy": {"cnn": 0.76, "mlp": 0.69},
     "buys": {"teachers": 4000},
     "bytes": 8_123_456,
@@ -81,7 +83,8 @@ EXAMPLES: dict[str, Any] = {
     "created_by_name": "first admin",
     "cursor": "WyIyMDI2Il0",
     "decided_by": _id("adm"),
-    "decided_by_admin": _id("adm"),
+    "decided_by_name": "Ben Okafor",
+    "decided_with": _id("key"),
     "delta": 1e-5,
     "detail": "This job needs epsilon 2. Account *patients* has 1.2 left.",
     "details": {"reason": "protocol 17"},
@@ -157,14 +160,13 @@ EXAMPLES: dict[str, Any] = {
     "releases": 1450,
     "removed_at": None,
     "repeats": 0,
-    "requested_by": _id("key"),
-    "requested_by_admin": _id("adm"),
     "returned_nano": 3_000_000,
     "revoked_at": None,
     "samples": 30_000,
     "scopes": ["train", "read"],
     "seed": 7,
     "shared_with": _id("prj"),
+    "shared_with_name": "cardiology",
     "sequence": 12,
     "share": 0.421,
     "spent_epsilon": 0.4,
@@ -175,9 +177,7 @@ EXAMPLES: dict[str, Any] = {
     "standard_error": 3.2,
     "state": "running",
     "DatasetRecord.state": "ready",
-    "AdminRequestRecord.state": "pending",
-    "LimitRequestRecord.state": "pending",
-    "ShareRequestRecord.state": "pending",
+    "DecisionRecord.state": "pending",
     "SweepRecord.state": "open",
     "status": "ok",
     "Problem.status": 409,
@@ -220,6 +220,7 @@ TAGS = {
     "health": "Whether the service runs; no key needed.",
     "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
     "admins": "The people who decide, two of them together.",
+    "decisions": "What one admin asks for and a second one approves: limits, admins, keys and shares.",
     "datasets": "Labelled images: declared first, uploaded once.",
     "recipes": "What can be trained, and with which options.",
     "plans": "What a training would do and cost, and a try of it on public images. Both are free.",

@@ -39,7 +39,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# code -> (status, title). A code that is missing here is a bug of ours, hence 500.
+# code -> (status, title). A missing code is a bug, hence 500.
 STATUSES: dict[str, tuple[int, str]] = {
     "not_found": (404, "Not found"),
     "conflict": (409, "The resource's state does not allow this"),
@@ -55,6 +55,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "account_frozen": (409, "The account is frozen"),
     "account_closed": (409, "The account takes no new data"),
     "arming_stopped": (409, "No private data is opened"),
+    "installation_locked": (503, "The installation is locked"),
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),
@@ -84,23 +85,9 @@ STATUSES: dict[str, tuple[int, str]] = {
     "invalid_parameter": (422, "Invalid parameter"),
     "internal": (500, "Internal error"),
 }
-RETRY_CODES = frozenset(
-    {
-        "pending",
-        "too_many_streams",
-        "too_many_streams_for_key",
-        "too_many_streams_for_project",
-        "too_many_uploads_for_key",
-        "too_many_uploads_for_project",
-        "busy",
-        "ledger_corruption",
-        "clock_refused",
-        "storage_unavailable",
-        "provider_unavailable",
-        "audit_log_unavailable",
-    }
-)
-# What an operator must look at is named to the caller without its particulars.
+_NOT_SOON = {"database_unsuitable", "uploads_stopped"}  # retrying helps only after an operator has acted
+RETRY_CODES = {code for code, (status, _) in STATUSES.items() if status in (429, 503)} - _NOT_SOON | {"pending"}
+# The caller learns that an operator must act, and no details.
 OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR, "storage_unavailable": NO_STORAGE}
 
 
@@ -179,10 +166,10 @@ class TooManyWrongKeys(ApiError):
 
     code: ClassVar[str] = "too_many_wrong_keys"
 
-    def __init__(self, said: str, seconds: float) -> None:
+    def __init__(self, message: str, seconds: float) -> None:
         self.seconds = math.ceil(seconds)
         super().__init__(
-            f"{said} Too many such keys came from your address: wait {self.seconds} seconds, or send a valid one.",
+            f"{message} Too many such keys came from your address: wait {self.seconds} seconds, or send a valid one.",
             seconds=self.seconds,
         )
 
@@ -215,16 +202,31 @@ class RangeNotSatisfiable(ApiError):
 
 def install(app: FastAPI) -> None:
     """Register the error handlers and describe problem documents in the OpenAPI document."""
-    _describe(app)
-    app.add_exception_handler(ObscuraError, _on_obscura_error)
-    app.add_exception_handler(PrivacyError, _on_privacy_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(ClientDisconnect, _on_client_disconnect)
-    app.add_exception_handler(OperationalError, _on_database_error)
-    app.add_exception_handler(IntegrityError, _on_integrity_error)
-    app.add_exception_handler(DataError, _on_data_error)
-    app.add_exception_handler(Exception, _on_unexpected_error)
+    for kind, handler in {
+        ObscuraError: _on_obscura_error,
+        PrivacyError: _on_privacy_error,
+        RequestValidationError: _on_validation_error,
+        HTTPException: _on_http_exception,
+        ClientDisconnect: _on_client_disconnect,
+        OperationalError: _on_database_error,
+        IntegrityError: _on_database_error,
+        DataError: _on_database_error,
+        Exception: _on_unexpected_error,
+    }.items():
+        app.add_exception_handler(kind, handler)
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = plain()
+        schemas = document["components"]["schemas"]
+        if "Problem" not in schemas:
+            schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas["Problem"] = schema
+            describe(document)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document
 
 
 def problem_response(
@@ -263,41 +265,40 @@ def problem_response(
 
 def _on_obscura_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ObscuraError)
-    code, status, headers = error.code, None, dict[str, str]()
+    if error.code not in STATUSES:
+        return _on_unexpected_error(request, error)
+    if error.code in OPERATOR_ONLY:
+        get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)
+        return problem_response(request, error.code, OPERATOR_ONLY[error.code])
+    headers = {}
     if isinstance(error, RangeNotSatisfiable):
         headers["Content-Range"] = f"bytes */{error.size}"
     if isinstance(error, TooManyWrongKeys | TooManyRequests):
         headers["Retry-After"] = str(error.seconds)
-    if code not in STATUSES:
-        return _on_unexpected_error(request, error)
-    if code in OPERATOR_ONLY:
-        get_logger(__name__).error("operator_needed", code=code, message=error.message, **error.numbers)
-        return problem_response(request, code, OPERATOR_ONLY[code], headers=headers)
-    return problem_response(request, code, error.message, status=status, numbers=error.numbers, headers=headers)
+    return problem_response(request, error.code, error.message, numbers=error.numbers, headers=headers)
 
 
 def _on_privacy_error(request: Request, error: Exception) -> Response:
+    code, numbers = "invalid_parameter", dict[str, Any]()
     if isinstance(error, InvalidParameter):
         numbers = {"name": error.name, "value": error.value}
-        return problem_response(request, "invalid_parameter", str(error), numbers=numbers)
-    if isinstance(error, BudgetExceeded):
-        return problem_response(request, "insufficient_budget", str(error), numbers=dict(vars(error)))
-    return problem_response(request, "invalid_parameter", str(error))
+    elif isinstance(error, BudgetExceeded):
+        code, numbers = "insufficient_budget", dict(vars(error))
+    return problem_response(request, code, str(error), numbers=numbers)
 
 
 def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()[:ERRORS_MAX]  # a small body can hold tens of thousands
-    fields = [FieldError(pointer=_pointer(item["loc"]), message=_said(request, item)) for item in found]
-    detail = "; ".join(f"{field.pointer}: {field.message}" for field in fields[:5])
-    return problem_response(request, "invalid_request", f"The request is invalid. {detail}.", errors=fields)
-
-
-def _said(request: Request, item: dict[str, Any]) -> str:
-    if item["type"] != "extra_forbidden":
-        return str(item["msg"])
-    known = field_names(request.scope.get("route"), item["loc"])
-    return f"this field is unknown; the known ones are {', '.join(known)}"
+    faults = []
+    for item in error.errors()[:ERRORS_MAX]:  # a small body can hold tens of thousands
+        parts = [str(part).replace("~", "~0").replace("/", "~1") for part in item["loc"]]
+        message = str(item["msg"])
+        if item["type"] == "extra_forbidden":
+            known = field_names(request.scope.get("route"), item["loc"])
+            message = f"this field is unknown; the known ones are {', '.join(known)}"
+        faults.append(FieldError(pointer=("/" + "/".join(parts))[:POINTER_CHARACTERS_MAX], message=message))
+    detail = "; ".join(f"{fault.pointer}: {fault.message}" for fault in faults[:5])
+    return problem_response(request, "invalid_request", f"The request is invalid. {detail}.", errors=faults)
 
 
 def _on_client_disconnect(request: Request, error: Exception) -> Response:
@@ -322,22 +323,16 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _on_database_error(request: Request, error: Exception) -> Response:
-    # A lock that could not be had in time, or a database that is away: worth another try, and nothing was written.
-    get_logger(__name__).error("database_unavailable", path=request.scope["path"], error=type(error).__name__)
+    if isinstance(error, IntegrityError):
+        if not is_duplicate(error):
+            return _on_unexpected_error(request, error)
+        detail = "Another request made the same thing at the same moment. Nothing was changed; check, and try again."
+        return problem_response(request, "conflict", detail)
+    get_logger(__name__).error("database_error", path=request.scope["path"], error=type(error).__name__)
+    if isinstance(error, DataError):
+        return problem_response(request, "invalid_input", "A value is outside what can be stored. Nothing was changed.")
+    # A lock timeout, or a database that is away: worth another try, and nothing was written.
     return problem_response(request, "busy", "The database did not answer in time. Nothing was changed; try again.")
-
-
-def _on_integrity_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, IntegrityError)
-    if not is_duplicate(error):
-        return _on_unexpected_error(request, error)
-    detail = "Another request made the same thing at the same moment. Nothing was changed here; look, and try again."
-    return problem_response(request, "conflict", detail)
-
-
-def _on_data_error(request: Request, error: Exception) -> Response:
-    get_logger(__name__).error("value_refused_by_database", path=request.scope["path"], error=type(error).__name__)
-    return problem_response(request, "invalid_input", "A value is outside what can be stored. Nothing was changed.")
 
 
 def _on_unexpected_error(request: Request, error: Exception) -> Response:
@@ -347,11 +342,6 @@ def _on_unexpected_error(request: Request, error: Exception) -> Response:
     # This answer is made outside all middleware, so it brings the headers that the others are given.
     detail = FailureCode.INTERNAL.message
     return problem_response(request, "internal", detail, headers=SECURITY_HEADERS | {"X-Request-Id": name})
-
-
-def _pointer(location: tuple[int | str, ...]) -> str:
-    parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location]
-    return ("/" + "/".join(parts))[:POINTER_CHARACTERS_MAX]
 
 
 def _jsonable(value: Any) -> Any:
@@ -364,19 +354,3 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_jsonable(item) for item in value]
     return str(value)
-
-
-def _describe(app: FastAPI) -> None:
-    plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = plain()
-        schemas = document["components"]["schemas"]
-        if "Problem" not in schemas:
-            schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas["Problem"] = schema
-            describe(document)
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, get_args
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from service.errors import InvalidInput, ObscuraError
@@ -24,22 +23,17 @@ class UnsupportedMediaType(ObscuraError):
 async def refuse_the_unknown(request: Request) -> None:
     """Refuse unknown query parameters (InvalidInput) and content types (UnsupportedMediaType)."""
     route = request.scope["route"]
-    known = query_names(route)
+    known = [field.alias for part in _parts(route.dependant) for field in part.query_params]
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
         takes = f"takes {', '.join(known)}" if known else "takes none"
-        raise InvalidInput(f"A query parameter is unknown. This address {takes}.", known=list(known))
+        raise InvalidInput(f"A query parameter is unknown. This address {takes}.", known=known)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     empty = request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
     if route.body_field is not None and not empty and kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedMediaType("Send the body as JSON, with 'Content-Type: application/json'.")
     if request.method == "PUT" and kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
         raise UnsupportedMediaType("Send the file itself as the body, not a form: 'curl -T FILE'.")
-
-
-def query_names(route: APIRoute) -> tuple[str, ...]:
-    """Return the query parameters that a route reads."""
-    return tuple(field.alias for part in _parts(route.dependant) for field in part.query_params)
 
 
 def _parts(dependant: Dependant) -> Iterator[Dependant]:
@@ -54,12 +48,8 @@ def field_names(route: Any, location: Sequence[int | str]) -> list[str]:
     models = list(_models(body.field_info.annotation)) if body is not None else []
     for step in location[1:-1]:
         if isinstance(step, str):
-            models = [
-                found
-                for model in models
-                if step in model.model_fields
-                for found in _models(model.model_fields[step].annotation)
-            ]
+            fields = [model.model_fields[step] for model in models if step in model.model_fields]
+            models = [inner for field in fields for inner in _models(field.annotation)]
     return [name for model in models for name in model.model_fields]
 
 

@@ -9,16 +9,24 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import VerificationKind
-from service.audit.findings import Finding, Report
-from service.db.ledger_tables import EVERYWHERE, ArmingStop, Verification
+from service.audit.findings import Finding, FindingCode, Report
+from service.db.ledger_tables import EVERYWHERE, LOCKING, AccountRow, ArmingStop, Verification
 from service.notices import tell_of_stop
+
+_KEPT = LOCKING | {FindingCode.INSTALLATION_MISMATCH.value}  # a mismatch explains the findings that lock
 
 
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:
-    """Stop what the findings concern; the first finding of each scope stays. Returns how many stops are new."""
+    """Stop what the findings concern; return how many stops are new.
+
+    The first finding of each scope stays, except that one which locks the installation replaces one which does not.
+    """
     new = 0
     for finding in findings:
-        if finding.stops and session.get(ArmingStop, finding.scope) is None:
+        stop = session.get(ArmingStop, finding.scope) if finding.stops else None
+        if stop is not None and finding.code in LOCKING and stop.code not in _KEPT:
+            stop.code, stop.sequence = finding.code.value, finding.sequence
+        if finding.stops and stop is None:
             session.add(
                 ArmingStop(scope=finding.scope, code=finding.code.value, sequence=finding.sequence, found_at=now)
             )
@@ -26,6 +34,26 @@ def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime)
             tell_of_stop(session, None if finding.scope == EVERYWHERE else finding.scope, now=now)
             new += 1
     return new
+
+
+def stop_restored(session: Session, made_at: str, *, now: datetime) -> None:
+    """Stop every account of a database that was restored without its files, until its losses are accepted.
+
+    Args:
+        made_at: when the backup was made.
+    """
+    for account_id in session.scalars(select(AccountRow.id).order_by(AccountRow.id)).all():
+        message = (
+            f"The database was restored from a backup of {made_at}. What account {account_id} spent after that is not "
+            f"in it. Record what may have been spent by `obscura ledger accept {account_id} --epsilon E`."
+        )
+        stop_arming(session, [Finding(FindingCode.RESTORED, message, account_id)], now=now)
+
+
+def end_restored(session: Session, account_id: str) -> None:
+    """Remove the stop of `stop_restored` from an account whose losses are accepted."""
+    code = ArmingStop.code == FindingCode.RESTORED.value
+    session.execute(delete(ArmingStop).where(ArmingStop.scope == account_id, code))
 
 
 def record_verification(session: Session, report: Report, *, now: datetime) -> None:
@@ -47,7 +75,11 @@ def verified_at(session: Session, kind: VerificationKind) -> datetime | None:
 
 
 def clear_stops(session: Session) -> int:
-    """Let data be opened again: only after a full verification found nothing to stop for. Returns how many fell."""
-    stops = session.scalars(select(ArmingStop.scope)).all()
-    session.execute(delete(ArmingStop))
+    """Remove the stops that a verification has found, once a full one finds nothing to stop for; return how many.
+
+    The stops of a restore without its files stay: no verification can find what was lost, so people accept it.
+    """
+    found = ArmingStop.code != FindingCode.RESTORED.value
+    stops = session.scalars(select(ArmingStop.scope).where(found)).all()
+    session.execute(delete(ArmingStop).where(found))
     return len(stops)

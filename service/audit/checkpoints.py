@@ -37,7 +37,8 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class Signed:
-    """A checkpoint whose signature was checked. `heads` maps an account's id to [sequence, hash of that entry]."""
+    """A checkpoint whose signature was checked. `heads` maps an account's id to [sequence, hash of that entry,
+    spent by then]."""
 
     sequence: int
     hash: str
@@ -45,8 +46,8 @@ class Signed:
 
     def witnesses(self, source: str) -> Iterator[Witness]:
         """Yield what it says about the logs."""
-        for account_id, (sequence, digest) in self.heads.items():
-            yield Witness(account_id, int(sequence), str(digest), f"{source} {self.sequence}")
+        for account_id, (sequence, digest, spent_nano) in self.heads.items():
+            yield Witness(account_id, int(sequence), str(digest), f"{source} {self.sequence}", int(spent_nano))
 
 
 def newest_checkpoint(session: Session) -> Checkpoint | None:
@@ -71,7 +72,7 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
     """Sign heads that were just verified. Two writers at once meet in the table's key: one of them fails to commit.
 
     Args:
-        heads: by account, [sequence, hash] of the newest entry that was verified.
+        heads: by account, [sequence, hash, spent_nano] at the newest entry that was verified.
         key: the ledger's.
 
     Raises:
@@ -105,7 +106,12 @@ def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[s
     document = document_of(checkpoint, trusted)
     if document is None:
         return False
-    return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: int(kept["statement"]["sequence"]))
+    return keep_newer(storage, CHECKPOINT_FILE, document, _age)
+
+
+def _age(document: Mapping[str, Any]) -> tuple[str, int]:
+    """Order signed checkpoints: after a restore numbers are given again, but times go on."""
+    return str(document["statement"]["created_at"]), int(document["statement"]["sequence"])
 
 
 def document_of(checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> dict[str, Any] | None:

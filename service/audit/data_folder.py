@@ -1,46 +1,54 @@
-"""What the data folder knows and the database does not: journals, releases and samples of jobs that it has forgotten.
+"""Compare the data folder with the database: journals, releases and uploads that the database lacks.
 
-The folder must be read before the snapshot of the database is taken. A job's row is committed before its runner writes
-anything, and a charge before its line in the journal: what lies in the folder by then, the database knows, however much
-goes on meanwhile. One that knows less is older than its folder, or another one's.
+Read the folder before the snapshot of the database is taken. A job's row is committed before its runner writes
+anything, a charge before its line in the journal, and an upload before its line. So a current database knows
+everything that the folder proves; one that knows less is older than its folder, or belongs to another one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
-from sqlalchemy import Row, select
+from sqlalchemy import Text, cast, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import HoldState
-from service.audit import carried
 from service.audit.findings import Finding, FindingCode
 from service.audit.receipts import accounts_with_receipts
-from service.audit.shortfalls import epsilon_of, what_makes_up
+from service.audit.rows import read_object
 from service.db.base import is_id, release_id_of
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
-from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.ledger_tables import ACCEPTS_A_LOSS, AccountRow, EntryRow, HoldRow
 from service.db.session import among
-from service.storage.interface import Storage
-from service.storage.journals import Journalled, all_journalled, journalled, journalled_jobs
+from service.storage.interface import UNFINISHED, Storage
+from service.storage.journals import (
+    Journalled,
+    Uploaded,
+    all_journalled,
+    journalled,
+    journalled_jobs,
+    read_uploaded,
+)
 
 _NAMED_MAX = 500  # jobs in one statement
+_WHY = "it is older than the data folder, or that of another installation."
 
 
 @dataclass(frozen=True)
 class DataFolder:
-    """What lay in a data folder at one moment, by identifier.
+    """The contents of a data folder at one moment, by id.
 
     Attributes:
         journals: of jobs.
-        releases: folders that are finished, published or not.
+        releases: finished folders, published or not.
         samples: likewise.
-        receipts: kept of accounts.
-        read: what was read of the journals: all of them, or those that were asked for.
-        carried: notes of what was carried forward.
+        receipts: accounts with a kept receipt.
+        read: the journals that were read: all, or those of the jobs that were named.
+        uploaded: accepted uploads by dataset, by their journal.
+        contents: datasets with content in the storage.
     """
 
     journals: frozenset[str] = frozenset()
@@ -48,17 +56,18 @@ class DataFolder:
     samples: frozenset[str] = frozenset()
     receipts: frozenset[str] = frozenset()
     read: Mapping[str, Journalled] = field(default_factory=dict)
-    carried: tuple[carried.Note, ...] = ()
+    uploaded: Mapping[str, Uploaded] = field(default_factory=dict)
+    contents: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.journals or self.releases or self.samples or self.receipts)
 
 
 def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
-    """Look into a data folder, before the database is asked.
+    """Read a data folder. Call it before the snapshot of the database is taken.
 
     Args:
-        journals: the jobs whose journals are read; None: all.
+        journals: jobs whose journals are read; None for all.
     """
     if journals is None:
         read = {job_id: shown for job_id, shown in all_journalled(storage).items() if is_id(job_id, "job")}
@@ -72,7 +81,8 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
         receipts=frozenset(accounts_with_receipts(storage)),
         read=read,
-        carried=tuple(carried.read_notes(storage)),
+        uploaded=read_uploaded(storage),
+        contents=frozenset(name.split(".", 1)[0] for name in storage.list("datasets") if not name.endswith(UNFINISHED)),
     )
 
 
@@ -83,7 +93,7 @@ def jobs_with_open_holds(session: Session) -> Collection[str]:
 
 
 def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
-    """Return what is there of jobs, samples and accounts that the database has no row of."""
+    """Return the journals, releases, samples and receipts whose job, sample or account the database lacks."""
     known = among(session, select(Job.id), Job.id, sorted(folder.journals))
     releases = folder.releases - among(session, select(Release.id), Release.id, sorted(folder.releases))
     if releases:  # of jobs that ended without them, or are about to publish them
@@ -93,39 +103,49 @@ def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
     return DataFolder(folder.journals - known, releases, samples, receipts)
 
 
-def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
-    """Yield journals and releases of jobs that the database does not know, and journals that show more than it has
-    charged. Samples cost nothing, so one that it does not know is no finding.
+@dataclass(frozen=True)
+class Accepted:
+    """The proofs that the ACCEPT entries of all logs account for.
+
+    Attributes:
+        journals: nano-units by job and account.
+        jobs: whose journals are accounted for.
+        releases: folders of jobs that the database lacks.
+        checkpoints: hashes.
+        witnesses: by account, the sequence and hash of signed entries.
     """
-    unknown = unknown_to(session, folder)
-    missing = not_counted(session, storage, folder, unknown)
-    since = published_since(session, folder, missing)
-    together: Counter[str | None] = Counter()
-    for share in missing.values():
-        together[share.account_id] += share.missing_nano
-    accounts = _accounts(session, together)
-    for job_id, share in missing.items():
-        finding = _forgotten(job_id, share, together, accounts, known=job_id not in unknown.journals)
-        if job_id in since:
-            finding = replace(finding, message=f"{finding.message} It has published release {since[job_id]}.")
-        yield finding
-    for note in folder.carried:
-        for account_id, nano in carried.forgotten(session, note):
-            message = (
-                f"{nano} nano-units of account {account_id} were carried forward ({note.stamp}) in another database. "
-                "This one does not know of it: it is of a backup from before."
-            )
-            yield Finding(FindingCode.JOURNAL_UNKNOWN, message)
-    for name in sorted(unknown.releases):
-        message = f"The folder of release {name} is of a job that the database does not know: {_WHY}"
-        yield Finding(FindingCode.RELEASE_UNKNOWN, message)
+
+    journals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    jobs: set[str] = field(default_factory=set)
+    releases: set[str] = field(default_factory=set)
+    checkpoints: set[str] = field(default_factory=set)
+    witnesses: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
+
+
+def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
+    """Return the proofs that the logs account for; with an account, those of its log alone."""
+    accepted = Accepted()
+    entries = select(EntryRow.account_id, cast(EntryRow.details, Text)).where(ACCEPTS_A_LOSS)
+    if account_id is not None:
+        entries = entries.where(EntryRow.account_id == account_id)
+    for account, stored in session.execute(entries):
+        details = read_object(stored)
+        for job_id, nano in details.get("journals", {}).items():
+            accepted.journals[job_id, account] += nano
+            accepted.jobs.add(job_id)
+        accepted.releases.update(details.get("releases", ()))
+        accepted.checkpoints.update([details["checkpoint"]] if details.get("checkpoint") else [])
+        witnesses = {(sequence, digest) for sequence, digest in details.get("witnesses", ())}
+        accepted.witnesses.setdefault(account, set()).update(witnesses)
+    return accepted
 
 
 @dataclass(frozen=True)
-class Missing:
-    """What a journal shows of one account's budget, and how much of it the ledger does not count, in nano-units.
+class Shortfall:
+    """The releases that a job's journal shows, and those that the ledger neither counts nor accounts for.
 
-    `account_id` is None where the journal is of a time when its lines named none.
+    Attributes:
+        account_id: None where the journal holds no charge.
     """
 
     account_id: str | None
@@ -133,67 +153,79 @@ class Missing:
     missing_nano: int
 
 
-def not_counted(session: Session, storage: Storage, folder: DataFolder, unknown: DataFolder) -> dict[str, Missing]:
-    """Return, by job, what of its journal the ledger does not count.
+@dataclass(frozen=True)
+class Gaps:
+    """What a data folder proves, the database lacks, and no ACCEPT entry accounts for.
 
-    Args:
-        unknown: `unknown_to` the database.
+    Attributes:
+        journals: by job.
+        unknown: the jobs among them that the database does not know.
+        releases: folders of jobs that the database does not know.
+        datasets: uploads by dataset; None where no journal names the account.
     """
-    charged = _charged(session, folder.read.keys() - unknown.journals)
-    missing: dict[str, Missing] = {}
+
+    journals: Mapping[str, Shortfall]
+    unknown: frozenset[str]
+    releases: frozenset[str]
+    datasets: Mapping[str, Uploaded | None]
+
+    def __bool__(self) -> bool:
+        return bool(self.journals or self.releases or self.datasets)
+
+
+def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
+    """Compare a data folder, which was read before the session's snapshot, with the database."""
+    unknown, accepted = unknown_to(session, folder), read_accepted(session)
+    return Gaps(
+        journals=_shortfalls(session, storage, folder, unknown.journals, accepted),
+        unknown=unknown.journals,
+        releases=unknown.releases - accepted.releases,
+        datasets=_missing_uploads(session, folder),
+    )
+
+
+def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
+    """Yield journals, releases and uploads that the database lacks, and journals ahead of the ledger.
+
+    Unknown samples are no finding, because a sample costs nothing.
+    """
+    gaps = find_gaps(session, storage, folder)
+    for job_id, short in gaps.journals.items():
+        of = "" if short.account_id is None else f" of account {short.account_id}"
+        message = f"The journal of job {job_id} shows releases for {short.shown_nano} nano-units{of}; "
+        if job_id in gaps.unknown:
+            yield Finding(FindingCode.JOURNAL_UNKNOWN, f"{message}the database does not know the job: {_WHY}")
+        else:
+            message += f"the ledger lacks {short.missing_nano} of them, so it is older than the journal."
+            yield Finding(FindingCode.JOURNAL_AHEAD, message, short.account_id)
+    for name in sorted(gaps.releases):
+        message = f"The folder of release {name} is of a job that the database does not know: {_WHY}"
+        yield Finding(FindingCode.RELEASE_UNKNOWN, message)
+    for name in sorted(gaps.datasets):
+        message = f"Images were uploaded into dataset {name}, and the database does not know them: {_WHY}"
+        yield Finding(FindingCode.DATASET_UNKNOWN, message)
+
+
+def _shortfalls(
+    session: Session, storage: Storage, folder: DataFolder, unknown: Collection[str], accepted: Accepted
+) -> dict[str, Shortfall]:
+    charges = _charges(session, folder.read.keys() - unknown)
+    missing: dict[str, Shortfall] = {}
     for job_id in sorted(folder.journals):
-        read = folder.read.get(job_id)
-        if job_id in unknown.journals:
-            journal = read or journalled(storage, job_id)
-            missing[job_id] = Missing(journal.account_id, journal.price_nano, journal.price_nano)
-        elif read is not None:
-            account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
-            if read.price_nano > charged_nano:
-                missing[job_id] = Missing(account_id, read.price_nano, read.price_nano - charged_nano)
+        journal = folder.read.get(job_id)
+        if job_id in unknown:
+            journal = journal or journalled(storage, job_id)
+        elif journal is None:
+            continue
+        account_id, charged_nano = charges.get(job_id, (journal.account_id, 0))
+        missing_nano = journal.price_nano - charged_nano - accepted.journals[job_id, account_id or ""]
+        if missing_nano > 0 or (job_id in unknown and job_id not in accepted.jobs):
+            missing[job_id] = Shortfall(account_id, journal.price_nano, missing_nano)
     return missing
 
 
-def published_since(session: Session, folder: DataFolder, job_ids: Collection[str]) -> dict[str, str]:
-    """Return, by job, the releases that lie there and that the database does not know as published.
-
-    They were paid for, and go to the trash when their jobs, which it may know, are discarded and nobody moves them.
-    """
-    names = {job_id: release_id_of(job_id) for job_id in job_ids if release_id_of(job_id) in folder.releases}
-    known = among(session, select(Release.id), Release.id, sorted(names.values()))
-    return {job_id: name for job_id, name in names.items() if name not in known}
-
-
-_WHY = "it is older than the data folder, or that of another installation."
-
-
-def _forgotten(
-    job_id: str,
-    share: Missing,
-    together: Mapping[str | None, int],
-    accounts: Mapping[str, Row[Any]],
-    *,
-    known: bool,
-) -> Finding:
-    row = accounts.get(share.account_id or "")
-    of = "" if share.account_id is None else f" of account {share.account_id}"
-    worth = "" if row is None else epsilon_of(row, share.shown_nano)
-    message = f"The journal of job {job_id} shows releases for {share.shown_nano} nano-units{worth}{of}; "
-    if known:
-        charged_nano = share.shown_nano - share.missing_nano
-        message += f"the ledger has charged {charged_nano}, so it is older than the journal."
-    else:
-        message += f"the database does not know the job: {_WHY}"
-    if row is not None and share.missing_nano:
-        total_nano = together[share.account_id]
-        message += f" All journals of that account show {total_nano} that are not counted."
-        message += what_makes_up(row, total_nano)
-    if known:
-        return Finding(FindingCode.JOURNAL_AHEAD, message, share.account_id)
-    return Finding(FindingCode.JOURNAL_UNKNOWN, message)
-
-
-def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Return the account and the charges of the holds of jobs, by job."""
+def _charges(session: Session, job_ids: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Return the account and the charges of each job's hold."""
     wanted = set(job_ids)
     query = select(HoldRow.job_id, HoldRow.account_id, HoldRow.charged_nano)
     if len(wanted) <= _NAMED_MAX:
@@ -202,12 +234,11 @@ def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, tuple[str, i
     return {row.job_id: (row.account_id, row.charged_nano) for row in rows if row.job_id in wanted}
 
 
-_ACCOUNTS: Any = select(
-    AccountRow.id, AccountRow.capacity_nano, AccountRow.epsilon, AccountRow.delta, AccountRow.rate, AccountRow.base
-)
-
-
-def _accounts(session: Session, ids: Iterable[str | None]) -> dict[str, Row[Any]]:
-    wanted = [account_id for account_id in ids if account_id is not None]
-    rows = session.execute(_ACCOUNTS.where(AccountRow.id.in_(wanted)))
-    return {row.id: row for row in rows.all()}
+def _missing_uploads(session: Session, folder: DataFolder) -> dict[str, Uploaded | None]:
+    """Return the datasets that a journal or stored content proves and the database lacks."""
+    uploaded = sorted(folder.uploaded)
+    accepted = among(session, select(Dataset.id).where(Dataset.ready_at.is_not(None)), Dataset.id, uploaded)
+    contents = sorted(name for name in folder.contents if is_id(name, "ds") and name not in folder.uploaded)
+    known = among(session, select(Dataset.id), Dataset.id, contents)
+    missing: dict[str, Uploaded | None] = {name: folder.uploaded[name] for name in uploaded if name not in accepted}
+    return missing | dict.fromkeys(name for name in contents if name not in known)

@@ -50,7 +50,7 @@ class FindingCode(enum.StrEnum):
     JOURNAL_UNKNOWN = "journal_unknown"
     JOURNAL_AHEAD = "journal_ahead"
     RELEASE_UNKNOWN = "release_unknown"
-    RESTRICTION_FORGOTTEN = "restriction_forgotten"
+    DATASET_UNKNOWN = "dataset_unknown"
     RESTORED = "restored"
     # The verification itself, and what it stands on
     NOT_VERIFIABLE = "not_verifiable"
@@ -100,7 +100,7 @@ class Report:
         witnesses: receipts and heads from outside the log that were looked up in it.
         artifacts: release folders whose digest was recomputed.
         findings: what is wrong, at most FINDINGS_MAX; empty for a sound ledger.
-        heads: by account, [sequence, hash] of the newest entry that was verified.
+        heads: by account, [sequence, hash, spent_nano] at the newest entry that was verified.
     """
 
     full: bool

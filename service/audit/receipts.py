@@ -148,7 +148,8 @@ def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
     if not _ACCOUNT_ID.fullmatch(entry["account_id"]):
         raise LedgerCorruption("Ledger: a receipt names no account of ours.")
     name = f"{entry['account_id']}{_SUFFIX}"
-    return keep_newer(storage, name, receipt, lambda kept: int(kept["statement"]["entry"]["sequence"]))
+    # By spending, which never falls: after a restore sequences are given again.
+    return keep_newer(storage, name, receipt, lambda kept: int(kept["statement"]["entry"]["spent_nano"]))
 
 
 def keep_newest(session: Session, storage: Storage) -> int:

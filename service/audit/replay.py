@@ -259,6 +259,12 @@ class LogReplay:
             case EntryKind.FREEZE:
                 self.frozen = truth(line.details["frozen"])
                 require(line.amount_nano == 0, amount, "freezes with an amount")
+            case EntryKind.ACCEPT:
+                require(line.amount_nano >= 0, amount, "accepts a negative amount")
+                self.spent_nano += line.amount_nano
+                self.frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
+                told = truth(line.details["frozen"])
+                require(told == self.frozen, refused, "turns the freeze switch with accepted spending")
             case _:
                 assert_never(kind)
 

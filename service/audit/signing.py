@@ -208,7 +208,7 @@ def bytes_of(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1, sort_keys=True).encode("ascii")
 
 
-def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequence_of: Callable[[Any], int]) -> bool:
+def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequence_of: Callable[[Any], Any]) -> bool:
     """Keep a signed document among the receipts, unless the one that is there is as new, or cannot be read.
 
     Verification names what cannot be read; nothing here destroys what may be evidence.
@@ -216,7 +216,7 @@ def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequenc
     Args:
         name: of the file.
         document: to be kept.
-        sequence_of: reads a document's number.
+        sequence_of: reads what orders documents by age.
 
     Returns:
         Whether the file was written.

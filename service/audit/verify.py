@@ -6,7 +6,7 @@ and read what lies outside of the database (receipts) before that transaction be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from sqlalchemy import Row, func, select
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import EntryKind, HoldState
 from privacy.errors import PrivacyError
 from service.audit.checkpoints import Signed, check_checkpoints
+from service.audit.data_folder import read_accepted
 from service.audit.facts import FACT_KINDS, find_changed_facts
 from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
 from service.audit.links import (
@@ -28,13 +29,12 @@ from service.audit.prices import Prices
 from service.audit.receipts import Witness
 from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, check_hash, rate_at_opening, replay_hold
 from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accounts_after, moment, savepoint, with_marks
-from service.audit.shortfalls import what_makes_up
 from service.db.base import is_id
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 
 _HOLDS_AT_A_TIME = 500
 _OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "rate", "base", "frozen")
-_FREEZING = (EntryKind.LIMIT, EntryKind.FREEZE)
+_FREEZING = (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT)
 _OF_HOLD = (
     "job_id",
     "state",
@@ -70,10 +70,12 @@ def verify(
     """
 
     def read() -> Report:
-        signed, findings, newest = check_checkpoints(session, trusted, kept, newest_alone=not full)
+        accepted = read_accepted(session)
+        absent = None if kept is not None and kept.hash in accepted.checkpoints else kept
+        signed, findings, newest = check_checkpoints(session, trusted, absent, newest_alone=not full)
         outside = [*known, *(kept.witnesses("the kept checkpoint") if kept else ())]
         heads = {} if full or newest is None else newest.heads
-        reading = _Reading(session, [*signed, *outside], Prices(required=prices_required), heads)
+        reading = _Reading(session, [*signed, *outside], Prices(required=prices_required), heads, accepted.witnesses)
         reading.findings += findings
         page = accounts_after(session, "")
         while page:
@@ -130,14 +132,19 @@ class _Reading:
     """One verification under way."""
 
     def __init__(
-        self, session: Session, witnesses: Iterable[Witness], prices: Prices, starts: Mapping[str, Any]
+        self,
+        session: Session,
+        witnesses: Iterable[Witness],
+        prices: Prices,
+        starts: Mapping[str, Any],
+        accepted: Mapping[str, Set[tuple[int, str]]],
     ) -> None:
         self.findings: list[Finding] = []
         self.heads: dict[str, list[Any]] = {}
         self.facts: dict[str, int] = {}  # by account: entries that `find_changed_facts` must find as well
         self.holes: set[str] = set()  # accounts with entries that are missing or cannot be read
         self.accounts = self.entries = self.holds = 0
-        self._session, self._prices, self._starts = session, prices, starts
+        self._session, self._prices, self._starts, self._accepted = session, prices, starts, accepted
         self._entries, self._hold_rows = EntryReader(session), RowReader(session, HoldRow.metadata.tables["holds"])
         self._witnesses: dict[str, dict[int, list[Witness]]] = {}
         for witness in witnesses:
@@ -151,10 +158,10 @@ class _Reading:
             self.findings.append(Finding(FindingCode.ACCOUNT_MISMATCH, message))
             return
         log, facts = LogReplay(row.id, self._prices), 0
-        witnesses = self._witnesses.pop(row.id, {})
+        witnesses = self._witnessed(row)
         try:
             if row.id in self._starts:
-                self._start(log, *self._starts[row.id])
+                self._start(log, *self._starts[row.id][:2])
             self._earlier(log, witnesses)
             for line in self._entries.after(row.id, log.sequence):
                 log.apply(line)
@@ -171,10 +178,22 @@ class _Reading:
             self._contradicted(contradiction.witness, row)
             return
         if self._compare_account(row, log):
-            self.heads[row.id], self.facts[row.id] = [log.sequence, log.hash], facts
+            self.heads[row.id], self.facts[row.id] = [log.sequence, log.hash, log.spent_nano], facts
         if row.id not in self.holes:
             self._compare_holds(log, closing=True)
         self._latest(witnesses, row)
+
+    def _witnessed(self, row: Row[Any]) -> dict[int, list[Witness]]:
+        """Return what is witnessed of an account, without what its log has accounted for as spent (ACCEPT entries)."""
+        accepted = self._accepted.get(row.id, frozenset())
+        found = {}
+        for sequence, witnesses in self._witnesses.pop(row.id, {}).items():
+            found[sequence] = [
+                each
+                for each in witnesses
+                if (sequence, each.hash) not in accepted or (each.spent_nano or 0) > (row.spent_nano or 0)
+            ]
+        return {sequence: witnesses for sequence, witnesses in found.items() if witnesses}
 
     def missing_accounts(self) -> None:
         """Report what is witnessed about accounts that do not exist."""
@@ -317,4 +336,4 @@ def _missing(spent_nano: int, row: Row[Any]) -> str:
     told = f" By then {spent_nano} nano-units were spent; the database says {row.spent_nano}."
     if type(row.spent_nano) is not int or spent_nano <= row.spent_nano:  # the row itself cannot be believed
         return told
-    return told + what_makes_up(row, spent_nano - row.spent_nano)
+    return f"{told} `obscura ledger accept {row.id}` records the difference as spent."

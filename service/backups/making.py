@@ -28,9 +28,8 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_file, regular_files
 from service.storage.interface import UNFINISHED, Storage
-from service.storage.restrictions import RESTRICTIONS
 
-_WITNESSES = ("journals", RESTRICTIONS, RECEIPTS)
+_WITNESSES = ("journals", RECEIPTS)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Restoring a backup, so that nothing which was spent after it can be spent again unseen.
 
-Where the files have survived, journals and receipts say what the database has forgotten: the verification of every
-start finds it and stops trainings, and `carrying.py` takes it off the accounts. Where everything comes from the backup
-nothing can say what was spent after it. Then a stop stands from the first moment, until a person lifts it, and
+Where the files have survived, journals and receipts prove what the database lacks: the verification finds it and locks
+the installation until admins have accepted it (`accepting.py`). Where everything comes from the backup nothing proves
+what was spent after it. Then every account is locked until an admin has accepted it, and
 trainings that had not ended are discarded: one that went on would draw its noise from the same secret again, while what
 it drew after the backup may be in the world.
 """
@@ -20,9 +20,9 @@ from sqlalchemy import delete, make_url, select
 
 from obscura.private_files import make_private_folder
 from obscura.wire.words import UNFINISHED as UNFINISHED_STATES
-from service import installation, jobs, restrictions
-from service.audit.arming import stop_arming
-from service.audit.findings import Finding, FindingCode, Report
+from service import installation, jobs
+from service.audit.arming import stop_restored
+from service.audit.findings import Report
 from service.audit.signing import trusted_keys
 from service.backups.databases import put_back, require_empty
 from service.backups.manifest import DATABASES, FILES, KEYS, BackupRefused, Manifest, copy_file, read_manifest
@@ -30,20 +30,14 @@ from service.db.access_tables import SignIn
 from service.db.job_tables import Job
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.identity.recording import recorded
 from service.inspection import follow_up, inspect_ledger
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_file
 from service.storage.interface import Storage
 
-_SHELVES = ("datasets", "journals", "receipts", "releases", "restrictions", "samples")
+_SHELVES = ("datasets", "journals", "receipts", "releases", "samples")
 _GROWS = ".jsonl"  # ends the names of files that are appended to
-_RESTORED = (
-    "The database was restored from a backup of {}. What was spent after that is not in it, and would be spent again: "
-    "for each account lower the limit by what may have been spent since, or freeze it; then `obscura ledger verify "
-    "--clear`."
-)
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,6 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     engine = make_engine(settings.database_url, pool_size=2)
     try:
         factory = make_session_factory(engine)
-        restrictions.recall(settings, recorded(factory, settings.audit_log, lambda: now), now=now)
         with transaction(factory) as session:
             session.execute(delete(SignIn))  # somebody may have signed out since
         discarded = 0
@@ -141,10 +134,9 @@ def _publish(storage: Storage, backup: Path, key: str, paths: list[str]) -> None
 
 
 def _stop(factory: SessionFactory, manifest: Manifest, *, now: datetime) -> int:
-    """Open no private data before a person has decided, and discard what would draw from the same secrets again."""
-    finding = Finding(FindingCode.RESTORED, _RESTORED.format(manifest.made_at))
+    """Lock every account until an admin has accepted it, and discard what would draw from the same secrets again."""
     with transaction(factory) as session:
-        stop_arming(session, (finding,), now=now)
+        stop_restored(session, manifest.made_at, now=now)
         unfinished = select(Job.id).where(Job.state.in_(UNFINISHED_STATES), Job.hold_id.is_not(None))
         job_ids = session.scalars(unfinished.order_by(Job.id)).all()
         for job_id in job_ids:

@@ -25,6 +25,6 @@ def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
 def installed_recipes() -> list[RecipeRecord]:
     """Return the records of the installed recipes."""
     from privacy.plans.registry import RECIPES
-    from service.api.routes.recipes import describe
+    from service.api.routes.jobs import describe_recipe
 
-    return [describe(recipe) for recipe in RECIPES.values()]
+    return [describe_recipe(recipe) for recipe in RECIPES.values()]

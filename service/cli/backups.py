@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from obscura.cli.connection import Json
-from obscura.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.console import Exit, Output, reporting
 from service.cli.ledger import explained, open_database
 from service.settings import Settings
 
@@ -59,35 +59,24 @@ def restore(
     keep_files: Annotated[
         bool, typer.Option("--keep-files", help="The files have survived: bring the database back alone.")
     ] = False,
-    carry_forward: Annotated[
-        bool,
-        typer.Option("--carry-forward", help="Lower limits and freeze accounts by what the files show since."),
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Restore a backup into an empty place, and verify it. Stop every service and worker first.
 
-    Exit codes: 0 nothing was found, 1 trainings are stopped, 2 it could not run and nothing was changed.
+    Exit codes: 0 nothing was found, 1 the installation is locked or has findings, 2 it could not run and nothing was
+    changed.
     """
-    from service.backups.carrying import carry_forward as carry
     from service.backups.restoring import restore as bring_back
     from service.db.session import transaction
     from service.ledger.stops import arming_stops
     from service.logs import configure_logging
 
     configure_logging("CRITICAL")  # what is found is the result of the command, and stands in it
-    if carry_forward and not keep_files:
-        with reporting(as_json):
-            raise CliError("Only files that have survived can say what was spent: --keep-files.", Exit.USAGE)
     settings = Settings.at(context.obj.folder)
     with reporting(as_json), explained(settings, Exit.USAGE):
         restored = bring_back(settings, folder, keep_files=keep_files, now=datetime.now(UTC))
     with open_database(context, as_json) as (settings, factory, output):
         report, document = restored.report, {"made_at": restored.manifest.made_at, "discarded": restored.discarded}
-        if carry_forward and report.stops:
-            carried = carry(settings, factory, now=datetime.now(UTC))
-            report = carried.report
-            document |= {"limits": carried.limits, "missing_nano": carried.missing_nano, "aside": carried.aside}
         with transaction(factory, read_only=True) as session:
             stops = sorted({stop.code for stop in arming_stops(session)})
         findings = [f"{finding.code.value}: {finding.message}" for finding in report.findings]
@@ -98,19 +87,15 @@ def restore(
 
 
 def _advise(output: Output, settings: Settings, made_at: str, stops: list[str]) -> None:
-    if "restored" in stops:
+    if stops:
         output.notice(
-            f"What was spent after {made_at} is not in this database, so no private data is opened. For each account "
-            "lower the limit by what may have been spent since, or freeze it; then: obscura ledger verify --clear"
-        )
-    elif stops:
-        output.notice(
-            "The database is older than its files, and trainings are stopped: --carry-forward, or backups.md."
+            "The installation is locked. `obscura ledger verify` lists what the database lacks; `obscura ledger accept "
+            "ACCOUNT` records it as spent, account by account, and revokes all keys but those of admins."
         )
     if "restored" in stops:
         output.notice(
-            f"What people have decided after {made_at} is not in it either, and no file tells of it: lower limits "
-            "again, freeze and close accounts again, revoke keys again, and have subjects withdraw again."
+            f"Nothing proves what was spent or decided after {made_at}: add --epsilon with what may have been spent. "
+            "Then lower limits again, freeze and close accounts again, and have subjects withdraw again."
         )
     if not (settings.keys_path / "fingerprints.key").is_file():
         output.notice(f"No keys of datasets lie in {settings.keys_path}: bring them back before the service starts.")

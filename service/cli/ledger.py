@@ -1,15 +1,16 @@
-"""`obscura ledger`: verify, show the state, sign a checkpoint, show the public key. Works on the database itself.
+"""`obscura ledger`: verify, accept what a restored database lacks, sign. Works on the database itself.
 
 Exit codes of `verify`: 0 nothing was found, 1 there are findings, 2 it could not run.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,29 +45,94 @@ def verify(
 ) -> None:
     """Recompute the whole ledger: hashes, balances, prices, admission, signatures, receipts, files of releases.
 
-    What is found stops the trainings it concerns until `--clear`. Exit codes: 0 nothing found, 1 findings, 2 it could
-    not run.
+    What is found stops the trainings it concerns until `--clear`. A database that is older than its storage locks the
+    installation; what it lacks is listed by account. Exit codes: 0 nothing found, 1 findings or locked, 2 it could not
+    run.
     """
     from service.audit.arming import clear_stops
     from service.db.session import transaction
-    from service.inspection import follow_up, inspect_ledger
-    from service.ledger.stops import arming_stops
+    from service.inspection import find_losses, follow_up, inspect_ledger
+    from service.ledger.stops import arming_stops, lock_of
 
     with open_database(context, as_json) as (settings, factory, output):
         report = inspect_ledger(settings, factory, given=receipt or (), thorough=not quick)
         follow_up(factory, report, now=datetime.now(UTC))
         with transaction(factory) as session:
             cleared = clear_stops(session) if clear and not report.stops else 0
-            stops = [stop.scope for stop in arming_stops(session)]
-        document = report.to_json() | {"stops": stops, "cleared": cleared}
+            stops, locked = [stop.scope for stop in arming_stops(session)], lock_of(session) is not None
+        document = report.to_json() | {"stops": stops, "cleared": cleared, "locked": locked}
+        missing = [vars(loss) for loss in find_losses(settings, factory, receipt or ()).values()] if locked else []
         findings = document.pop("findings")
         if as_json:
-            output.record({**document, "findings": findings}, "ledger")
+            output.record({**document, "findings": findings, "missing": missing}, "ledger")
         else:
             output.record(document, "ledger")
             for finding in report.findings:
                 output.text(f"{finding.code.value}: {finding.message}")
-    if not report.clean:
+            for loss in missing:
+                output.text(_told(loss))
+    if not report.clean or locked:
+        raise typer.Exit(1)
+
+
+def _told(loss: dict[str, Any]) -> str:
+    """Say in one line what the database lacks of an account, and which command records it."""
+    epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
+    counts = (len(loss[name]) for name in ("journals", "witnesses", "releases", "datasets"))
+    nouns = ("journals", "signed entries", "releases", "uploads")
+    parts = ", ".join(f"{count} {noun}" for count, noun in zip(counts, nouns, strict=True) if count)
+    return (
+        f"missing of account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
+        f"{f' ({parts})' if parts else ''}. Record it: obscura ledger accept {loss['account_id']}"
+    )
+
+
+@ledger.command("accept")
+def accept(
+    context: typer.Context,
+    account: Annotated[str, typer.Argument(help="The account's id, as `obscura ledger verify` lists it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Kept in the log.")] = "restored from a backup",
+    receipt: Annotated[
+        list[Path] | None,
+        typer.Option("--receipt", exists=True, dir_okay=False, help="A receipt that a user holds; repeat it."),
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much, where more was spent.")
+    ] = None,
+    without_images: Annotated[
+        bool,
+        typer.Option("--without-images", help="Accept that images whose keys are gone could get a second budget."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Record as spent what storage proves of an account and a restored database lacks; revoke all keys but admins'.
+
+    Uses the admin's key in OBSCURA_TOKEN, or the first admin's. Where there are two admins with keys, the first call
+    asks, and the other admin approves by the same command. After the last account the installation opens. Exit codes:
+    0 recorded, 1 another admin must approve or accounts remain, 2 refused.
+    """
+    from obscura.occupant import read_admin_key
+    from service.backups.accepting import accept as record_losses
+    from service.identity.recording import recorded
+
+    with open_database(context, as_json) as (settings, factory, output):
+        now = datetime.now(UTC)
+        token = os.environ.get("OBSCURA_TOKEN") or read_admin_key(context.obj.folder)
+        outcome = record_losses(
+            settings,
+            recorded(factory, settings.audit_log, lambda: now),
+            account,
+            token,
+            reason=reason,
+            given=receipt or (),
+            epsilon=epsilon,
+            without_images=without_images,
+            now=now,
+        )
+        output.record({"account": account} | vars(outcome) | {"remaining": list(outcome.remaining)}, "accepted")
+        if outcome.request_id is not None:
+            output.notice("Nothing is recorded yet: another admin must run this command with a key of their own.")
+    if outcome.locked:
         raise typer.Exit(1)
 
 

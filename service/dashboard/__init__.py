@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from service.dashboard import accounts, admin, audit, datasets, jobs, people, projects, releases, sign_in, training
+from service.dashboard import accounts, admin, datasets, jobs, people, projects, releases, sign_in, training
 from service.dashboard.access import Dashboard
 from service.dashboard.pages import answer_unknown_with_pages
 
 __all__ = ["PARTS", "mount"]
 
-_MODULES = (training, accounts, jobs, datasets, releases, admin, projects, audit, people, sign_in)
+_MODULES = (training, accounts, jobs, datasets, releases, admin, projects, people, sign_in)
 PARTS = tuple(module.router for module in _MODULES)
 
 

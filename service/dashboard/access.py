@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
-from service.api.deps import Service, running_service
+from service.api.deps import Service, require_open_to, running_service
 from service.dashboard.pages import SignInNeeded
 from service.dashboard.sessions import SignInLinks, find_session, form_token, may_read
 from service.db.session import SessionFactory, transaction
@@ -99,6 +99,8 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
     else:
         dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
+    if viewer.principal is not None:
+        require_open_to(dashboard.service, request, viewer.principal)
     if viewer.principal is not None and not may_read(viewer.principal):
         raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     return viewer
@@ -114,6 +116,7 @@ def find_member(request: Request, dashboard: Running) -> Viewer:
         raise SignInNeeded("Sign in to see this page.")
     dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
+    require_open_to(dashboard.service, request, viewer.principal)
     return viewer
 
 
@@ -204,13 +207,13 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
         return None
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
-        found = find_session(session, cookie, now=now)
-        hidden = 0 if found is None or found.principal.project_id else projects.count_hidden(session)
-    if found is None:
+        signed_in = find_session(session, cookie, now=now)
+        hidden = 0 if signed_in is None or signed_in.principal.project_id else projects.count_hidden(session)
+    if signed_in is None:
         return None
-    dashboard.service.key_uses.note(found.principal.id, now)
-    request.state.known = found.principal
-    return Viewer(found.principal, form_token(cookie), found.name, hidden)
+    dashboard.service.key_uses.note(signed_in.principal.id, now)
+    request.state.known = signed_in.principal
+    return Viewer(signed_in.principal, form_token(cookie), signed_in.name, hidden)
 
 
 def still_signed_in(request: Request, dashboard: Dashboard) -> bool:

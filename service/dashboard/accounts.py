@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.schemas import AccountRequest
-from obscura.wire.words import DatasetState, DecisionAction, Visibility
+from obscura.wire.words import DatasetState, DecisionAction, DecisionState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import ledger
 from service.dashboard.access import Admin, Dashboard, Form, Running, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
-from service.dashboard.forms import do_once, once_of, read_body
+from service.dashboard.forms import do_once, once_of, read_fields
 from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
@@ -30,10 +30,11 @@ from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
 from service.identity import projects
 from service.identity.access import visible
-from service.identity.decisions import list_decisions
+from service.identity.decisions import pending_first
 from service.identity.projects import PROJECTS_MAX
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps
+from service.views.admins import decisions_of
 from service.wording import NONE_SHOWN
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -53,14 +54,19 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
     with transaction(dashboard.factory, read_only=True) as session:
         now = dashboard.clock()
         values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
-        raises = list_decisions(session, now, Decision.action == DecisionAction.RAISE, limit=REQUESTS_MAX)
-        values["requests"] = [asked for asked in raises if asked.waiting]
+        values["requests"] = _pending_raises(session, now)
         values["stopped"] = bool(arming_stops(session))
         viewer: Viewer = request.state.viewer
         values["disk_short"] = viewer.runs_installation and dashboard.service.disks.is_short()
         values["release_count"] = session.scalar(visible(session, Release, select(func.count(Release.id)))) or 0
-        values["steps"] = None if values["release_count"] else first_steps(session)
+        values["steps"] = None if values["release_count"] else _first_steps(session)
     return page(request, "overview.html", **values)
+
+
+def _pending_raises(session: Session, now: datetime, *conditions: ColumnElement[bool]) -> list[DecisionRecord]:
+    chosen = Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.PENDING, *conditions
+    shown = decisions_of(session, pending_first(session, *chosen, limit=REQUESTS_MAX), now)
+    return [asked for asked in shown if asked.state == DecisionState.PENDING]
 
 
 @router.get("/parts/{name}")
@@ -73,22 +79,15 @@ def overview_part(request: Request, dashboard: Running, name: str, after: Place 
     return page(request, f"_{name}.html", **values)
 
 
-@dataclass(frozen=True)
-class FirstSteps:
-    """Steps that a new installation has completed towards its first release."""
-
-    account: bool
-    images: bool
-    training: bool
-
-
-def first_steps(session: Session) -> FirstSteps:
-    """Return how far an installation without a release has come."""
+def _first_steps(session: Session) -> dict[str, bool]:
+    """Return which steps towards a first release an installation has completed."""
     private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
-    account = visible(session, AccountRow, select(AccountRow.id))
-    ready = visible(session, Dataset, select(Dataset.id)).where(*private)
-    asked = visible(session, Job, select(Job.id)).where(Job.recipe.in_(list(RECIPES)))
-    return FirstSteps(*(session.scalar(query.limit(1)) is not None for query in (account, ready, asked)))
+    steps = {
+        "account": visible(session, AccountRow, select(AccountRow.id)),
+        "images": visible(session, Dataset, select(Dataset.id)).where(*private),
+        "training": visible(session, Job, select(Job.id)).where(Job.recipe.in_(list(RECIPES))),
+    }
+    return {name: session.scalar(query.limit(1)) is not None for name, query in steps.items()}
 
 
 @router.get("/accounts/new")
@@ -103,8 +102,7 @@ def open_account(request: Request, dashboard: Running, admin: Admin, form: Form)
     admin.require_installation()
     try:
         once = once_of(form)
-        terms = {name: form.get(name, "").strip() for name in AccountRequest.model_fields}
-        body = read_body(AccountRequest, terms).model_dump()
+        body = read_fields(AccountRequest, form)
         now = dashboard.clock()
         with transaction(dashboard.factory) as session:
             body["project_id"] = projects.choose(session, body["project_id"])
@@ -133,12 +131,10 @@ def account(
         shown = accounts.read(session, account_id)
         if isinstance(shown, accounts.DoubtfulAccount):
             raise AccountInDoubt(f"The figures of account {shown.name} contradict its log. {NONE_SHOWN}")
-        requests = list_decisions(session, now, Decision.account_id == account_id, limit=REQUESTS_MAX)
         values: dict[str, Any] = {
             "account": shown,
             "stopped": bool(arming_stops(session)),
-            "requests": requests,
-            "waiting": sum(asked.waiting for asked in requests),
+            "requests": _pending_raises(session, now, Decision.account_id == account_id),
             "now": now,
         }
         match part:
@@ -173,12 +169,8 @@ def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, A
     return {"accounts": shown, "after": after, "next_after": next_after}
 
 
-def _jobs(session: Session, now: datetime, _after: str | None) -> dict[str, Any]:
-    return {"jobs": jobs.recent(session, now, limit=RECENT)}
-
-
-def _releases(session: Session, _now: datetime, _after: str | None) -> dict[str, Any]:
-    return {"releases": releases.views(session, limit=RECENT)[0]}
-
-
-_PARTS = {"budgets": _budgets, "jobs": _jobs, "releases": _releases}
+_PARTS: dict[str, Callable[[Session, datetime, str | None], dict[str, Any]]] = {
+    "budgets": _budgets,
+    "jobs": lambda session, now, _: {"jobs": jobs.recent(session, now, limit=RECENT)},
+    "releases": lambda session, _now, _: {"releases": releases.views(session, limit=RECENT)[0]},
+}

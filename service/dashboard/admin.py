@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import math
-
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from service import jobs, ledger, restrictions
+from obscura.wire.admin_schemas import AdmissionRequest
+from obscura.wire.schemas import LimitChangeRequest, ReasonRequest
+from service import ledger
+from service.api.routes.decisions import EFFECTS
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
+from service.dashboard.forms import read_fields
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
-from service.dependencies import calling
-from service.errors import InvalidInput
 from service.identity import admins, decisions, people
 from service.identity.access import Principal, Scope, visible
 from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
-EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
 RECENT_REQUESTS = 50
 RECENT_KEYS = 100
 MEMBERS_SHOWN_MAX = 500
@@ -39,37 +38,33 @@ def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> R
 
 @router.post("/accounts/{account_id}/close")
 def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    return _set_closed(dashboard, account_id, closed=True)
+    dashboard.do(ledger.set_closed, account_id, closed=True)
+    return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/reopen")
 def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    return _set_closed(dashboard, account_id, closed=False)
-
-
-def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> RedirectResponse:
-    with calling("storage"):  # before the transaction, in which others would wait for who waits for a place
-        dashboard.do(restrictions.set_closed, dashboard.service.storage, account_id, closed=closed)
+    dashboard.do(ledger.set_closed, account_id, closed=False)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/lower-limit")
 def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    wish, why, now = _epsilon(form), form.get("reason", ""), dashboard.clock()
-    dashboard.do(ledger.lower_limit, account_id=account_id, epsilon=wish, reason=why, by=admin.id, now=now)
+    change, now = read_fields(LimitChangeRequest, form), dashboard.clock()
+    dashboard.do(ledger.lower_limit, account_id=account_id, **change, by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
-@router.post("/accounts/{account_id}/limit-requests")
+@router.post("/accounts/{account_id}/raise-limit")
 def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    wish, why, now = _epsilon(form), form.get("reason", ""), dashboard.clock()
-    dashboard.do(ledger.request_raise, account_id=account_id, epsilon=wish, reason=why, asked_with=admin.id, now=now)
+    change, now = read_fields(LimitChangeRequest, form), dashboard.clock()
+    dashboard.do(ledger.request_raise, account_id=account_id, **change, asked_with=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 @router.get("/admins")
 def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show admins, decisions and keys; to an owner, those of the project."""
+    """Show the admins and the keys; to an owner, those of the project."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an admin's key to see this page.")
     viewer.principal.require(Scope.ADMIN)
@@ -77,7 +72,6 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
     with transaction(dashboard.factory, read_only=True) as session:
         rows = admins.admins(session)
         records, names = [views.admin(row) for row in rows], admins.names(session, rows)
-        requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
@@ -88,7 +82,6 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         admins=records,
         members=members,
         names=names,
-        requests=requests,
         keys=keys,
         projects={project.id: project.name for project in departments} if len(departments) > 1 else {},
         keys_shown_max=RECENT_KEYS,
@@ -98,23 +91,26 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
 
 @router.post("/admins")
 def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
-    dashboard.do(
-        admins.ask_admission,
-        name=form.get("name", "").strip(),
-        introduction=form.get("introduction", ""),
-        project_id=form.get("project") or None,
-        reason=form.get("reason", ""),
-        asked_with=admin.id,
-        now=dashboard.clock(),
-    )
+    person = read_fields(AdmissionRequest, form, project_id=form.get("project"))
+    dashboard.do(admins.ask_admission, **person, asked_with=admin.id, now=dashboard.clock())
     return _back_to_admins()
 
 
 @router.post("/admins/{admin_id}/remove")
 def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
-    reason, now = form.get("reason", ""), dashboard.clock()
-    dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_with=admin.id, now=now)
+    why, now = read_fields(ReasonRequest, form), dashboard.clock()
+    dashboard.do(admins.ask_removal, admin_id=admin_id, **why, asked_with=admin.id, now=now)
     return _back_to_admins()
+
+
+@router.get("/decisions")
+def show_decisions(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
+    """Show what one admin asked for and another decides."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        chosen = decisions.readable_by(viewer.principal)
+        rows = decisions.pending_first(session, *chosen, limit=RECENT_REQUESTS)
+        requests = views.decisions_of(session, rows, dashboard.clock())
+    return page(request, "decisions.html", requests=requests)
 
 
 @router.post("/decisions/{request_id}/approve")
@@ -128,30 +124,20 @@ def decline(dashboard: Running, admin: Admin, request_id: str) -> RedirectRespon
 
 
 def _decide(dashboard: Dashboard, admin: Principal, request_id: str, *, approved: bool) -> RedirectResponse:
-    decided = dashboard.do(decisions.decide, request_id, admin.id, dashboard.clock(), EFFECTS, approved=approved)
-    return _back_to_admins() if decided.account_id is None else _back_to_account(decided.account_id)
+    dashboard.do(decisions.decide, request_id, admin.id, dashboard.clock(), EFFECTS, approved=approved)
+    return RedirectResponse("/decisions", status_code=303)
 
 
 def _switch(
     dashboard: Dashboard, admin: Principal, form: dict[str, str], account_id: str, *, frozen: bool
 ) -> RedirectResponse:
-    reason, now = form.get("reason", ""), dashboard.clock()
-    dashboard.do(ledger.set_frozen, account_id=account_id, frozen=frozen, reason=reason, by=admin.id, now=now)
+    why, now = read_fields(ReasonRequest, form), dashboard.clock()
+    dashboard.do(ledger.set_frozen, account_id=account_id, frozen=frozen, **why, by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 def _back_to_account(account_id: str) -> RedirectResponse:
     return RedirectResponse(f"/accounts/{account_id}/controls", status_code=303)
-
-
-def _epsilon(form: dict[str, str]) -> float:
-    try:
-        epsilon = float(form.get("epsilon", ""))
-    except ValueError:
-        epsilon = math.nan
-    if not math.isfinite(epsilon):
-        raise InvalidInput("The limit must be a number.")
-    return epsilon
 
 
 def _back_to_admins() -> RedirectResponse:

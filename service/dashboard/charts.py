@@ -15,8 +15,14 @@ WIDTH, HEIGHT = 640, 200
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 26
 
 
+class Chart:
+    """The box in which a chart is drawn; all coordinates are in it."""
+
+    width, height, left, right, top, bottom = WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+
+
 @dataclass(frozen=True)
-class SpendChart:
+class SpendChart(Chart):
     """A step line of spent budget with a band of held budget on top; the limit is 100%."""
 
     spent_line: str
@@ -25,12 +31,10 @@ class SpendChart:
     begin: datetime
     end: datetime
     ticks: tuple[tuple[int, float], ...]
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
+
+
+def _y(fraction: float) -> float:
+    return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(fraction, 0.0), 1.0), 1)
 
 
 def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | None:
@@ -43,31 +47,24 @@ def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | Non
     def x(moment: datetime) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * (moment - begin).total_seconds() / span, 1)
 
-    def y(share: float) -> float:
-        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(share, 0.0), 1.0), 1)
-
     moments = [*(point.at for point in points[1:]), end]
-    edges = [x(moment) for moment in (begin, *moments)]
-    spent = _steps([(*pair, y(p.spent)) for p, pair in zip(points, pairwise(edges), strict=True)])
-    total = _steps([(*pair, y(p.spent + p.held)) for p, pair in zip(points, pairwise(edges), strict=True)])
-    floor = y(0.0)
+    steps = list(zip(points, pairwise([x(moment) for moment in (begin, *moments)]), strict=True))
+    spent = [f"{edge} {_y(point.spent)}" for point, edges in steps for edge in edges]
+    total = [f"{edge} {_y(point.spent + point.held)}" for point, edges in steps for edge in edges]
+    floor = _y(0.0)
     return SpendChart(
         spent_line="M" + " L".join(spent),
         spent_area=f"M{x(begin)} {floor} L" + " L".join(spent) + f" L{x(end)} {floor} Z",
         held_area="M" + " L".join(total) + " L" + " L".join(reversed(spent)) + " Z",
         begin=begin,
         end=end,
-        ticks=tuple((percent, y(percent / 100)) for percent in (0, 50, 100)),
+        ticks=tuple((percent, _y(percent / 100)) for percent in (0, 50, 100)),
     )
 
 
-def _steps(levels: Sequence[tuple[float, float, float]]) -> list[str]:
-    return [f"{x} {y}" for begin, end, y in levels for x in (begin, end)]
-
-
 @dataclass(frozen=True)
-class SweepChart:
-    """Accuracy of trials by epsilon, from zero to the largest. Coordinates as in `SpendChart`.
+class SweepChart(Chart):
+    """Accuracy of trials by epsilon, from zero to the largest.
 
     Attributes:
         dots: x, y, and whether the trial is the best.
@@ -80,11 +77,6 @@ class SweepChart:
     percents: tuple[tuple[int, float], ...]
     epsilons: tuple[tuple[float, float], ...]
     chance: float
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    bottom: int = HEIGHT - BOTTOM
 
 
 def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
@@ -101,12 +93,9 @@ def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
     def x(epsilon: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT - 12) * epsilon / most, 1)
 
-    def y(accuracy: float) -> float:
-        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(accuracy, 0.0), 1.0), 1)
-
     return SweepChart(
-        dots=tuple((x(epsilon), y(accuracy), best) for epsilon, accuracy, best in measured),
-        percents=tuple((percent, y(percent / 100)) for percent in (0, 50, 100)),
+        dots=tuple((x(epsilon), _y(accuracy), best) for epsilon, accuracy, best in measured),
+        percents=tuple((percent, _y(percent / 100)) for percent in (0, 50, 100)),
         epsilons=tuple((epsilon, x(epsilon)) for epsilon in (0.0, most / 2, most)),
-        chance=y(1 / classes),
+        chance=_y(1 / classes),
     )

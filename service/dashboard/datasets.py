@@ -29,12 +29,12 @@ from service.dashboard.access import (
     require_acting,
     require_same_origin,
 )
-from service.dashboard.filters import DATASET_STATES, Filters
-from service.dashboard.forms import FieldsRefused, read_body
+from service.dashboard.forms import DATASET_STATES, FieldsRefused, Filters, read_body
 from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent, UploadTooLarge
+from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
@@ -90,7 +90,8 @@ def declare_and_upload(request: Request, dashboard: Running, viewer: Reader) -> 
         with transaction(dashboard.factory) as session:
             dataset_id = states.declare(session, settings, **body, now=now).id
         try:
-            receiving.receive(settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock, by=uploader.id)
+            context = DatasetContext.of(settings, dashboard.factory, dashboard.clock)
+            receiving.receive(context, dataset_id, sent, by=uploader.id)
         except BaseException:
             try:
                 deletion.delete(settings, dashboard.factory, dataset_id, cancel_jobs=True, now=dashboard.clock())
@@ -122,7 +123,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
 def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
     """Destroy the images, and the declaration if nothing was trained on it."""
     if form.get("sure") != "yes":
-        raise InvalidInput("Confirm that the images are to be destroyed for ever.")
+        raise InvalidInput("Confirm that the images are to be destroyed forever.")
     deleted = deletion.delete(
         dashboard.service.settings,
         dashboard.factory,
@@ -197,6 +198,6 @@ def _ask_about_names(classes: list[str]) -> None:
         raise FieldsRefused(
             {
                 "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Names of classes become "
-                "public for ever. Rename the folders; or, if these are the classes, say so with the box below."
+                "public forever. Rename the folders; or, if these are the classes, say so with the box below."
             }
         )

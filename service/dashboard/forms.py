@@ -1,4 +1,4 @@
-"""Forms that create something: the API's schemas, errors at their fields, and idempotency.
+"""Forms that create something (the API's schemas, errors at their fields, idempotency), and filters of lists.
 
 Each form carries a random text, `once`, which works like an Idempotency-Key.
 """
@@ -8,23 +8,35 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
+from urllib.parse import urlencode
 
+from fastapi import Query
 from pydantic import BaseModel, ValidationError
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.grids import json_or_text
+from obscura.wire.words import DatasetState, JobState
 from privacy.errors import InvalidParameter, PrivacyError
+from privacy.plans.registry import RECIPES
 from service.db.access_tables import Idempotency
+from service.db.ledger_tables import AccountRow
 from service.errors import InvalidInput, LargeDelta, ObscuraError
+from service.identity.access import visible
 from service.jobs.submission import remember
+from service.views.rows import ROWS_MAX
+from service.wording import JOB_STATES
 
 Body = TypeVar("Body", bound=BaseModel)
-OPTION = "option."  # how the names of the fields begin that stand for a recipe's options
+OPTION = "option."  # prefix of the fields of a recipe's options
+SEARCHED_MAX = 2000  # newest rows whose names a search looks at: it must not read a whole table
+Text = Annotated[str, Query(max_length=100)]
 _ONCE = re.compile(r"[0-9a-f]{32}")
-# pydantic's words for what is missing or is no number, for people who see fields and no JSON
+# Messages for people, who see fields and no JSON, by pydantic's error type.
 _WORDS = {"missing": "Fill this in.", "float_parsing": "This is a number.", "int_parsing": "This is a whole number."}
 
 
@@ -38,7 +50,7 @@ class FieldsRefused(InvalidInput):
     code: ClassVar[str] = "invalid_input"
 
     def __init__(self, fields: Mapping[str, str]) -> None:
-        super().__init__("Some fields need another look.", fields=dict(fields))
+        super().__init__(" ".join(f"{name}: {message}" for name, message in fields.items()), fields=dict(fields))
         self.fields = dict(fields)
 
 
@@ -65,19 +77,24 @@ def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
         ) from None
 
 
+def read_fields(schema: type[BaseModel], form: Mapping[str, str], **others: Any) -> dict[str, Any]:
+    """Validate a form by a request of the API and return its fields; `others` are those with other names."""
+    return read_body(schema, {name: form.get(name, "").strip() for name in schema.model_fields} | others).model_dump()
+
+
 def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str]:
     """Return the error messages of single fields, and the message of the whole form."""
     if isinstance(error, FieldsRefused):
-        return error.fields, error.message
-    said = error.message if isinstance(error, ObscuraError) else str(error)
+        return error.fields, "Some fields need another look."
+    message = error.message if isinstance(error, ObscuraError) else str(error)
     if isinstance(error, LargeDelta):
-        return {"accept_large_delta": said}, said
+        return {"accept_large_delta": message}, message
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, InvalidParameter):
         cause = cause.__cause__
     if isinstance(cause, InvalidParameter):
-        return {cause.name: said}, said
-    return {}, said
+        return {cause.name: message}, message
+    return {}, message
 
 
 def do_once(
@@ -93,10 +110,10 @@ def do_once(
     first = remember(session, principal_id, once, body, "", now)
     if first is not None:
         return first
-    made = make()
-    session.get_one(Idempotency, (principal_id, once)).resource_id = made
+    resource_id = make()
+    session.get_one(Idempotency, (principal_id, once)).resource_id = resource_id
     session.flush()
-    return made
+    return resource_id
 
 
 def read_options(text: str) -> dict[str, Any]:
@@ -117,10 +134,10 @@ def _as_text(value: Any) -> str:
 
 def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     """Parse the fields `option.NAME` of a form by a recipe's JSON Schema; empty ones count as absent."""
-    given = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
+    texts = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
     return {
         name: text if schema["properties"][name].get("type") == "string" else json_or_text(text)
-        for name, text in given.items()
+        for name, text in texts.items()
         if text
     }
 
@@ -128,3 +145,71 @@ def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> 
 def write_options(options: Mapping[str, Any]) -> str:
     """Format options for `read_options`."""
     return "\n".join(f"{name} = {_as_text(value)}" for name, value in options.items())
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Filters of a list; empty ones do not apply."""
+
+    q: Text = ""
+    state: Text = ""
+    account: Text = ""
+    recipe: Text = ""
+    before: Annotated[str | None, Query(max_length=64, description="Id of the last row of the page before.")] = None
+
+    def address(self, path: str) -> str:
+        """Return the address of the list with these filters."""
+        chosen = {name: value for name, value in self._texts().items() if value}
+        return f"{path}?{urlencode(chosen)}" if chosen else path
+
+    def shown(self, session: Session, path: str) -> dict[str, Any]:
+        """Return the template values that every list needs: filters, choices and position."""
+        named = visible(session, AccountRow, select(AccountRow.id, AccountRow.name))
+        choices = named.order_by(AccountRow.name).limit(ROWS_MAX)
+        return {
+            "filters": self._texts(),
+            "list_path": self.address(path),
+            "account_choices": [(row.id, row.name) for row in session.execute(choices)],
+            "before": self.before,
+        }
+
+    def _texts(self) -> dict[str, str]:
+        return {name: value for name, value in asdict(self).items() if name != "before"}
+
+    def conditions(
+        self, session: Session, table: Any, by: Sequence[str], *, states: Sequence[str] = ()
+    ) -> list[ColumnElement[bool]]:
+        """Return the conditions on a table. Raise InvalidInput for unknown values and filters that do not apply.
+
+        Args:
+            by: Filters of this list; the table has their columns.
+            states: States that its rows may have.
+        """
+        foreign = [name for name, value in self._texts().items() if value and name not in by]
+        if foreign:
+            raise InvalidInput(f"This list cannot be narrowed by {' and '.join(foreign)}, only by {', '.join(by)}.")
+        conditions: list[ColumnElement[bool]] = []
+        if self.state:
+            conditions.append(table.state == _one_of("state", self.state, states))
+        if self.recipe:
+            conditions.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
+        if self.account:
+            conditions.append(table.account_id == self.account)
+            own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == self.account)
+            conditions.append(own.exists())
+        if self.q:
+            newest = visible(session, table, select(table.id)).order_by(table.created_at.desc()).limit(SEARCHED_MAX)
+            named = table.id.in_(newest) & table.name.icontains(self.q, autoescape=True)
+            conditions.append(or_(table.id == self.q, named))
+        return conditions
+
+
+DATASET_STATES = [(state.value, state.value.capitalize()) for state in DatasetState]
+JOB_STATE_CHOICES = [(state.value, JOB_STATES[state]) for state in JobState]
+RECIPE_CHOICES = [(recipe.name, recipe.title) for recipe in RECIPES.values()]
+
+
+def _one_of(what: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise InvalidInput(f"There is no such {what}. Choose one of {', '.join(known)}.")
+    return value

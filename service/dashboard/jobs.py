@@ -13,7 +13,7 @@ from service.api.events import Snapshot
 from service.api.routes.jobs import stream_events
 from service.dashboard.access import Form, Reader, Running, find_trainer, find_viewer, still_signed_in
 from service.dashboard.charts import sweep_chart
-from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
+from service.dashboard.forms import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Job
 from service.db.session import transaction

@@ -28,7 +28,14 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import RETRY_CODES, RETRY_SECONDS, STATUSES, TooManyRequests
+from service.api.problems import (
+    OPERATOR_ONLY,
+    RETRY_CODES,
+    RETRY_SECONDS,
+    SECURITY_HEADERS,
+    STATUSES,
+    TooManyRequests,
+)
 from service.dashboard.forms import fresh_once, problems_of
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
@@ -44,31 +51,14 @@ REPORT_POLICY = (
 )
 # Swagger UI has pictures in its style; nothing comes from elsewhere.
 REFERENCE_POLICY = CONTENT_POLICY.replace("img-src 'self'", "img-src 'self' data:")
-HEADERS = {
-    "Content-Security-Policy": CONTENT_POLICY,
-    "X-Content-Type-Options": "nosniff",
-    # With "no-referrer", browsers send forms with "Origin: null", and the origin could not be checked.
-    "Referrer-Policy": "same-origin",
-    "X-Frame-Options": "DENY",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-store",
-}
+# With "no-referrer", browsers send forms with "Origin: null", and the origin could not be checked.
+HEADERS = SECURITY_HEADERS | {"Content-Security-Policy": CONTENT_POLICY, "Referrer-Policy": "same-origin"}
+# Of error pages, where a problem document's title would not do.
 _TITLES = {
-    "not_found": "Not found",
-    "invalid_input": "That cannot be done",
     "unauthorized": "Please sign in",
-    "forbidden": "Not with this key",
-    "too_many_requests": "Too many requests",
-    "conflict": "That is not possible now",
-    "too_large": "Too large",
-    "uploads_stopped": "No images are taken",
-    "ledger_corruption": "The ledger needs an operator",
-    "audit_log_unavailable": "The audit log needs an operator",
-    "provider_unavailable": "The sign-in provider does not answer",
-    "storage_unavailable": "The storage does not answer",
-    "busy": "Busy",
+    "forbidden": "Permission denied",
+    "conflict": "Not possible now",
+    "invalid_input": "Invalid request",
 }
 
 
@@ -116,8 +106,8 @@ def answer_unknown_with_pages(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         outside = not request.scope["path"].startswith("/v1/")
         if not outside or "text/html" not in request.headers.get("accept", ""):
-            made = otherwise(request, error)
-            return await made if isawaitable(made) else made
+            problem = otherwise(request, error)
+            return await problem if isawaitable(problem) else problem
         missing = error.status_code == 404
         title = "Not found" if missing else "That is not possible"
         message = "There is no page at this address." if missing else "This page takes no such request."
@@ -159,22 +149,17 @@ def form_page(
 
 
 def _error_page(request: Request, error: Exception) -> Response:
+    code, message, headers = "invalid_input", "A value of the form is missing or out of range.", dict[str, str]()
     if isinstance(error, ObscuraError):
-        status, title = STATUSES.get(error.code, (409, ""))[0], _TITLES.get(error.code, "That is not possible now")
-        message = error.message
-        if error.code == "ledger_corruption":
-            structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
-            message = message if isinstance(error, AccountInDoubt) else wording.NEEDS_OPERATOR
-        if error.code == "storage_unavailable":
-            structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
-            message = wording.NO_STORAGE
-    else:
-        status, title, message = 422, "That cannot be done", "A value of the form is missing or out of range."
-    response = page(request, "error.html", status_code=status, title=title, message=message)
-    if isinstance(error, TooManyRequests):
-        response.headers["Retry-After"] = str(error.seconds)
-    elif isinstance(error, ObscuraError) and error.code in RETRY_CODES:
-        response.headers["Retry-After"] = str(RETRY_SECONDS)
+        code, message = error.code, error.message
+        if code in OPERATOR_ONLY:
+            structlog.get_logger(__name__).error("operator_needed", code=code, message=message, **error.numbers)
+            message = message if isinstance(error, AccountInDoubt) else OPERATOR_ONLY[code]
+        if code in RETRY_CODES:
+            headers["Retry-After"] = str(error.seconds if isinstance(error, TooManyRequests) else RETRY_SECONDS)
+    status, title = STATUSES.get(code, (409, "Not possible now"))
+    response = page(request, "error.html", status_code=status, title=_TITLES.get(code, title), message=message)
+    response.headers.update(headers)
     return response
 
 

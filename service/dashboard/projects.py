@@ -1,13 +1,16 @@
-"""The page of projects: jobs and webhooks for members, quotas for admins of the installation."""
+"""The page of projects, with quotas and webhooks, and the page of the audit log."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service import quotas
 from service.dashboard.access import Admin, Form, Reader, Running
 from service.dashboard.pages import PageRoute, SignInNeeded, page
+from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
@@ -18,6 +21,7 @@ from service.views import admins as views
 router = APIRouter(route_class=PageRoute)
 PROJECTS_SHOWN = 100
 WEBHOOKS_SHOWN = 100
+EVENTS_SHOWN = 100
 
 
 @router.get("/projects")
@@ -45,3 +49,25 @@ def set_quota(dashboard: Running, admin: Admin, form: Form, project_id: str) -> 
         raise InvalidInput("A quota is a whole number, or empty for none.")
     dashboard.do(quotas.set_quota, project_id, jobs_max=int(jobs) if jobs else None)
     return RedirectResponse("/projects", status_code=303)
+
+
+@router.get("/audit")
+def show_audit_log(
+    request: Request, dashboard: Running, viewer: Reader, before: Annotated[str | None, Query(max_length=64)] = None
+) -> HTMLResponse:
+    """Show the newest events."""
+    if viewer.principal is None:
+        raise SignInNeeded("Sign in with an auditor's key to see this page.")
+    viewer.principal.require(Scope.AUDIT)
+    with transaction(dashboard.factory, read_only=True) as session:
+        shown = views.newest_events(session, before=before, limit=EVENTS_SHOWN + 1)
+        asked = {event.key_id for event in shown}
+        keys = session.scalars(visible(session, ApiKey).where(ApiKey.id.in_(asked))).all()
+    return page(
+        request,
+        "audit.html",
+        events=shown[:EVENTS_SHOWN],
+        names={key.id: key.name for key in keys},
+        older=shown[EVENTS_SHOWN - 1].id if len(shown) > EVENTS_SHOWN else None,
+        kept=dashboard.service.settings.audit_log != "off",
+    )

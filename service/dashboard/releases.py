@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +12,14 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 
 from obscura.wire import formats
 from obscura.wire.class_shares import AS_STATED, read_class_shares
+from obscura.wire.release_schemas import EvaluationRequest, SampleRequest
 from obscura.wire.schemas import Identifier
+from obscura.wire.share_schemas import ShareRequest
 from service import jobs, reports, weights
 from service.api.ordering import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
-from service.dashboard.filters import Filters
+from service.dashboard.forms import Filters, read_fields
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -33,7 +36,6 @@ COMPARED_MAX = 4  # beside each other
 PICKED_MAX = RELEASES_A_PAGE
 # The files of a release that may be fetched by name; the rest of its folder is not served.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
-_KEPT = {"Cache-Control": "private, max-age=3600"}
 
 
 @router.get("/releases")
@@ -75,8 +77,11 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         public = views.datasets_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
         project = jobs.project_names(session, [view.release.project_id])[view.release.project_id]
-    named = (*DOWNLOADS, "grid.png", "report.html")
-    present = {name for name in named if _exists(dashboard, release_id, name)}
+    present = set()
+    for name in (*DOWNLOADS, "grid.png", "report.html"):
+        with suppress(NotFound):
+            dashboard.service.storage.open(key_of(release_id), name)
+            present.add(name)
     if "generator.json" in present:
         present |= set(formats.MADE)
     return page(
@@ -99,8 +104,8 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
 @router.get("/releases/{release_id}/grid.png")
 def grid(dashboard: Running, release_id: str) -> FileResponse:
     """Serve the grid of synthetic images."""
-    path = _file(dashboard, release_id, "grid.png")
-    return FileResponse(path, media_type="image/png", headers=_KEPT)
+    kept = {"Cache-Control": "private, max-age=3600"}
+    return FileResponse(_file(dashboard, release_id, "grid.png"), media_type="image/png", headers=kept)
 
 
 @router.get("/releases/{release_id}/report")
@@ -124,35 +129,32 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
     """Serve one of the release's files as a download."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
-    if name == reports.DATA:
-        data = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, name)
-        attachment = f'attachment; filename="{release_id}-{name}"'
-        return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
-    if name in formats.MADE:
-        made = weights.read_made(dashboard.service.storage, dashboard.factory, release_id, name)
-        attachment = f'attachment; filename="{name}"'
-        return Response(made, media_type="text/plain", headers={"Content-Disposition": attachment})
-    path = _file(dashboard, release_id, name)
     # The files of a generator keep their names: its program looks for them by these.
-    alone = name if name.startswith("generator.") else f"{release_id}-{name}"
-    return FileResponse(path, filename=alone, media_type="application/octet-stream")
+    shown = name if name in formats.MADE or name.startswith("generator.") else f"{release_id}-{name}"
+    storage, attachment = dashboard.service.storage, {"Content-Disposition": f'attachment; filename="{shown}"'}
+    if name == reports.DATA:
+        data = reports.read_report(storage, dashboard.factory, release_id, name)
+        return Response(data, media_type="application/json", headers=attachment)
+    if name in formats.MADE:
+        made = weights.read_made(storage, dashboard.factory, release_id, name)
+        return Response(made, media_type="text/plain", headers=attachment)
+    path = _file(dashboard, release_id, name)
+    return FileResponse(path, media_type="application/octet-stream", headers=attachment)
 
 
 @router.post("/releases/{release_id}/samples")
 def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Generate images from a release. Free."""
-    fields: dict[str, Any] = {"release_id": release_id, "classes": None, "format": form.get("format", "")}
-    fields |= {name: _whole(form, name) for name in ("count", "seed")}
-    if form.get("proportions", "").strip():
-        fields["proportions"] = _proportions(dashboard, release_id, form["proportions"])
+    stated = form.get("proportions", "").strip()
+    proportions = _proportions(dashboard, release_id, stated) if stated else None
+    fields = read_fields(SampleRequest, form, proportions=proportions, classes=None) | {"release_id": release_id}
     return _ordered(dashboard, trainer, form, "sample", fields)
 
 
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Evaluate a release on a public dataset. Free."""
-    fields: dict[str, Any] = {"release_id": release_id, "dataset_id": form.get("dataset", "")}
-    fields |= {name: _whole(form, name) if form.get(name) else None for name in ("samples", "seed")}
+    fields = read_fields(EvaluationRequest, form, dataset_id=form.get("dataset")) | {"release_id": release_id}
     return _ordered(dashboard, trainer, form, "evaluate", fields)
 
 
@@ -161,15 +163,9 @@ def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> 
     other = None if form.get("everybody") else form.get("project", "").strip()
     if other == "":
         raise InvalidInput("Name the project by its id, or choose all projects.")
-    dashboard.do(
-        jobs.ask_share,
-        release_id=release_id,
-        project_id=other,
-        reason=form.get("reason", ""),
-        asked_with=admin.id,
-        now=dashboard.clock(),
-    )
-    return RedirectResponse("/admins", status_code=303)
+    share = read_fields(ShareRequest, form, project_id=other)
+    dashboard.do(jobs.ask_share, release_id=release_id, **share, asked_with=admin.id, now=dashboard.clock())
+    return RedirectResponse("/decisions", status_code=303)
 
 
 @router.post("/releases/{release_id}/shares/{share_id}/end")
@@ -194,14 +190,6 @@ def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
     return dashboard.service.storage.open(key_of(release_id), name)
 
 
-def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
-    try:
-        dashboard.service.storage.open(key_of(release_id), name)
-    except NotFound:
-        return False
-    return True
-
-
 def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, float] | str:
     if text.strip() == AS_STATED:
         return AS_STATED
@@ -211,10 +199,3 @@ def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, 
         return read_class_shares(text, classes, every=False)
     except ValueError as error:
         raise InvalidInput(f"These proportions cannot be read: {error}.") from None
-
-
-def _whole(form: dict[str, str], field: str) -> int:
-    text = form.get(field, "").strip()
-    if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        raise InvalidInput(f"The {field} must be a whole number, at least 0.")
-    return int(text)

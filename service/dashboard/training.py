@@ -1,41 +1,46 @@
-"""The page that plans and starts a training or a sweep."""
+"""The page that plans and starts a training, a preview or a sweep."""
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.grids import EPSILON, GridRefused, trials_of
 from obscura.wire.job_schemas import JobRequest, PlanRecord
 from obscura.wire.sweep_schemas import SweepRequest
 from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
+from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
 from service.api.ordering import order, order_sweep
+from service.api.routes.jobs import describe_recipe
 from service.api.routes.orders import read_picture
-from service.api.routes.recipes import describe
 from service.dashboard.access import Dashboard, Form, Running, Trainer, Viewer, find_viewer
-from service.dashboard.forms import FieldsRefused, fresh_once, once_of, problems_of
-from service.dashboard.pages import PageRoute, page
-from service.dashboard.wishes import (
-    CHOICES_MAX,
-    Wish,
-    Wished,
-    at_their_places,
-    body_of,
-    command_of,
-    parted,
-    tried,
-    wish_from,
+from service.dashboard.forms import (
+    Body,
+    FieldsRefused,
+    fresh_once,
+    once_of,
+    problems_of,
+    read_body,
+    read_option_fields,
+    read_options,
+    write_options,
 )
+from service.dashboard.pages import PageRoute, page
 from service.db.access_tables import Idempotency
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
@@ -51,43 +56,161 @@ FREE_RELEASES = 3  # that are named where nothing more can be trained
 PART_PREFILLED = 1 / 3  # of the epsilon that is left
 PART_CONFIRMED = 1 / 2  # of the epsilon that is left: a higher price needs a confirmation
 EPSILON_STEP = 0.05  # of the slider
+CHOICES_MAX = 50  # of a field
+GRIDS_SHOWN = 3  # options with several values, as the form has places for them
+NAME_MAX = 100
+FIRST_RECIPE = next(iter(RECIPES))  # they are in order of recommendation
+Line = Annotated[str, Field(max_length=2000)]
+
+
+@dataclass(frozen=True)
+class TrainingForm:
+    """The fields of the planning form, as texts; the page writes them into the form that starts the training."""
+
+    dataset: str = ""
+    recipe: str = FIRST_RECIPE
+    epsilon: str = ""
+    evaluation: str = ""
+    options: str = ""
+    grids: str = ""  # of a sweep, one `NAME=VALUE,VALUE` a line; empty for one training
+    name: str = ""  # of a sweep
+
+    @property
+    def grid_lines(self) -> list[str]:
+        """The options of a sweep with their values."""
+        return self.grids.splitlines()
+
+    def body(self, schema: type[Body]) -> Body:
+        """Return the request that the API would get.
+
+        Raise FieldsRefused with names of the request's fields; `values-1` is the first option with several values, and
+        `grids` stands for all of them.
+        """
+        fields: dict[str, Any] = {"dataset_id": self.dataset, "recipe": self.recipe, "epsilon": self.epsilon}
+        fields |= {"evaluation_dataset_id": self.evaluation, "options": read_options(self.options)}
+        if schema is SweepRequest:
+            try:
+                fields["trials"] = trials_of(self.grid_lines, fields["options"])
+            except GridRefused as error:
+                place = "grids" if error.position is None else f"values-{error.position + 1}"
+                raise FieldsRefused({place: str(error)}) from None
+            fields["name"] = self.name.strip() or "; ".join(self.grid_lines)[:NAME_MAX]
+        return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
+
+    def errors_by_field(self, wrong: Mapping[str, str]) -> dict[str, str]:
+        """Return the errors of a request by the names of this form's fields."""
+        places = {line.partition("=")[0]: f"values-{number}" for number, line in enumerate(self.grid_lines, start=1)}
+        places["trials"] = places.pop(EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
+        return {places.get(name, name): message for name, message in wrong.items()}
+
+    def places(self) -> list[tuple[str, str]]:
+        """Return the options of a sweep with their values, and empty places for more."""
+        lines = [line.partition("=")[::2] for line in self.grid_lines]
+        return [*lines, *[("", "")] * (GRIDS_SHOWN - len(lines))]
+
+    def command(self) -> str:
+        """Return the command that does the same."""
+        words = ["obscura", "sweep" if self.grids else "train", self.dataset]
+        words += ["--recipe", self.recipe, "--epsilon", self.epsilon]
+        for line in write_options(read_options(self.options)).splitlines():
+            words += ["--option", line.replace(" = ", "=", 1)]
+        for line in self.grid_lines:
+            words += ["--grid", line]
+        words += ["--name", self.name.strip()] if self.grids and self.name.strip() else []
+        words += ["--evaluate", self.evaluation] if self.evaluation else []
+        return shlex.join([*words, "--wait"])
+
+    def parts(self, recipe: Recipe | None) -> dict[str, Any]:
+        """Return the options that have fields, as texts, and the other lines."""
+        try:
+            options = read_options(self.options)
+        except ObscuraError:
+            return {"given": {}, "other": self.options}
+        known = {} if recipe is None else recipe.options["properties"]
+        given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+        other = write_options({name: value for name, value in options.items() if name not in known})
+        return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
+
+
+def read_query(
+    request: Request,
+    dashboard: Running,
+    dataset: Annotated[str, Query(max_length=64)] = "",
+    recipe: Annotated[str, Query(max_length=100)] = FIRST_RECIPE,
+    epsilon: Annotated[str, Query(max_length=30)] = "",
+    evaluation: Annotated[str, Query(max_length=64)] = "",
+    options: Annotated[str, Query(max_length=8000)] = "",
+    shown: Annotated[str, Query(max_length=100, description="The recipe whose options had fields.")] = "",
+    again: Annotated[str, Query(max_length=64, description="A training whose options are taken.")] = "",
+    vary: Annotated[list[Line], Query(max_length=CHOICES_MAX, description="Options with several values.")] = [],  # noqa: B006
+    values: Annotated[list[Line], Query(max_length=CHOICES_MAX, description="Values of each.")] = [],  # noqa: B006
+    name: Annotated[str, Query(max_length=NAME_MAX, description="Of the search.")] = "",
+) -> TrainingForm:
+    """Read the planning form, or fill it in from an earlier training."""
+    if not again:
+        if shown == recipe and recipe in RECIPES:
+            fields = write_options(read_option_fields(RECIPES[recipe].options, request.query_params))
+            options = "\n".join(filter(None, (options, fields)))
+        elif shown:
+            options, vary, values = "", [], []  # they are another recipe's
+        pairs = ((each.strip(), tried.strip()) for each, tried in zip_longest(vary, values, fillvalue=""))
+        grids = "\n".join(" ".join(f"{each}={tried}".split()) for each, tried in pairs if each or tried)
+        return TrainingForm(dataset, recipe, epsilon, evaluation, options, grids, name)
+    with transaction(dashboard.factory, read_only=True) as session:
+        job = jobs.get_job(session, again)
+        if not jobs.KINDS[job.kind].planned:
+            raise NotFound("There is no such training.")
+        return TrainingForm(
+            dataset=job.dataset_id or "",
+            recipe=job.recipe,
+            epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
+            evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
+            options=write_options(job.options),
+        )
+
+
+Chosen = Annotated[TrainingForm, Depends(read_query)]
+
+
+def _submitted(form: Mapping[str, str]) -> TrainingForm:
+    return TrainingForm(**{name: form.get(name, "") for name in TrainingForm.__dataclass_fields__})
 
 
 @router.get("/train")
-def plan_page(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
+def plan_page(request: Request, dashboard: Running, chosen: Chosen) -> HTMLResponse:
     """Show the planning form with its price."""
-    return _page(request, dashboard, wish, "train.html")
+    return _page(request, dashboard, chosen, "train.html")
 
 
 @router.get("/train/price")
-def price(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
+def price(request: Request, dashboard: Running, chosen: Chosen) -> HTMLResponse:
     """Render the price alone, for the script that follows the slider."""
-    return _page(request, dashboard, wish, "_price.html")
+    return _page(request, dashboard, chosen, "_price.html")
 
 
 @router.post("/sweeps")
 def search(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
     """Start a sweep: hold the price of all trials, or do nothing."""
-    wish = wish_from(form)
+    chosen = _submitted(form)
     try:
-        key, body = f"sweep {once_of(form)}", body_of(wish, SweepRequest)
-        _require_confirmed(dashboard, trainer, key, wish, form)
+        key, body = f"sweep {once_of(form)}", chosen.body(SweepRequest)
+        _require_confirmed(dashboard, trainer, key, chosen, form)
         sweep_id = order_sweep(dashboard.service, trainer.id, key, body, lambda _, sweep: sweep.id)
     except (ObscuraError, PrivacyError) as error:
-        return _page(request, dashboard, wish, "train.html", error)
+        return _page(request, dashboard, chosen, "train.html", error)
     return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
 
 
 def _add_form(kind: Kind, asked: Order) -> None:
     def ask(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
-        wish = replace(wish_from(form), grids="")
+        chosen = replace(_submitted(form), grids="")
         try:
-            key, fields = f"{kind.name} {once_of(form)}", body_of(wish, asked.request).model_dump()
+            key, fields = f"{kind.name} {once_of(form)}", chosen.body(asked.request).model_dump()
             if kind.name == TRAIN:
-                _require_confirmed(dashboard, trainer, key, wish, form)
+                _require_confirmed(dashboard, trainer, key, chosen, form)
             job_id = order(dashboard.service, trainer.id, key, kind, fields, lambda _, job: job.id)
         except (ObscuraError, PrivacyError) as error:
-            return _page(request, dashboard, wish, "train.html", error)
+            return _page(request, dashboard, chosen, "train.html", error)
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     router.post(asked.path.removeprefix("/v1"))(ask)
@@ -110,49 +233,49 @@ for _kind in jobs.KINDS.values():
 def _page(
     request: Request,
     dashboard: Dashboard,
-    wish: Wish,
+    chosen: TrainingForm,
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
-        wish = replace(wish, grids="")  # only who may start a search plans one: that takes long
-    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None}
-    values |= {"search": None, "part": None}
+        chosen = replace(chosen, grids="")  # planning a sweep takes long: only for those who may start one
+    values: dict[str, Any] = dict.fromkeys(("plan", "most", "free", "payer", "search", "part")) | {"public": []}
     with transaction(dashboard.factory, read_only=True) as session:
-        names = _names(session, wish.dataset)
+        names = _names(session, chosen.dataset)
         if names:
-            dataset = find(session, Dataset, wish.dataset or next(iter(names)))
-            offers = template != "_price.html"  # the price is requested at every step of the slider
+            dataset = find(session, Dataset, chosen.dataset or next(iter(names)))
             payer = accounts.read(session, str(dataset.account_id))
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
-            wish = _completed(wish, dataset.id, most)
-            values |= {"public": releases.datasets_like(session, datasets.dataset(dataset)) if offers else []}
+            chosen = replace(chosen, dataset=dataset.id, epsilon=chosen.epsilon or _prefilled(most))
+            if template != "_price.html":  # the price is requested at every step of the slider
+                values["public"] = releases.datasets_like(session, datasets.dataset(dataset))
             values |= {"most": most, "payer": payer}
             if payer.balance is not None and most == 0:
                 of_account = Release.account_id == payer.id
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and (refused is None or "confirmed" in problems_of(refused)[0]):
                 try:
-                    values |= _priced(session, dashboard.service.settings, wish)
+                    part = _planned(session, dashboard.service.settings, chosen)
+                    values |= {"command": chosen.command(), "part": part, "search" if chosen.grids else "plan": part}
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
-    recipe = RECIPES.get(wish.recipe)
+    recipe = RECIPES.get(chosen.recipe)
     return page(
         request,
         template,
         status_code=200 if refused is None else 422,
-        wish=wish,
-        fields=vars(wish),
+        chosen=chosen,
+        fields=vars(chosen),
         datasets=names,
         choices_max=CHOICES_MAX,
         recipes=RECIPES,
-        recipe=None if recipe is None else describe(recipe),
-        **parted(wish, recipe),
-        tried=tried(wish),
+        recipe=None if recipe is None else describe_recipe(recipe),
+        **chosen.parts(recipe),
+        tried=chosen.places(),
         in_words=values_in_words,
-        wrong=at_their_places(wish, wrong),
+        wrong=chosen.errors_by_field(wrong),
         message=message,
         once=fresh_once(),
         part_confirmed=PART_CONFIRMED,
@@ -160,24 +283,21 @@ def _page(
     )
 
 
-def _priced(session: Session, settings: Settings, wish: Wish) -> dict[str, Any]:
-    part = _part(session, settings, wish)
-    return {"command": command_of(wish), "part": part, "search" if wish.grids else "plan": part}
+def _planned(session: Session, settings: Settings, chosen: TrainingForm) -> PlanRecord | plans.PlannedSweep:
+    if chosen.grids:
+        return plans.plan_sweep(session, settings, chosen.body(SweepRequest))
+    return plans.plan(session, settings, chosen.body(JobRequest))
 
 
-def _part(session: Session, settings: Settings, wish: Wish) -> PlanRecord | plans.PlannedSweep:
-    if wish.grids:
-        return plans.plan_sweep(session, settings, body_of(wish, SweepRequest))
-    return plans.plan(session, settings, body_of(wish, JobRequest))
-
-
-def _require_confirmed(dashboard: Dashboard, trainer: Principal, key: str, wish: Wish, form: Mapping[str, str]) -> None:
+def _require_confirmed(
+    dashboard: Dashboard, trainer: Principal, key: str, chosen: TrainingForm, form: Mapping[str, str]
+) -> None:
     if form.get("confirmed") == "yes":
         return
     with transaction(dashboard.factory, read_only=True) as session:
         if session.get(Idempotency, (trainer.id, key)) is not None:
             return
-        part = _part(session, dashboard.service.settings, wish)
+        part = _planned(session, dashboard.service.settings, chosen)
         left = part.budget.left_epsilon
         if part.budget.affordable and part.price_epsilon > PART_CONFIRMED * left:
             raise FieldsRefused(
@@ -201,13 +321,8 @@ def _names(session: Session, chosen: str) -> dict[str, str]:
     return names
 
 
-def _completed(wish: Wish, dataset_id: str, most: float) -> Wish:
-    values: Mapping[str, str] = vars(wish) | {"dataset": dataset_id}
-    if not wish.epsilon:
-        values = {**values, "epsilon": _prefilled(most) if most > 0 else "1"}
-    return Wish(**values)
-
-
 def _prefilled(most: float) -> str:
+    """Return a third of the affordable epsilon, rounded down to a step of the slider, or to three digits below one."""
     third = PART_PREFILLED * most
-    return show_epsilon(math.floor(third / EPSILON_STEP) * EPSILON_STEP if third >= EPSILON_STEP else third, up=False)
+    rounded = math.floor(third / EPSILON_STEP) * EPSILON_STEP if third >= EPSILON_STEP else third
+    return show_epsilon(rounded, up=False) if most > 0 else "1"

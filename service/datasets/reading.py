@@ -1,9 +1,9 @@
-"""Read the content of a declared dataset: stream to quarantine, read it in a confined process, publish the arrays.
+"""Read the content of a declared dataset: stream it to quarantine, read it in a confined process, publish the arrays.
 
-The parent never parses an upload. It counts and hashes bytes, starts `python -m service.ingest`, and believes the
-resulting arrays only after looking at their headers, labels and every tag itself. Nothing readable touches the disk:
-what lies in quarantine is sealed under a key that only this process and the confined one ever hold, and the confined
-one seals the arrays while it writes them.
+The parent never parses an upload. It counts and hashes bytes, starts `python -m service.ingest`, and accepts the
+resulting arrays only after checking their headers, labels and every tag itself. Nothing readable touches the disk: the
+file in quarantine is sealed under a key that only this process and the confined one hold, and the confined one seals
+the arrays while it writes them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,9 +24,18 @@ import numpy as np
 
 from obscura.private_files import make_private_folder
 from obscura.wire.faults import Fault
-from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint
 from service.datasets.recognition import recognise
+from service.datasets.vault import (
+    STAGED_DOTS,
+    DatasetContext,
+    SealedArray,
+    Vault,
+    fingerprint_key_path,
+    key_id_of,
+    read_key,
+    write_key,
+)
 from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
@@ -52,11 +62,7 @@ _REPLY_BYTES_MAX = 64
 
 
 class UploadRefused(InvalidInput):
-    """The content breaks a rule; the dataset stays declared and may be tried again.
-
-    Attributes:
-        fault: The rule, from a closed set. Also in `numbers`.
-    """
+    """The content breaks a rule (`fault`, also in `numbers`). The dataset stays declared."""
 
     code: ClassVar[str] = "upload_refused"
 
@@ -74,7 +80,7 @@ class UploadTooLarge(TooLarge):
 
 
 class UploadFailed(ObscuraError):
-    """The service, not the content, is at fault; the dataset stays declared."""
+    """The service, not the content, is at fault. The dataset stays declared."""
 
     code: ClassVar[str] = "upload_failed"
 
@@ -84,24 +90,24 @@ class UploadFailed(ObscuraError):
 
 
 class UploadsStopped(ObscuraError):
-    """The service has no key by which it knows images again: a start that found something wrong makes none."""
+    """The service lacks the key of fingerprints, which a start with findings does not create."""
 
     code: ClassVar[str] = "uploads_stopped"
 
     def __init__(self) -> None:
         super().__init__(
-            "The service takes no images now: the key by which it knows an image again is missing. It is made at a "
-            "start that finds nothing wrong, so ask the operator to read what `obscura ledger verify` says, to mend "
-            "that, and to start the service again. A key that was there before comes back from a backup alone. "
-            "Nothing was changed: the dataset stays declared, and the same upload may be sent again."
+            "The service takes no uploads: the key by which it recognises images is missing. A start without findings "
+            "creates it. Ask the operator to run `obscura ledger verify`, to fix what it lists, and to restart the "
+            "service. An earlier key can only be restored from a backup. Nothing was changed: the dataset stays "
+            "declared, and the same upload may be sent again."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Upload(Declaration):
-    """One upload of a dataset's content: the declaration that it is held to, whose account and project, and its number.
+    """One upload of a dataset's content: the declaration, its account and project, and the number of the attempt.
 
-    Files that it leaves behind are told by `attempt` from those of another upload of the dataset.
+    The names of its temporary files end with `attempt`, which distinguishes them from those of other uploads.
     """
 
     account_id: str | None = None
@@ -112,10 +118,7 @@ class Upload(Declaration):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a client sends: a body, block by block, the format that it names, and the length that it announces, if any.
-
-    The byte limit holds whatever is announced.
-    """
+    """A request to upload: the body in blocks, the format, and the announced length, if any."""
 
     blocks: Iterator[bytes]
     format: str
@@ -125,13 +128,13 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content that was read, and what is recorded about it. The number of records is left out on purpose.
+    """Content that was read, and what is recorded about it; deliberately not the number of records.
 
-    `private_fingerprints` are those of its images (`service.datasets.fingerprints`). They are what is known as private
-    or as public, so those of public content are as secret. `private_subjects` are those of its subjects, where they are
-    recognised. `vault_key_id` names the key that it is sealed under.
-    `publish` puts it in its place: to be called in the transaction that records it, where nobody else writes under the
-    dataset's name. Calling it again changes nothing.
+    Attributes:
+        private_fingerprints: of its images. Secret even for public content: they reveal which images are known.
+        vault_key_id: of the key that it is sealed under.
+        publish: publishes the content. Idempotent. To be called in the transaction that records it.
+        private_subjects: fingerprints of its subjects, if they are recognised.
     """
 
     upload: Upload
@@ -145,57 +148,55 @@ class Content:
 
 
 @contextmanager
-def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
-    """Read the content of a declared dataset, which may be published inside the block, and is nowhere after it.
+def staged(context: DatasetContext, upload: Upload, sent: Sent) -> Iterator[Content]:
+    """Read content that may be published inside the block. After the block every temporary file is removed.
 
-    What the blocks raise is passed on after cleaning up.
+    Exceptions of the blocks are passed on.
 
     Raises:
-        InvalidInput: Unknown format, or an identifier that is not a dataset's.
-        UploadRefused: The content breaks a rule.
-        UploadTooLarge: Too many bytes.
-        UploadFailed: The disk or the service failed.
-        UploadsStopped: The service lacks the key of fingerprints.
+        InvalidInput: unknown format, or not a dataset's identifier.
+        UploadRefused: the content breaks a rule.
+        UploadTooLarge: too many bytes.
+        UploadFailed: the disk or the service failed.
+        UploadsStopped: the key of fingerprints is missing.
     """
     key = key_of(upload.dataset_id)
-    request = _request(settings, upload, sent.format)
-    fingerprint_key = secret_of_fingerprints(settings)
+    request = _request(context.settings, upload, sent.format)
+    secret = secret_of_fingerprints(context.settings)
+    storage = context.vault.storage
     with ExitStack() as stack:
         with _disk_faults(request):
             make_private_folder(request.source.parent)
         stack.callback(request.source.unlink, missing_ok=True)
         digest, size = _quarantine(sent, request)
         with _disk_faults(request):
-            stage = storage_of(settings).stage(key, mark=str(upload.attempt))
-            request = replace(request, target=stack.enter_context(stage))
+            request = replace(request, target=stack.enter_context(storage.stage(key, mark=str(upload.attempt))))
         _run_ingest(request)
-        digests = _judge(request, fingerprint_key)
-        subjects = _recognised(request, upload.project_id, fingerprint_key)
+        digests = _judge(request, secret)
+        subjects = _recognised(request, upload.project_id, secret)
         with _disk_faults(request), patient():  # uploads are few, and a whole body must not be lost
-            storage_of(settings).send(request.target, key)
-        key_id = vault.key_id_of(request.target_key)
-        yield Content(upload, sent.format, digest, size, digests, key_id, lambda: _publish(settings, request), subjects)
+            storage.send(request.target, key)
+        key_id = key_id_of(request.target_key)
+        publish = partial(_publish, context.vault, request)
+        yield Content(upload, sent.format, digest, size, digests, key_id, publish, subjects)
 
 
 def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
-    """Remove what interrupted uploads left behind.
+    """Remove the files of interrupted uploads, and return their number.
 
     Args:
-        live: Tells id and attempt of the uploads that are under way, in whichever process. It is asked once the files
-            have been listed: an upload is in the database before it has any.
-
-    Returns:
-        The number of removed files and folders.
+        live: returns id and attempt of every upload in progress, in any process. Called after the files were listed,
+            because an upload is in the database before it has any.
     """
     storage = storage_of(settings)
     sent = list(settings.quarantine_path.glob("*"))
     staged = [name for name in storage.list("datasets") if name.endswith(UNFINISHED)]
-    unfinished = [name for name in staged if name.count(".") == vault.STAGED_DOTS]  # withdrawals sweep their own
+    unfinished = [name for name in staged if name.count(".") == STAGED_DOTS]  # withdrawals sweep their own
     kept = {f"{dataset_id}.{attempt}" for dataset_id, attempt in live()} if sent or unfinished else set()
     sent = [path for path in sent if path.name not in kept]
     unfinished = [name for name in unfinished if name.removesuffix(UNFINISHED) not in kept]
     for path in sent:
-        path.unlink(missing_ok=True)  # somebody else may be removing it, too
+        path.unlink(missing_ok=True)  # another process may be removing it, too
     for name in unfinished:
         storage.remove(f"datasets/{name}")
     return len(sent) + len(unfinished)
@@ -226,7 +227,7 @@ def _request(settings: Settings, upload: Upload, format: str) -> IngestRequest:
 
 
 def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
-    """Seal the body into a fresh file. Returns its SHA-256 and size in bytes."""
+    """Seal the body into a new file, and return its SHA-256 and size in bytes."""
     limit, announced = request.limits.upload_bytes_max, sent.announced_bytes
     if announced is not None and announced > limit:
         raise UploadTooLarge(limit, announced)
@@ -256,7 +257,7 @@ def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
 
 @contextmanager
 def _disk_faults(request: IngestRequest) -> Iterator[None]:
-    """Turn errors of our own disk into an answer without paths. Errors of the client's connection pass by outside."""
+    """Turn OSError into UploadFailed, which names no path. Only for our own disk: errors of the body are passed on."""
     try:
         yield
     except OSError:
@@ -264,7 +265,7 @@ def _disk_faults(request: IngestRequest) -> Iterator[None]:
 
 
 def _run_ingest(request: IngestRequest) -> None:
-    """Read the quarantined file in a process that has limits, no secrets in its environment, and one word to say."""
+    """Read the quarantined file in a process with limits and without secrets, which answers with one word."""
     environment = {
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -297,9 +298,9 @@ def _run_ingest(request: IngestRequest) -> None:
 
 
 def _judge(request: IngestRequest, fingerprint_key: bytes) -> frozenset[bytes]:
-    """Judge the arrays as if the confined process had been taken over: plain files, right shapes, labels in range.
+    """Validate the arrays as if the confined process had been taken over, and return the images' fingerprints.
 
-    Every chunk is opened once here, so what is accepted can be read. Returns the fingerprints of the images.
+    Every chunk is authenticated here, so accepted content can be read.
     """
     try:
         if sorted(os.listdir(request.target)) != [f"{name}{SEALED_SUFFIX}" for name in array_names(request)]:
@@ -334,7 +335,7 @@ def _judge_subjects(request: IngestRequest, count: int, subjects_max: int) -> No
 
 
 def _recognised(request: IngestRequest, project_id: str, fingerprint_key: bytes) -> Fingerprints:
-    """Store the subjects under the numbers by which they are known again; returns their fingerprints, if so."""
+    """Store recognised subjects under their lasting numbers, and return their fingerprints."""
     if not request.subjects_recognised:
         return frozenset()
     try:
@@ -349,32 +350,32 @@ def _recognised(request: IngestRequest, project_id: str, fingerprint_key: bytes)
     return digests
 
 
-def _array(request: IngestRequest, name: str) -> vault.SealedArray:
-    return vault.SealedArray(request.target, request.dataset_id, name, request.target_key)
+def _array(request: IngestRequest, name: str) -> SealedArray:
+    return SealedArray(request.target, request.dataset_id, name, request.target_key)
 
 
 def secret_of_fingerprints(settings: Settings) -> bytes:
-    """Return the secret under which images and subjects are known again.
+    """Return the secret under which images and subjects are fingerprinted.
 
     Raises:
         UploadsStopped: it is missing.
     """
+    path = fingerprint_key_path(settings)
     try:
-        return vault.read_key(vault.fingerprint_key_path(settings))
-    except NotFound:  # with a new one, images that are known would pass for new
-        get_logger(__name__).error("fingerprint_key_missing", path=str(vault.fingerprint_key_path(settings)))
+        return read_key(path)
+    except NotFound:  # under a new one, known images would pass as new
+        get_logger(__name__).error("fingerprint_key_missing", path=str(path))
         raise UploadsStopped from None
 
 
-def _publish(settings: Settings, request: IngestRequest) -> None:
-    """Put the key on the disk, then the arrays in their place."""
+def _publish(vault: Vault, request: IngestRequest) -> None:
     if not request.target.exists():
-        return  # by an earlier try, whose transaction did not go through
+        return  # published by an earlier try, whose transaction failed
     with _disk_faults(request):
-        vault.shred(settings, request.dataset_id)  # what a crashed attempt left
-        vault.write_key(vault.key_path(settings, request.dataset_id), request.target_key)
+        vault.shred(request.dataset_id)  # left by a crash
+        write_key(vault.key_path(request.dataset_id), request.target_key)
         failpoint("upload.before")
-        storage_of(settings).publish(request.target, key_of(request.dataset_id))
+        vault.storage.publish(request.target, key_of(request.dataset_id))
         failpoint("upload.after")
 
 

@@ -1,8 +1,8 @@
-"""The life of one upload, from its lease to READY, and what is done about uploads whose process is gone.
+"""Receive uploads, from the lease to READY, and end those whose process has died.
 
-An upload belongs to the process that began it for as long as that renews the lease. Whatever it does in the database
-carries its number, and whatever lies under the dataset's own name is written in a transaction that has checked the
-number: a process that was given up, and was only slow, can neither publish nor destroy anything.
+An upload belongs to the process that began it while that renews the lease. Its changes in the database carry its
+number, and files under the dataset's own name are written in a transaction that has checked the number. So a slow
+process whose lease has expired can neither publish nor destroy anything.
 """
 
 from __future__ import annotations
@@ -16,95 +16,108 @@ from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
-from obscura.wire.words import DatasetState
 from service import quotas
-from service.datasets import fingerprints, reading, states, vault, withdrawal
+from service.datasets import fingerprints, reading, states, withdrawal
 from service.datasets.reading import Content, Sent, Upload
+from service.datasets.vault import DatasetContext, Vault
 from service.db.dataset_tables import Dataset
+from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
 from service.disk import require_room
 from service.errors import Conflict, ObscuraError
-from service.identity.access import find
 from service.identity.auth import require_usable
 from service.identity.recording import Act, record
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage.journals import Uploaded, read_uploaded, write_uploaded
 
-_PAUSE_SECONDS = 1.0  # between two tries of a database that is away
-
-Clock = Callable[[], datetime]
+_PAUSE_SECONDS = 1.0  # between two tries while the database is away
 
 
-def receive(
-    settings: Settings, factory: SessionFactory, dataset_id: str, sent: Sent, *, clock: Clock, by: str | None = None
-) -> Dataset:
-    """Receive the content of a declared dataset, or change nothing: a refused upload leaves it declared.
+def receive(context: DatasetContext, dataset_id: str, sent: Sent, *, by: str | None = None) -> Dataset:
+    """Receive the content of a declared dataset. A refused upload leaves it declared.
 
     Args:
-        settings: Limits, folders and the length of a lease.
-        dataset_id: Whose content it is.
-        sent: The body.
-        clock: The time, aware.
-        by: Id of the key whose holder sends it, and which must open something still when all of it has come and was
-            read; None on the service's own machine.
+        by: id of the uploader's key, which must still be valid when everything was read; None on the service's own
+            machine.
 
     Returns:
         The dataset, ready, perhaps joined to another account.
 
     Raises:
-        NotFound, Conflict, AccountClosed: As `states.begin_upload`; also where somebody else took over meanwhile.
-        InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `reading.staged`.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
-        OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
-        OutOfDisk: There is too little room; nothing was read.
-        QuotaExceeded: The key or its project has learned too often today that images are known.
-        Unauthorized: The key was revoked, or has expired, meanwhile.
+        NotFound, Conflict, AccountClosed: as `states.begin_upload`; also if another upload took over meanwhile.
+        InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: as `reading.staged`.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: as `fingerprints.settle`.
+        OperationalError: the database was away for longer than a lease.
+        OutOfDisk: there is too little room; nothing was read.
+        QuotaExceeded: the key or its project has learned too often today that images are known.
+        Unauthorized: the key was revoked, or expired, meanwhile.
     """
+    settings = context.settings
     require_room(settings)
-    with transaction(factory) as session:
+    with transaction(context.factory) as session:
         upload = states.begin_upload(
             session,
             dataset_id,
-            now=clock(),
+            now=context.clock(),
             lease_seconds=settings.lease_seconds,
             subjects_key_check=sent.subjects_key_check,
         )
-        if by is not None:
-            quotas.require_known_uploads(session, upload.project_id, by, settings.known_uploads_per_day, now=clock())
+        _require_known_uploads(session, context, upload, by)
     try:
-        with _kept(settings, factory, upload, clock) as lost:
+        with _kept(context, upload) as lost:
             ours = replace(sent, blocks=_while_ours(sent.blocks, lost))
-            with reading.staged(settings, upload, ours) as content:
-                limit = settings.known_uploads_per_day
-                dataset = _patiently(
-                    settings, lambda: accept(factory, content, now=clock(), by=by, known_uploads_max=limit)
-                )
+            with reading.staged(context, upload, ours) as content:
+                dataset = _patiently(settings.lease_seconds, lambda: accept(context, content, by=by))
     except BaseException:
-        _refuse(settings, factory, upload)
+        _refuse(context, upload)
         raise
-    return withdrawal.left_out(settings, factory, dataset)
+    _journal(context, dataset)
+    return withdrawal.left_out(context, dataset)
 
 
-def accept(
-    factory: SessionFactory, content: Content, *, now: datetime, by: str | None = None, known_uploads_max: int = 0
-) -> Dataset:
-    """Record content and its fingerprints, and publish it. May be done again after an error.
+def keep_journal(context: DatasetContext) -> None:
+    """Bring the journal of accepted uploads up to the database, where a crash came between a commit and its line."""
+    written = read_uploaded(context.vault.storage)
+    accepted = select(Dataset).where(Dataset.account_id.is_not(None), Dataset.ready_at.is_not(None))
+    with transaction(context.factory, read_only=True) as session:
+        missing = [dataset for dataset in session.scalars(accepted) if dataset.id not in written]
+    for dataset in missing:
+        _journal(context, dataset)
 
-    An answer that reveals that images or subjects are known is counted for the key and its project, and recorded.
+
+def _journal(context: DatasetContext, dataset: Dataset) -> None:
+    """Append an accepted upload to the journal beside the database, which a restored database is compared with."""
+    if dataset.account_id is None:
+        return
+    with transaction(context.factory, read_only=True) as session:
+        check = session.get_one(Account, dataset.account_id).subjects_key_check
+    upload = Uploaded(dataset.account_id, dataset.subjects_recognised, check if dataset.subjects_recognised else None)
+    try:
+        write_uploaded(context.vault.storage, dataset.id, upload)
+    except OSError as error:  # it is committed; the next start writes the line
+        get_logger(__name__).error("upload_not_journalled", dataset_id=dataset.id, error=type(error).__name__)
+
+
+def accept(context: DatasetContext, content: Content, *, by: str | None = None) -> Dataset:
+    """Record content and its fingerprints, and publish it. May be repeated after an error.
+
+    An answer that reveals known images or subjects is counted for the key and its project, and recorded.
 
     Args:
-        by: id of the key whose holder sent it; None on the service's own machine, which no limit binds.
-        known_uploads_max: such answers that the key may get per day.
+        by: id of the uploader's key; None on the service's own machine, which has no limit.
 
     Raises:
-        Conflict: Somebody else took over.
-        Unauthorized: The key that it came with opens nothing any more.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: As `fingerprints.settle`.
-        QuotaExceeded: There were too many such answers today; nothing was looked up for this one.
+        Conflict: another upload took over.
+        Unauthorized: the uploader's key is no longer valid.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: as `fingerprints.settle`.
+        QuotaExceeded: there were too many such answers today; nothing was looked up for this one.
     """
+    factory, now = context.factory, context.clock()
     upload, images, subjects = content.upload, content.private_fingerprints, content.private_subjects
-    fingerprints.forget(factory, upload.dataset_id, upload.attempt - 1)  # one that was given up may have left some
+    fingerprints.forget(factory, upload.dataset_id, upload.attempt - 1)  # left by an expired upload
     known = fingerprints.look_up(factory, images, subjects)
     fingerprints.record(factory, upload.dataset_id, upload.attempt, images | subjects)
     refusal: fingerprints.KnownRefused | None = None
@@ -112,7 +125,7 @@ def accept(
         if by is not None:
             require_usable(session, by, now=now)
             fingerprints.wait_for_others(session)  # so that uploads that end together are counted one by one
-            quotas.require_known_uploads(session, upload.project_id, by, known_uploads_max, now=now)
+            _require_known_uploads(session, context, upload, by)
         try:
             with session.begin_nested():
                 dataset = states.accept_upload(session, content, known, now=now)
@@ -130,19 +143,16 @@ def accept(
 
 
 def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
-    """End the uploads whose lease has run out and remove what they left. Those of other processes go on.
+    """End the uploads whose lease has expired, remove their files, and return their number.
 
     May run at any time, in several processes at once.
-
-    Returns:
-        How many uploads were ended.
     """
-    with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+    with transaction(factory, read_only=True) as session:  # usually there are none, and no write lock is needed
         expired = states.expired_uploads(session, now=now)
     ended = 0
     for dataset_id, attempt in expired:
         with transaction(factory) as session:
-            ended += states.end_expired_upload(session, settings, dataset_id, attempt, now=now)
+            ended += states.end_expired_upload(session, Vault.of(settings), dataset_id, attempt, now=now)
         fingerprints.forget(factory, dataset_id, attempt)
 
     def live() -> set[tuple[str, int]]:
@@ -153,50 +163,27 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
     return ended
 
 
-def check_public(settings: Settings, factory: SessionFactory) -> None:
-    """Compare the public datasets that nobody has compared with private images yet: those from before that was done.
-
-    Until then, and for ever if an account protects one of their images, no training may use them. Call at start-up.
-    """
-    waiting = select(Dataset.id).where(Dataset.unchecked, Dataset.state == DatasetState.READY)
-    with transaction(factory, read_only=True) as session:
-        dataset_ids = session.scalars(waiting).all()
-    for dataset_id in dataset_ids:
-        try:
-            _check_public(settings, factory, dataset_id)
-        except (ObscuraError, OSError) as error:  # nobody uses it; the next start tries again
-            get_logger(__name__).error("public_dataset_unchecked", dataset_id=dataset_id, error=type(error).__name__)
-
-
-def _check_public(settings: Settings, factory: SessionFactory, dataset_id: str) -> None:
-    key = vault.read_key(vault.fingerprint_key_path(settings))
-    with vault.open_images(settings, dataset_id) as images:
-        digests = fingerprints.fingerprint(images.batches(), key)
-    fingerprints.record(factory, dataset_id, 0, digests)
-    with transaction(factory) as session:
-        dataset = find(session, Dataset, dataset_id)
-        try:
-            fingerprints.settle(session, dataset, digests)
-        except fingerprints.KnownAsPrivate:
-            states.move(session, dataset_id, DatasetState.FAILED, Dataset.unchecked, failure_code=states.REFUSED)
-            get_logger(__name__).error("public_dataset_withdrawn", dataset_id=dataset_id)
-        else:
-            dataset.unchecked = False
+def _require_known_uploads(session: Session, context: DatasetContext, upload: Upload, by: str | None) -> None:
+    if by is not None:
+        most = context.settings.known_uploads_per_day
+        quotas.require_known_uploads(session, upload.project_id, by, most, now=context.clock())
 
 
 @contextmanager
-def _kept(settings: Settings, factory: SessionFactory, upload: Upload, clock: Clock) -> Iterator[threading.Event]:
-    """Renew an upload's lease for the time of a block. Yields an event that is set when somebody has taken over."""
+def _kept(context: DatasetContext, upload: Upload) -> Iterator[threading.Event]:
+    """Renew an upload's lease during a block. Yield an event that is set when another upload has taken over."""
     lost, over = threading.Event(), threading.Event()
+    settings = context.settings
 
     def renew() -> None:
         while not over.wait(settings.heartbeat_seconds):
             try:
-                with transaction(factory) as session:
-                    if not states.renew_upload(session, upload, now=clock(), lease_seconds=settings.lease_seconds):
+                with transaction(context.factory) as session:
+                    now = context.clock()
+                    if not states.renew_upload(session, upload, now=now, lease_seconds=settings.lease_seconds):
                         lost.set()
                         return
-            except OperationalError as error:  # the next beat may be in time yet
+            except OperationalError as error:  # the next renewal may be in time
                 get_logger(__name__).warning("upload_lease_not_renewed", error=type(error).__name__)
 
     thread = threading.Thread(target=renew, name="obscura-upload-lease", daemon=True)
@@ -215,9 +202,9 @@ def _while_ours(chunks: Iterator[bytes], lost: threading.Event) -> Iterator[byte
         yield chunk
 
 
-def _patiently(settings: Settings, act: Callable[[], Dataset]) -> Dataset:
-    """Do what needs the database, again and again for as long as the lease may last while the database is away."""
-    until = time.monotonic() + settings.lease_seconds
+def _patiently(lease_seconds: float, act: Callable[[], Dataset]) -> Dataset:
+    """Retry while the database is away, for as long as the lease may last."""
+    until = time.monotonic() + lease_seconds
     while True:
         try:
             return act()
@@ -227,10 +214,10 @@ def _patiently(settings: Settings, act: Callable[[], Dataset]) -> Dataset:
             time.sleep(_PAUSE_SECONDS)
 
 
-def _refuse(settings: Settings, factory: SessionFactory, upload: Upload) -> None:
+def _refuse(context: DatasetContext, upload: Upload) -> None:
     try:
-        with transaction(factory) as session:
-            states.refuse_upload(session, settings, upload.dataset_id, upload.attempt)
-        fingerprints.forget(factory, upload.dataset_id, upload.attempt)
-    except (OperationalError, ObscuraError) as error:  # the end of the lease ends the upload, too
+        with transaction(context.factory) as session:
+            states.refuse_upload(session, context.vault, upload.dataset_id, upload.attempt)
+        fingerprints.forget(context.factory, upload.dataset_id, upload.attempt)
+    except (OperationalError, ObscuraError) as error:  # the upload then ends with its lease
         get_logger(__name__).error("upload_not_refused", dataset_id=upload.dataset_id, error=type(error).__name__)

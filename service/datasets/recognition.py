@@ -1,10 +1,10 @@
 """Subjects that are known again: the same number in every dataset of a project, and no second budget.
 
-What the confined process hands over is a hash of each id, which whoever knows the id could compute. In its place go
-halves of an HMAC under this installation's secret, which is 32 bytes that no upload ever meets: one is the number under
-which the subject's records are stored, the other its fingerprint. A subject's number depends on its own id alone, so
-one more subject changes nobody else's; to whoever does not have the secret the numbers of an upload are as random as if
-they had been drawn (`privacy.mechanisms.partition`).
+What the confined process hands over is a hash of each id, which whoever knows the id could compute. In its place
+goes a half of an HMAC under this installation's secret, 32 bytes that no upload ever meets: the number under which the
+subject's records are stored. Its fingerprint is an HMAC of that number. A subject's number depends on its own id alone,
+so one more subject changes nobody else's. To whoever does not have the secret the numbers of an upload are as random
+as if they had been drawn (`privacy.mechanisms.partition`).
 
 Ids mean something within a project: in another one, the same id is somebody else.
 """
@@ -30,6 +30,7 @@ from service.ingest.subjects import hashed_numbers
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _LABEL = b"obscura recognised subject 1\0"
+_FINGERPRINT_LABEL = b"obscura fingerprint of a subject 1\0"
 _NUMBER_BYTES = 8
 
 
@@ -54,7 +55,21 @@ def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Num
     numbers = np.array([int.from_bytes(digest[:_NUMBER_BYTES], "big") >> 1 for digest in digests], np.int64)
     if len(np.unique(numbers)) != len(numbers):
         raise ValueError
-    return numbers[of_record], frozenset(digest[-DIGEST_BYTES:] for digest in digests)
+    return numbers[of_record], fingerprints_of(numbers, project_id, key)
+
+
+def fingerprints_of(private_numbers: Numbers, project_id: str, key: bytes) -> Fingerprints:
+    """Return the fingerprints of the subjects that are stored under these numbers. PRIVATE.
+
+    A fingerprint follows from the stored number, so it can be computed again where a database has lost it.
+    """
+    start = hmac.new(key, _FINGERPRINT_LABEL + project_id.encode() + b"\0", hashlib.sha256)
+    found = set()
+    for number in np.unique(private_numbers).astype(">i8"):
+        each = start.copy()
+        each.update(number.tobytes())
+        found.add(each.digest()[:DIGEST_BYTES])
+    return frozenset(found)
 
 
 def numbers_of(private_ids: Sequence[SubjectId], project_id: str, key: bytes) -> set[int]:

@@ -17,18 +17,19 @@ from sqlalchemy.orm import Session
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
-from service.datasets import fingerprints, recognition, vault
+from service.datasets import fingerprints, recognition
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
+from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.ledger_tables import AccountRow
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
 from service.identity import projects
 from service.identity.access import find, require_project
+from service.ledger.stops import require_unlocked
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import storage_of
 from service.storage.interface import key_of
 
 REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone
@@ -274,6 +275,7 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         SubjectsKnown: Subjects of it are in another account.
     """
     session.expire_all()
+    require_unlocked(session)
     upload = content.upload
     dataset = find(session, Dataset, upload.dataset_id)
     if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == upload.attempt:
@@ -309,34 +311,40 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
     return dataset
 
 
-def check_keys(session: Session, settings: Settings) -> None:
-    """Mark every stored dataset that no key opens as FAILED (KEY_MISSING), and make it READY once its key is back.
+def check_keys(session: Session, settings: Settings, *, contents: bool = True) -> None:
+    """Mark every stored dataset without a key as FAILED (KEY_MISSING), and make it READY once its key is back.
 
-    Call at start-up. Without the folder of the keys nothing is known, and nothing changes: its disk may not be mounted.
+    Call at start-up, and regularly. Without the folder of keys nothing changes: its disk may not be mounted.
+
+    Args:
+        contents: check that the storage has the contents, too, which takes a request for each.
     """
     if not (settings.keys_path / "datasets").is_dir():
         return
-    storage = storage_of(settings)
+    vault = Vault.of(settings)
+    keys = vault.stored_keys()
 
-    def opens(name: str) -> bool:
-        return vault.key_path(settings, name).exists() and storage.holds(key_of(name))
+    def opens(name: str, *, contents: bool = contents) -> bool:
+        return name in keys and (not contents or vault.storage.holds(key_of(name)))
 
     marked = and_(Dataset.state == DatasetState.FAILED, Dataset.failure_code == KEY_MISSING)
     stored = or_(Dataset.state.in_((DatasetState.READY, DatasetState.WITHDRAWING)), marked)
     for dataset in session.scalars(select(Dataset).where(stored)).all():
-        opened = opens(dataset.content)
         if dataset.state is DatasetState.FAILED:
-            if opened:
+            if opens(dataset.content, contents=True):
                 move(session, dataset.id, DatasetState.READY, marked, failure_code=None)
-        # A withdrawal after the backup may have left newer content, which `withdrawal.recall` takes up.
-        elif not opened and not any(map(opens, vault.contents_of(settings, dataset.id))):
-            move(session, dataset.id, DatasetState.FAILED, failure_code=KEY_MISSING)
+        # A withdrawal may have left newer content, which a restored database does not name.
+        elif (
+            not opens(dataset.content)
+            and not any(map(opens, vault.contents_of(dataset.id)))
+            and move(session, dataset.id, DatasetState.FAILED, failure_code=KEY_MISSING)
+        ):
             get_logger(__name__).error("dataset_key_missing", dataset_id=dataset.id)
 
 
-def refuse_upload(session: Session, settings: Settings, dataset_id: str, attempt: int) -> bool:
-    """Go back to DECLARED after a refused or broken upload, and destroy what it may have stored. False: it was over."""
-    return _back_to_declared(session, settings, dataset_id, _under_way(attempt))
+def refuse_upload(session: Session, vault: Vault, dataset_id: str, attempt: int) -> bool:
+    """Return to DECLARED after a refused or broken upload, and destroy its content. False: it had ended."""
+    return _back_to_declared(session, vault, dataset_id, _under_way(attempt))
 
 
 def expired_uploads(session: Session, *, now: datetime) -> list[tuple[str, int]]:
@@ -345,9 +353,9 @@ def expired_uploads(session: Session, *, now: datetime) -> list[tuple[str, int]]
     return [(dataset_id, attempt) for dataset_id, attempt in session.execute(expired)]
 
 
-def end_expired_upload(session: Session, settings: Settings, dataset_id: str, attempt: int, *, now: datetime) -> bool:
-    """Go back to DECLARED for an upload whose lease has run out, unless that was renewed meanwhile."""
-    return _back_to_declared(session, settings, dataset_id, _under_way(attempt) & _given_up(now))
+def end_expired_upload(session: Session, vault: Vault, dataset_id: str, attempt: int, *, now: datetime) -> bool:
+    """Return to DECLARED after the lease of an upload expired, unless it was renewed meanwhile."""
+    return _back_to_declared(session, vault, dataset_id, _under_way(attempt) & _given_up(now))
 
 
 def live_uploads(session: Session) -> set[tuple[str, int]]:
@@ -356,10 +364,10 @@ def live_uploads(session: Session) -> set[tuple[str, int]]:
     return {(dataset_id, attempt) for dataset_id, attempt in session.execute(under_way)}
 
 
-def _back_to_declared(session: Session, settings: Settings, dataset_id: str, which: ColumnElement[bool]) -> bool:
+def _back_to_declared(session: Session, vault: Vault, dataset_id: str, which: ColumnElement[bool]) -> bool:
     if not move(session, dataset_id, DatasetState.DECLARED, which, failure_code=REFUSED, upload_lease_until=None):
         return False
-    vault.shred(settings, dataset_id)  # before the commit: afterwards, another upload may have begun
+    vault.shred(dataset_id)  # before the commit: afterwards, another upload may have begun
     return True
 
 

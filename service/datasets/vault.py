@@ -1,9 +1,8 @@
 """Stored datasets: arrays sealed under a key of each dataset's own, and the keys, whose destruction is the deletion.
 
-A key is a file of 32 random bytes, `<keys_dir>/datasets/<content>.key`. It is on the disk before the arrays get their
-name, and it is destroyed before they lose it, so that every copy of the arrays, a backup too, dies with it. The content
-of a dataset has the dataset's id as its name; what was written anew, because somebody withdrew, has a number behind it
-(`Dataset.content`). Functions here that take a `dataset_id` take such a name as well.
+A key is a file of 32 random bytes, `<keys_dir>/datasets/<content>.key`. It is written before the arrays are published,
+and destroyed before they are removed, so every copy of the arrays, including backups, becomes unreadable with it. A
+content is named by its dataset's id; after a withdrawal it is rewritten under a numbered name (`Dataset.content`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,34 +19,161 @@ from typing import Any
 import numpy as np
 
 from obscura.private_files import flush_directory, make_file_once, new_private_file, write_through
+from service.db.session import SessionFactory
 from service.errors import Conflict, NotFound
 from service.failpoints import failpoint
-from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, context_of
+from service.ingest.array_files import (
+    IMAGES_NAME,
+    LABELS_NAME,
+    SEALED_SUFFIX,
+    SUBJECTS_NAME,
+    ArrayFile,
+    context_of,
+)
 from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import open_regular
 from service.storage.interface import CONTENT, UNFINISHED, Storage, key_of
+from service.times import Clock
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Images = np.ndarray[Any, np.dtype[np.uint8]]
 Labels = np.ndarray[Any, np.dtype[np.int64]]
 Subjects = np.ndarray[Any, np.dtype[np.int64]]
 _BATCH_BYTES = 4 * 2**20
-STAGED_DOTS = 2  # in the name of what an upload stages, `NAME.MARK.tmp`; what is written anew has one more
+STAGED_DOTS = 2  # in the name of an upload's staging folder, `NAME.MARK.tmp`; that of a rewritten content has one more
 
 
-def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
-    """Decrypt a stored dataset into memory, read-only. PRIVATE unless the dataset is public.
+@dataclass(frozen=True)
+class Vault:
+    """The storage of sealed datasets, and this machine's folder of keys. `name` is the name of a content."""
 
-    Returns:
-        Images uint8 (n, height, width) or (n, height, width, 3), and labels int64 (n), each an index into the
-        declared classes.
+    storage: Storage
+    keys_path: Path
 
-    Raises:
-        NotFound: The dataset has no content, or no key (SealBroken: the content is not what was stored).
+    @classmethod
+    def of(cls, settings: Settings) -> Vault:
+        """Return the vault of an installation."""
+        return cls(storage_of(settings), settings.keys_path)
+
+    def open_dataset(self, name: str) -> tuple[Images, Labels]:
+        """Decrypt a dataset into memory, read-only. PRIVATE unless the dataset is public.
+
+        Returns:
+            Images uint8 (n, height, width) or (n, height, width, 3), and labels int64 (n), indexes into the declared
+            classes.
+
+        Raises:
+            NotFound: there is no content, or no key (SealBroken: the content is not what was stored).
+        """
+        with self.open_array(name, IMAGES_NAME) as images, self.open_array(name, LABELS_NAME) as labels:
+            return images.read(), labels.read()
+
+    def open_array(self, name: str, array: str) -> SealedArray:
+        """Open one array of a dataset, such as IMAGES_NAME, to be read whole or in batches. PRIVATE unless public.
+
+        Raises:
+            NotFound: as `open_dataset`, or the dataset has no such array.
+        """
+        return SealedArray(_folder(self.storage, name), name, array, read_key(self.key_path(name)))
+
+    def shred(self, name: str) -> None:
+        """Destroy a key, then remove the content. Idempotent.
+
+        Raises:
+            Conflict: there is content, but the folder of keys is missing.
+        """
+        key, path = key_of(name), self.key_path(name)
+        if not path.parent.is_dir() and self.storage.holds(key):
+            raise Conflict("The folder of the keys is missing, so nothing was destroyed. Is its disk mounted?")
+        destroy_file(path)
+        failpoint("shred.after")
+        self.storage.remove(key)
+
+    def shred_all(self, dataset_id: str, *, kept: str | None = None) -> None:
+        """Shred every content of a dataset except `kept`, and what an interrupted rewrite left."""
+        listed = self.storage.list("datasets")
+        for name in {dataset_id, *_contents(dataset_id, {*self.stored_keys(), *listed})} - {kept}:
+            self.shred(name)
+        for name in listed:
+            if name.endswith(UNFINISHED) and name.count(".") > STAGED_DOTS and name.startswith(f"{dataset_id}."):
+                self.storage.remove(f"datasets/{name}")
+
+    def contents_of(self, dataset_id: str) -> list[str]:
+        """Return the names of a dataset's contents that have a key or a folder, oldest first."""
+        return _contents(dataset_id, self.stored_names())
+
+    def stored_names(self) -> set[str]:
+        """Return all names that have a key or a folder, including staging folders."""
+        return self.stored_keys().union(self.storage.list("datasets"))
+
+    def stored_keys(self) -> set[str]:
+        """Return the names of the contents that this machine has keys of."""
+        return {path.name.removesuffix(".key") for path in (self.keys_path / "datasets").glob("ds_*.key")}
+
+    def key_path(self, name: str) -> Path:
+        """Return the path of a key."""
+        return self.keys_path / f"{key_of(name)}.key"
+
+    def rewrite(self, present: str, dataset_id: str, numbers: Collection[int]) -> tuple[str, bytes]:
+        """Publish a dataset's content without some subjects, under a new name and key, and return both.
+
+        Args:
+            present: the content to rewrite. If its key is gone, a newer one is read, which a lost database had named.
+            dataset_id: whose content it is.
+            numbers: stored numbers of the subjects to leave out. PRIVATE.
+        """
+        names = self.contents_of(dataset_id)
+        newer = [name for name in names if version_of(name) > version_of(present)]
+        source = next((name for name in (present, *newer[::-1]) if self.key_path(name).exists()), present)
+        target, key = name_of(dataset_id, max(map(version_of, [present, *names])) + 1), new_key()
+        with self.storage.stage(key_of(target)) as staged:
+            self._write_without(source, numbers, staged, target, key)
+            self.storage.send(staged, key_of(target))
+            write_key(self.key_path(target), key)
+            self.storage.publish(staged, key_of(target))
+        return target, key
+
+    def _write_without(self, source: str, numbers: Collection[int], folder: Path, target: str, key: bytes) -> None:
+        with self.open_array(source, SUBJECTS_NAME) as subjects, self.open_array(source, LABELS_NAME) as labels:
+            private_subjects, private_labels = subjects.read(), labels.read()
+        stays = ~np.isin(private_subjects, np.fromiter(numbers, np.int64))
+
+        def array(name: str, like: tuple[int, ...], dtype: type[np.generic]) -> ArrayFile:
+            shape = (int(stays.sum()), *like)
+            return ArrayFile(folder / f"{name}{SEALED_SUFFIX}", shape, dtype, key=key, context=context_of(target, name))
+
+        for name, values in ((SUBJECTS_NAME, private_subjects), (LABELS_NAME, private_labels)):
+            with array(name, (), np.int64) as stored:
+                stored.append(values[stays])
+        with self.open_array(source, IMAGES_NAME) as images, array(IMAGES_NAME, images.shape[1:], np.uint8) as stored:
+            at = 0
+            for batch in images.batches():
+                stored.append(batch[stays[at : at + len(batch)]])
+                at += len(batch)
+
+
+@dataclass(frozen=True)
+class DatasetContext:
+    """Everything that receiving or rewriting a dataset needs of the service, created once where a request enters.
+
+    Attributes:
+        settings: limits and folders.
+        factory: of sessions.
+        vault: storage and keys.
+        clock: returns the time, aware.
     """
-    return _read(settings, dataset_id, IMAGES_NAME), open_labels(settings, dataset_id)
+
+    settings: Settings
+    factory: SessionFactory
+    vault: Vault
+    clock: Clock
+
+    @classmethod
+    def of(cls, settings: Settings, factory: SessionFactory, clock: Clock) -> DatasetContext:
+        """Return the context of a request or sweep."""
+        return cls(settings, factory, Vault.of(settings), clock)
 
 
 def open_content(
@@ -54,14 +181,12 @@ def open_content(
 ) -> tuple[Images, Labels, Subjects | None]:
     """Decrypt a stored dataset with a key that was read before. PRIVATE unless the dataset is public.
 
-    Args:
-        content: Name of the dataset's content.
-
     Returns:
-        Images and labels as for `open_dataset`, and subjects as for `open_subjects`.
+        Images and labels as for `Vault.open_dataset`, and if asked for the subjects, int64 (n): for each record the
+        random number of its subject (`service.ingest.subjects`).
 
     Raises:
-        NotFound: There is no content (SealBroken: the content is not what was stored under this key).
+        NotFound: there is no content (SealBroken: the content is not what was stored under this key).
     """
     folder = _folder(storage, content)
 
@@ -72,120 +197,39 @@ def open_content(
     return read(IMAGES_NAME), read(LABELS_NAME), read(SUBJECTS_NAME) if with_subjects else None
 
 
-def open_images(settings: Settings, dataset_id: str) -> SealedArray:
-    """Open the images of a stored dataset, to be read batch by batch. PRIVATE unless the dataset is public.
-
-    Raises:
-        NotFound: As for `open_dataset`.
-    """
-    return _open(settings, dataset_id, IMAGES_NAME)
-
-
-def open_labels(settings: Settings, dataset_id: str) -> Labels:
-    """Decrypt the labels of a stored dataset alone, as `open_dataset` does."""
-    return _read(settings, dataset_id, LABELS_NAME)
-
-
-def open_subjects(settings: Settings, dataset_id: str) -> Subjects:
-    """Decrypt the stored subjects of a dataset into memory, read-only. PRIVATE.
-
-    Returns:
-        int64 (n): for each record the random number that stands for its subject (`service.ingest.subjects`).
-
-    Raises:
-        NotFound: As for `open_dataset`, or the dataset carries no subject ids.
-    """
-    return _read(settings, dataset_id, SUBJECTS_NAME)
-
-
-def shred(settings: Settings, dataset_id: str) -> None:
-    """Destroy a dataset's key, then remove its files. Doing it twice changes nothing.
-
-    Raises:
-        Conflict: There are files, but the folder of the keys is not there, so the key cannot be destroyed.
-    """
-    storage = storage_of(settings)
-    if not key_path(settings, dataset_id).parent.is_dir() and storage.holds(key_of(dataset_id)):
-        raise Conflict("The folder of the keys is missing, so nothing was destroyed. Is its disk mounted?")
-    destroy_file(key_path(settings, dataset_id))
-    failpoint("shred.after")
-    storage.remove(key_of(dataset_id))
-
-
-def shred_all(settings: Settings, dataset_id: str, *, kept: str | None = None) -> None:
-    """Destroy all that there is of a dataset, as `shred`: what it was uploaded as, and what was written anew.
-
-    Args:
-        kept: the name of the content that stays.
-    """
-    storage = storage_of(settings)
-    there = storage.list("datasets")
-    for name in {dataset_id, *_contents(dataset_id, {*stored_keys(settings), *there})} - {kept}:
-        shred(settings, name)
-    for name in there:  # what died while it was written anew
-        if name.endswith(UNFINISHED) and name.count(".") > STAGED_DOTS and name.startswith(f"{dataset_id}."):
-            storage.remove(f"datasets/{name}")
-
-
-def contents_of(settings: Settings, dataset_id: str) -> list[str]:
-    """Return the names of all contents of a dataset of which there is a key or a folder, the oldest first."""
-    return _contents(dataset_id, stored_names(settings))
-
-
-def stored_names(settings: Settings) -> set[str]:
-    """Return all names under which there is a key or a folder: of contents, and of what is being staged."""
-    return stored_keys(settings).union(storage_of(settings).list("datasets"))
-
-
-def stored_keys(settings: Settings) -> set[str]:
-    """Return the names of the contents that this machine has keys of."""
-    return {path.name.removesuffix(".key") for path in (settings.keys_path / "datasets").glob("ds_*.key")}
-
-
 def dataset_of(name: str) -> str | None:
-    """Return whose content has this name; None where no dataset's can."""
+    """Return the id of the dataset whose content may have this name; None if the name is no content's."""
     parts = CONTENT.fullmatch(name)
     return None if parts is None else parts[1]
 
 
 def version_of(name: str) -> int:
-    """Return how often a content was written anew."""
+    """Return how often a content was rewritten."""
     return int(name.partition(".")[2] or 0)
 
 
 def name_of(dataset_id: str, version: int) -> str:
-    """Return the name of a dataset's content that was written anew for the so-manieth time, from 1 on."""
+    """Return the name of a dataset's content after its `version`-th rewrite, from 1."""
     return f"{dataset_id}.{version}"
 
 
-def key_path(settings: Settings, dataset_id: str) -> Path:
-    """Return where a dataset's key lies."""
-    return settings.keys_path / f"{key_of(dataset_id)}.key"
-
-
 def fingerprint_key_path(settings: Settings) -> Path:
-    """Return where the secret lies under which images are fingerprinted."""
+    """Return the path of the secret under which images and subjects are fingerprinted."""
     return settings.keys_path / "fingerprints.key"
 
 
 def make_fingerprint_key(settings: Settings) -> None:
-    """Make that secret, unless there is one. Another one later would let known images pass for new.
-
-    It appears under its name whole, so of processes that start together one makes it. A file of another length is what
-    a crash of an earlier version left: nothing was ever fingerprinted under it.
-    """
+    """Create that secret, atomically, unless it exists. A later one would let known images pass as new."""
     path = fingerprint_key_path(settings)
-    if path.exists() and path.stat().st_size != KEY_BYTES:
-        path.unlink()
     if not path.exists():
         make_file_once(path, new_key())
 
 
 def write_key(path: Path, key: bytes) -> None:
-    """Write a key into a new file that its owner alone can read, and wait until it is on the disk.
+    """Write a key durably into a new private file.
 
     Raises:
-        OSError: The disk failed, or there is a file already.
+        OSError: the disk failed, or the file exists.
     """
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -199,25 +243,25 @@ def read_key(path: Path) -> bytes:
     """Return a key.
 
     Raises:
-        NotFound: The key is gone, or is not 32 bytes long.
+        NotFound: the key is gone, or is not 32 bytes long.
     """
     try:
         with open_regular(path) as file:
             key = file.read(KEY_BYTES + 1)
     except NotFound:
-        raise NotFound("The key of this content is not there: it was deleted, or its folder is missing.") from None
+        raise NotFound("The key of this content is missing: it was deleted, or its folder is not mounted.") from None
     if len(key) != KEY_BYTES:
         raise NotFound("The key of this content is damaged.")
     return key
 
 
 def key_id_of(key: bytes) -> str:
-    """Return what names a key without telling anything about it: 64 hex digits, which nobody can guess either."""
+    """Return an identifier of a key, 64 hex digits, that reveals nothing about it."""
     return hashlib.sha256(b"obscura key 1\0" + key).hexdigest()
 
 
 def destroy_file(path: Path) -> None:
-    """Overwrite a small file with random bytes on the disk and remove it. A missing one is as good."""
+    """Overwrite a small file with random bytes on the disk and remove it. Idempotent."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -225,7 +269,7 @@ def destroy_file(path: Path) -> None:
     with open(descriptor, "wb", buffering=0) as file:
         file.write(secrets.token_bytes(max(os.fstat(descriptor).st_size, 1)))
         os.fsync(descriptor)
-    path.unlink(missing_ok=True)  # two processes may destroy it at the same time
+    path.unlink(missing_ok=True)  # another process may destroy it at the same time
     flush_directory(path.parent)
 
 
@@ -234,17 +278,17 @@ class SealedArray:
 
     Args:
         directory: that holds it.
-        dataset_id: whose it is.
-        name: of the array, as `images.npy`.
-        key: of the dataset.
+        content: the content it belongs to.
+        name: of the array, such as `images.npy`.
+        key: of the content.
 
     Raises:
-        NotFound: There is no such regular file, or it holds no plain array (SealBroken: it does not open).
+        NotFound: there is no such regular file (SealBroken: it does not open, or holds no plain array).
     """
 
-    def __init__(self, directory: Path, dataset_id: str, name: str, key: bytes) -> None:
+    def __init__(self, directory: Path, content: str, name: str, key: bytes) -> None:
         file = open_regular(directory / f"{name}{SEALED_SUFFIX}")
-        self._reader = SealedReader(file, key, context_of(dataset_id, name))
+        self._reader = SealedReader(file, key, context_of(content, name))
         try:
             self.shape, self.dtype = self._header()
         except BaseException:
@@ -259,7 +303,7 @@ class SealedArray:
         return values
 
     def batches(self) -> Iterator[Array]:
-        """Yield the values in order, a bounded number of records at a time; the memory is used again for each batch."""
+        """Yield the values in order, a bounded number of records at a time. The memory is reused for each batch."""
         record_bytes = max(prod(self.shape[1:]) * self.dtype.itemsize, 1)
         space = np.empty((min(max(_BATCH_BYTES // record_bytes, 1), self.shape[0]), *self.shape[1:]), self.dtype)
         for start in range(0, self.shape[0], max(len(space), 1)):
@@ -298,18 +342,8 @@ def _contents(dataset_id: str, names: Collection[str]) -> list[str]:
     return sorted((name for name in names if dataset_of(name) == dataset_id), key=version_of)
 
 
-def _read(settings: Settings, dataset_id: str, name: str) -> Array:
-    with _open(settings, dataset_id, name) as array:
-        return array.read()
-
-
-def _open(settings: Settings, dataset_id: str, name: str) -> SealedArray:
-    folder = _folder(storage_of(settings), dataset_id)
-    return SealedArray(folder, dataset_id, name, read_key(key_path(settings, dataset_id)))
-
-
-def _folder(storage: Storage, dataset_id: str) -> Path:
+def _folder(storage: Storage, name: str) -> Path:
     try:
-        return storage.open(key_of(dataset_id))
+        return storage.open(key_of(name))
     except NotFound:
         raise NotFound("This dataset has no content.") from None

@@ -1,14 +1,14 @@
-"""Subjects who withdraw: their images are destroyed in every dataset of their account that recognises subjects.
+"""Withdrawal of subjects: destroy their images in every dataset of their account that recognises subjects.
 
-READY -> WITHDRAWING -> READY. First it is written down who withdraws; from that commit on no training can be asked for
-that reads one of these datasets. Once no process that has opened it is left, a dataset is written anew without them,
-under a new key and another name, which the next commit makes the dataset's. Then the old key is destroyed, and the old
-files, as by a deletion. So at every moment it has either the old content or the new one, whole, and what was
-interrupted is gone on with (`go_on`). Entries, holds, releases, receipts and fingerprints stay, and no budget returns.
+READY -> WITHDRAWING -> READY. The first commit records who withdraws; from then on no training of these datasets can be
+requested. Once no process has a dataset open, it is rewritten without them, under a new key and name, which the next
+commit makes the dataset's. Then the old key and files are destroyed, as by a deletion. So a dataset always has either
+the old or the new content, whole, and an interruption is resumed (`go_on`). Entries, holds, releases, receipts and
+fingerprints stay, and no budget returns.
 
-Every such dataset of the account is written anew, whoever is in it, and every upload that comes later as well: what is
-shown says that somebody has asked, and nothing of who was there. Who withdraws is noted beside the journals, too,
-before anything is destroyed: a database of a backup from before is told at the next start (`recall`).
+Every such dataset of the account, and every later upload, is rewritten whether or not it holds those subjects. So
+observers learn that someone has withdrawn, but not who was in which dataset. Withdrawals are also noted beside the
+journals, before anything is destroyed, for a database that is restored from an older backup (`recall`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.subjects import SubjectId
 from obscura.wire.words import DatasetState, Unit
 from service import jobs
-from service.datasets import deletion, fingerprints, reading, recognition, states, vault
+from service.datasets import deletion, fingerprints, reading, recognition, states
+from service.datasets.vault import DatasetContext, key_id_of
 from service.db.dataset_tables import Dataset, WithdrawnSubject
 from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
@@ -37,34 +37,25 @@ from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find, require_project, visible
-from service.ingest.array_files import (
-    IMAGES_NAME,
-    LABELS_NAME,
-    SEALED_SUFFIX,
-    SUBJECTS_NAME,
-    ArrayFile,
-    context_of,
-)
 from service.logs import get_logger
-from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.interface import key_of
+from service.storage.interface import Storage
 from service.storage.journals import accounts_withdrawn_from, read_withdrawn, write_withdrawn
 
 _STORED = (DatasetState.READY, DatasetState.WITHDRAWING)
-_LOCK = "withdrawals.lock"  # beside the keys, which the processes share that make and destroy them
+_LOCK = "withdrawals.lock"  # beside the keys, which all processes that create or destroy keys share
 
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """What a withdrawal is about: all of it is the same, whoever was there.
+    """The public effects of a withdrawal, which do not depend on who was in the datasets.
 
     Attributes:
         account_id: of the subjects.
-        dataset_ids: what is written anew.
-        not_recognised: the account's datasets whose ids ended with the upload, so that nobody is found in them.
-        waiting: whether images are to be destroyed yet, when trainings have stopped.
+        dataset_ids: the datasets to rewrite.
+        not_recognised: the account's datasets that store no recognisable ids, so that no subject can be found in them.
+        waiting: whether images remain to be destroyed when trainings have stopped.
     """
 
     account_id: str
@@ -83,24 +74,22 @@ def withdraw(
     now: datetime,
     subjects_key_check: str | None = None,
 ) -> Withdrawal:
-    """Destroy the images of subjects, in a few transactions, and leave them out of later uploads. Twice is as once.
+    """Destroy the images of subjects, in a few transactions, and leave them out of later uploads. Idempotent.
 
     Args:
-        settings: where keys and images are.
         account_id: of an account that protects subjects.
-        private_ids: one or more, as uploads say them.
-        cancel_jobs: stop the jobs that need the account's datasets, as `deletion.delete`; the images are destroyed once
-            their processes have stopped.
-        now: aware.
-        subjects_key_check: of the key under which the ids were keyed; None for ids as they are.
+        private_ids: one or more, as in uploads.
+        cancel_jobs: cancel the jobs that need the account's datasets, as `deletion.delete`; the images are destroyed
+            once their processes have stopped.
+        subjects_key_check: of the key under which the ids were keyed; None for plain ids.
 
     Raises:
         NotFound: there is no such account.
         Forbidden: as `require_project`.
-        InvalidInput: it protects records, or none of its datasets recognises subjects; an id stands for nobody; or the
-            ids are keyed otherwise than those of its first upload.
-        Conflict: trainings need its datasets and are not to be cancelled.
-        UploadsStopped: the service lacks the key by which it knows subjects.
+        InvalidInput: the account protects records, or none of its datasets recognises subjects; an id is a placeholder
+            for a missing one; or the ids are keyed otherwise than in the account's first upload.
+        Conflict: trainings need its datasets and may not be cancelled.
+        UploadsStopped: the key of fingerprints is missing.
     """
     key = reading.secret_of_fingerprints(settings)
     with calling("storage"):
@@ -111,29 +100,26 @@ def withdraw(
             recognition.require_same_key(session, account_id, subjects_key_check)
             numbers = recognition.numbers_of(private_ids, account.project_id, key)
             begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
+            everyone = recognition.withdrawn_from(session, account_id)
         failpoint("withdraw.after")
-        _note(settings, factory, account_id)
-        done = [_try(settings, factory, dataset_id) for dataset_id in begun.dataset_ids]
+        context = DatasetContext.of(settings, factory, lambda: now)
+        _note(context.vault.storage, account_id, everyone)
+        done = [_try(context, dataset_id) for dataset_id in begun.dataset_ids]
     return replace(begun, waiting=not all(done))
 
 
 def _require_found(session: Session, account: AccountRow) -> None:
-    """Let an account pass whose subjects can be found in one of its datasets, as they were declared.
-
-    Raises:
-        InvalidInput: they cannot; says how somebody withdraws there.
-    """
     if account.unit is not Unit.SUBJECT:
         raise InvalidInput(
-            f"Account *{account.name}* protects single records, so nobody knows whose an image is, and one cannot "
-            "withdraw alone. Delete its dataset, and push it again without the image: what was spent stays spent."
+            f"Account *{account.name}* protects single records, so the service does not know whose an image is. "
+            "Delete its dataset, and push it again without the image: what was spent stays spent."
         )
     recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
     if session.scalar(recognised.limit(1)) is None:
         raise InvalidInput(
-            f"No dataset of account *{account.name}* recognises subjects: their ids ended with the upload, and nobody "
-            "can tell whose an image is. Delete the dataset, and push it again without them, with --subjects-key or "
-            "subjects_recognised, so that whoever withdraws next is found: what was spent stays spent."
+            f"No dataset of account *{account.name}* recognises subjects: their ids were not kept. Delete the dataset, "
+            "and push it again without them, with --subjects-key or subjects_recognised, so that the next withdrawal "
+            "finds its subjects: what was spent stays spent."
         )
 
 
@@ -144,14 +130,14 @@ def _of(account: AccountRow) -> tuple[ColumnElement[bool], ...]:
 def _begin(
     session: Session, account: AccountRow, numbers: Collection[int], *, cancel_jobs: bool, now: datetime
 ) -> Withdrawal:
-    """Write down who withdraws. From the commit on nothing can be trained on the account's datasets before it is done.
+    """Record who withdraws. From the commit on nothing is trained on the account's datasets until it is complete.
 
-    Locks as all others do: uploads first, then datasets by their ids, jobs, and accounts by their ids.
+    Lock order: uploads, datasets by id, jobs, accounts by id.
     """
-    fingerprints.wait_for_others(session)  # an upload that is accepted at this moment is found here, or finds this
+    fingerprints.wait_for_others(session)  # a concurrent acceptance is seen here, or sees this withdrawal
     own = visible(session, Dataset).where(*_of(account)).order_by(Dataset.id).with_for_update()
-    found = session.scalars(own.execution_options(populate_existing=True)).all()
-    stored = tuple(row.id for row in found if row.subjects_recognised and row.state in _STORED)
+    rows = session.scalars(own.execution_options(populate_existing=True)).all()
+    stored = tuple(row.id for row in rows if row.subjects_recognised and row.state in _STORED)
     for dataset_id in stored:
         states.move(session, dataset_id, DatasetState.WITHDRAWING)
     whose = f"A dataset of account *{account.name}*"
@@ -161,71 +147,68 @@ def _begin(
         jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
     new = set(numbers) - recognition.withdrawn_from(session, account.id)
     session.add_all(WithdrawnSubject(account_id=account.id, number=number) for number in sorted(new))
-    others = tuple(row.id for row in found if not row.subjects_recognised and row.ready_at is not None)
+    others = tuple(row.id for row in rows if not row.subjects_recognised and row.ready_at is not None)
     return Withdrawal(account.id, stored, others)
 
 
-def complete(settings: Settings, factory: SessionFactory, dataset_id: str, *, patient: bool = True) -> bool:
-    """Write a dataset anew without those who have withdrawn, once no training reads it. Twice changes nothing.
+def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
+    """Rewrite a dataset without the subjects who have withdrawn, once no training reads it. Idempotent.
 
     Args:
-        patient: wait for another process that does so; else leave it to that.
+        patient: wait for another process that does so; otherwise leave it to that.
 
     Returns:
-        Whether its images are destroyed; False where it has to wait.
+        Whether the images are destroyed; False if it must wait.
 
     Raises:
         OutOfDisk, OSError: it cannot be done now.
-        NotFound: there is no content of it, or no key.
+        NotFound: its content or key is missing.
     """
-    with _alone(settings, patient=patient) as alone:
+    with _alone(context.vault.keys_path, patient=patient) as alone:
         while alone:
-            with transaction(factory, read_only=True) as session:
+            with transaction(context.factory, read_only=True) as session:
                 dataset = session.get_one(Dataset, dataset_id)
                 if dataset.state is not DatasetState.WITHDRAWING:
                     return True
                 if dataset.account_id is None or deletion.is_needed(session, dataset_id):
                     return False
                 numbers = recognition.withdrawn_from(session, dataset.account_id)
-            require_room(settings)
-            _note(settings, factory, dataset.account_id)
-            if _replace(settings, factory, dataset, dataset.account_id, numbers):
+            require_room(context.settings)
+            _note(context.vault.storage, dataset.account_id, numbers)
+            if _replace(context, dataset, dataset.account_id, numbers):
                 return True
     return False
 
 
-def left_out(settings: Settings, factory: SessionFactory, dataset: Dataset) -> Dataset:
-    """Leave those who have withdrawn out of an upload that was just accepted. What does not go through is gone on with.
+def left_out(context: DatasetContext, dataset: Dataset) -> Dataset:
+    """Remove subjects who have withdrawn from an upload that was just accepted.
 
-    They are left out in silence: a refusal would tell whoever uploads that one of these people has withdrawn, and would
-    keep all others out.
+    Silently: a refusal would reveal to the uploader that one of these people has withdrawn, and keep all others out.
     """
     if dataset.state is not DatasetState.WITHDRAWING:
         return dataset
-    _try(settings, factory, dataset.id)
-    with transaction(factory, read_only=True) as session:
+    _try(context, dataset.id)
+    with transaction(context.factory, read_only=True) as session:
         return session.get_one(Dataset, dataset.id)
 
 
 def go_on(settings: Settings, factory: SessionFactory) -> None:
-    """Go on with withdrawals that wait for the end of a training, or were interrupted, and destroy what is outdated.
-
-    May run at any time, and twice.
-    """
+    """Resume withdrawals that waited for a training or were interrupted, and destroy outdated content. Idempotent."""
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.WITHDRAWING)).all()
         newest = deletion.contents_written_anew(session)
+    context = DatasetContext.of(settings, factory, lambda: datetime.now(UTC))
     for dataset_id in waiting:
-        _try(settings, factory, dataset_id, patient=False)
-    for name in sorted(vault.stored_names(settings)) if newest else ():
+        _try(context, dataset_id, patient=False)
+    for name in sorted(context.vault.stored_names()) if newest else ():
         if deletion.is_outdated(name, newest):  # its process died between the commit and the destruction
-            vault.shred(settings, name)
+            context.vault.shred(name)
 
 
 def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
-    """Tell a database that was restored from a backup who has withdrawn since. Call at start-up.
+    """Record withdrawals that a database restored from a backup lacks, and cancel trainings of their datasets.
 
-    Trainings that it knows as unfinished on these datasets are cancelled: what they have charged stays spent.
+    Call at start-up.
     """
     storage = storage_of(settings)
     for account_id in accounts_withdrawn_from(storage):
@@ -240,82 +223,45 @@ def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> Non
             _begin(session, session.get_one(AccountRow, account_id), noted, cancel_jobs=True, now=now)
 
 
-def _replace(
-    settings: Settings, factory: SessionFactory, dataset: Dataset, account_id: str, numbers: Collection[int]
-) -> bool:
-    """Write new content, make it the dataset's, and destroy every other. False: somebody else withdrew meanwhile."""
-    names, present = vault.contents_of(settings, dataset.id), dataset.content
-    target = vault.name_of(dataset.id, max(map(vault.version_of, [present, *names])) + 1)
-    storage, key = storage_of(settings), new_key()
-    with storage.stage(key_of(target)) as staged:
-        _write(settings, _readable(settings, present, names), numbers, staged, target, key)
-        storage.send(staged, key_of(target))
-        vault.write_key(vault.key_path(settings, target), key)
-        storage.publish(staged, key_of(target))
+def _replace(context: DatasetContext, dataset: Dataset, account_id: str, numbers: Collection[int]) -> bool:
+    """Rewrite a dataset, switch to the new content, and destroy the others. False: more subjects withdrew meanwhile."""
+    target, key = context.vault.rewrite(dataset.content, dataset.id, numbers)
     failpoint("anew.before")
-    with transaction(factory) as session:
+    with transaction(context.factory) as session:
         fingerprints.wait_for_others(session)
         if recognition.withdrawn_from(session, account_id) != set(numbers):
             return False
-        values = {"content_name": target, "content_key_id": vault.key_id_of(key)}
+        values = {"content_name": target, "content_key_id": key_id_of(key)}
         moved = states.move(
             session, dataset.id, DatasetState.READY, Dataset.state == DatasetState.WITHDRAWING, **values
         )
     failpoint("anew.after")
     if moved:
-        vault.shred_all(settings, dataset.id, kept=target)
+        context.vault.shred_all(dataset.id, kept=target)
     else:  # it is being deleted
-        vault.shred(settings, target)
+        context.vault.shred(target)
     return True
 
 
-def _readable(settings: Settings, present: str, names: Sequence[str]) -> str:
-    """Return the content to write anew: the dataset's own, or what a database that was lost had made of that since."""
-    later = [name for name in names if vault.version_of(name) > vault.version_of(present)]
-    return next((name for name in (present, *later[::-1]) if vault.key_path(settings, name).exists()), present)
-
-
-def _write(settings: Settings, source: str, numbers: Collection[int], folder: Path, target: str, key: bytes) -> None:
-    """Seal what is left of a content without the subjects of these numbers."""
-    private_subjects = vault.open_subjects(settings, source)
-    stays = ~np.isin(private_subjects, np.fromiter(numbers, np.int64))
-
-    def array(name: str, like: tuple[int, ...], dtype: type[np.generic]) -> ArrayFile:
-        shape = (int(stays.sum()), *like)
-        return ArrayFile(folder / f"{name}{SEALED_SUFFIX}", shape, dtype, key=key, context=context_of(target, name))
-
-    for name, values in ((SUBJECTS_NAME, private_subjects), (LABELS_NAME, vault.open_labels(settings, source))):
-        with array(name, (), np.int64) as stored:
-            stored.append(values[stays])
-    with vault.open_images(settings, source) as images, array(IMAGES_NAME, images.shape[1:], np.uint8) as stored:
-        at = 0
-        for batch in images.batches():
-            stored.append(batch[stays[at : at + len(batch)]])
-            at += len(batch)
-
-
-def _note(settings: Settings, factory: SessionFactory, account_id: str) -> None:
-    """Have a list beside the journals say who has withdrawn from an account, as far as it does not."""
-    with transaction(factory, read_only=True) as session:
-        numbers = recognition.withdrawn_from(session, account_id)
-    storage = storage_of(settings)
+def _note(storage: Storage, account_id: str, numbers: set[int]) -> None:
+    """Add the missing withdrawals of an account to the list beside the journals."""
     if missing := numbers - read_withdrawn(storage, account_id):
         write_withdrawn(storage, account_id, missing)
 
 
-def _try(settings: Settings, factory: SessionFactory, dataset_id: str, *, patient: bool = True) -> bool:
-    """As `complete`; what cannot be done now is logged, and gone on with later."""
+def _try(context: DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
+    """Call `complete`; log an error, after which `go_on` retries."""
     try:
-        return complete(settings, factory, dataset_id, patient=patient)
+        return complete(context, dataset_id, patient=patient)
     except (ObscuraError, OSError) as error:
         get_logger(__name__).error("withdrawal_delayed", dataset_id=dataset_id, error=type(error).__name__)
         return False
 
 
 @contextmanager
-def _alone(settings: Settings, *, patient: bool) -> Iterator[bool]:
-    """Yield whether this process alone writes contents anew in a block. The lock dies with the process."""
-    descriptor = os.open(settings.keys_path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+def _alone(keys_path: Path, *, patient: bool) -> Iterator[bool]:
+    """Yield whether this process holds the lock for rewriting, which dies with the process."""
+    descriptor = os.open(keys_path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))

@@ -1,4 +1,4 @@
-"""Engine, tables and migrations. Whoever imports any of it has every table in `Base.metadata`."""
+"""Engine, tables and migrations. Importing any of it puts every table into `Base.metadata`."""
 
 from service.db import (
     access_tables,

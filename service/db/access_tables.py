@@ -8,11 +8,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
+from service.db.base import Base, Id, Name, Sha256, ShortText, check, partial_index, values_of
 
 
 class Person(Base):
@@ -57,13 +57,7 @@ class Admin(Base):
         check("(admission IN ('machine', 'provider')) = (asked_by IS NULL)", "asked_by_somebody"),
         check("(admission = 'approved') = (approved_by IS NOT NULL)", "approved_by_somebody"),
         check("approved_by IS NULL OR approved_by != asked_by", "two_people"),
-        Index(
-            "uq_admins_alone",
-            "admission",
-            unique=True,
-            sqlite_where=text("admission = 'alone' AND project_id IS NULL"),
-            postgresql_where=text("admission = 'alone' AND project_id IS NULL"),
-        ),
+        partial_index("uq_admins_alone", "admission", where="admission = 'alone' AND project_id IS NULL", unique=True),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -78,16 +72,14 @@ class Admin(Base):
 
 
 class Decision(Base):
-    """What one admin asks for and a second one decides: a higher limit, about another admin or a key of theirs, or that
-    a release is shared.
+    """A request by one admin that a second one decides: see `service.identity.decisions`.
 
-    People stand beside the keys that they used: `asked_by` with `asked_with`, `decided_by` with `decided_with`. A raise
-    that was decided before keys belonged to people names keys alone, and what was decided about admins before this
-    table was made names people alone.
+    People stand beside the keys that they used: `asked_by` with `asked_with`, `decided_by` with `decided_with`.
     A raise is approved against `epsilon_before`, the limit when it was asked for. An admission names the id and the
-    SHA-256 of a token that the new admin made, and that nobody else has seen. `keys_revoked` is how many keys went with
-    what was approved. `project_id` is the one that it is about, whose owners decide as well; None for the installation.
-    A release is shared with the project `shared_with`, or with EVERY_PROJECT.
+    SHA-256 of a token that only the new admin has. `keys_revoked` is the number of keys that an approval revoked.
+    `project_id` is the project whose owners decide as well; None for the installation. A release is shared with the
+    project `shared_with`, or with EVERY_PROJECT. A request to accept missing spending names its account in `name`,
+    because the database may lack that account.
     """
 
     __tablename__ = "decisions"
@@ -102,20 +94,15 @@ class Decision(Base):
             "(action = 'admit') = (key_hash IS NOT NULL) AND (action IN ('admit', 'revoke')) = (key_id IS NOT NULL)",
             "names_key",
         ),
-        check("action IN ('raise', 'admit', 'share') OR admin_id IS NOT NULL", "concerns_one"),
+        check("action IN ('raise', 'admit', 'share', 'accept') OR admin_id IS NOT NULL", "concerns_one"),
         check(
             "(action = 'share') = (release_id IS NOT NULL) AND (release_id IS NULL) = (shared_with IS NULL)",
             "concerns_release",
         ),
         check(
-            "(state = 'pending') = (decided_at IS NULL) "
-            "AND (decided_at IS NULL) = (decided_by IS NULL AND decided_with IS NULL)",
+            "(state = 'pending') = (decided_at IS NULL) AND (decided_at IS NULL) = (decided_by IS NULL) "
+            "AND (decided_by IS NULL) = (decided_with IS NULL)",
             "decided_by_somebody",
-        ),
-        check(
-            "CASE action WHEN 'raise' THEN asked_with IS NOT NULL AND (state = 'pending' OR decided_with IS NOT NULL) "
-            "ELSE state = 'pending' OR decided_by IS NOT NULL END",
-            "names_keys_or_people",
         ),
         check("state != 'approved' OR decided_by != asked_by", "two_people"),
         check("state != 'approved' OR decided_with != asked_with", "two_keys"),
@@ -134,7 +121,7 @@ class Decision(Base):
     reason: Mapped[str] = mapped_column(String(500))
     state: Mapped[DecisionState] = mapped_column(values_of(DecisionState, "state"))
     asked_by: Mapped[Id] = mapped_column(ForeignKey("admins.id"))
-    asked_with: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
+    asked_with: Mapped[Id] = mapped_column(ForeignKey("api_keys.id"))
     asked_at: Mapped[datetime]
     decided_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     decided_with: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
@@ -209,14 +196,7 @@ class Outbox(Base):
     """A task to send once the transaction that wrote this row has committed. Sending twice is harmless."""
 
     __tablename__ = "outbox"
-    __table_args__ = (
-        Index(
-            "ix_outbox_unsent",
-            "id",
-            sqlite_where=text("sent_at IS NULL"),
-            postgresql_where=text("sent_at IS NULL"),
-        ),
-    )
+    __table_args__ = (partial_index("ix_outbox_unsent", "id", where="sent_at IS NULL"),)
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     task: Mapped[ShortText]

@@ -1,4 +1,4 @@
-"""The audit log: who asked for what and what came of it."""
+"""The audit log: requests and their outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every table shares: naming convention, column types, ids."""
+"""Naming convention, column types and ids of all tables."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, DateTime, Dialect, Enum, MetaData, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, DateTime, Dialect, Enum, Index, MetaData, String, text
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from obscura.wire.ids import ID_RANDOM_CHARACTERS, id_from
 
-# Every constraint has a name that both databases and the migrations agree on.
+# Constraint names, the same in both databases and in the migrations.
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -28,7 +28,7 @@ NAMING_CONVENTION = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC datetime on both databases. SQLite keeps it without an offset; a naive value is refused."""
+    """An aware UTC datetime, stored without an offset on SQLite; a naive value raises ValueError."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -48,13 +48,13 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class CanonicalJson(TypeDecorator[dict[str, Any]]):
-    """JSON in the one spelling that is hashed (`service.ledger.chain`): what is stored is what was hashed."""
+    """JSON, stored in the canonical form that is hashed (`service.ledger.chain`)."""
 
     impl = JSON
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[dict[str, Any] | None], Any]:
-        """Write sorted keys, no spaces, ASCII, no NaN; `Json` tells psycopg that the text is JSON already."""
+        """Serialize with `canonical_text`; `Json` tells psycopg that the text is JSON already."""
         if dialect.name == "sqlite":
             return lambda value: None if value is None else canonical_text(value)
         from psycopg.types.json import Json
@@ -62,14 +62,14 @@ class CanonicalJson(TypeDecorator[dict[str, Any]]):
         return lambda value: None if value is None else Json(value, dumps=canonical_text)
 
 
-# Built once: json.dumps builds an encoder for every call.
+# Sorted keys, no spaces, ASCII, no NaN. Built once, because json.dumps builds an encoder for every call.
 canonical_text: Callable[[object], str] = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
 ).encode
 
 
 class Base(DeclarativeBase):
-    """Base of the mapped tables. JSON stays text on both databases, so numbers read back as they were written."""
+    """Base of the mapped tables. JSON is stored as text, so that numbers read back as they were written."""
 
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own protocol
@@ -88,12 +88,7 @@ Nano = Annotated[int, mapped_column(BigInteger)]
 
 
 def values_of(choices: type[enum.StrEnum], name: str) -> Enum:
-    """Return the column type that stores an enum by value as text, with a CHECK on the closed set.
-
-    Args:
-        choices: the enum.
-        name: of the CHECK constraint, before the naming convention.
-    """
+    """Return the column type that stores an enum by value as text, with a CHECK constraint of this name."""
     return Enum(
         choices,
         name=name,
@@ -109,19 +104,21 @@ def check(rule: str, name: str) -> CheckConstraint:
     return CheckConstraint(rule, name=name)
 
 
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    """Return an index of the rows that satisfy a condition. SQLite uses it only for the same words."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
+
+
 def new_id(prefix: str) -> str:
     """Return `<prefix>_` and 20 random lowercase base32 characters (100 bits)."""
     return id_from(prefix, secrets.token_bytes(13))
 
 
 def release_id_of(job_id: str) -> str:
-    """Return the id of the release that a training publishes.
-
-    It follows from the job, so an attempt that comes after a crash finds the artifact of the attempt before it.
-    """
+    """Return the id of a training's release, derived so that an attempt after a crash finds the earlier artifact."""
     return id_from("rel", hashlib.sha256(f"obscura/release/{job_id}".encode()).digest())
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Tell whether a text has the form of an id with this prefix."""
+    """Return whether a text has the form of an id with this prefix."""
     return re.fullmatch(rf"{prefix}_[a-z2-7]{{{ID_RANDOM_CHARACTERS}}}", text) is not None

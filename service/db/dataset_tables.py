@@ -1,4 +1,4 @@
-"""Tables of the datasets: what was declared about an upload, where it stands, and which images an account has seen."""
+"""Tables of the datasets: declarations and states of uploads, and fingerprints of the images of accounts."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
 from service.db.ledger_tables import Account
 from service.db.project_tables import DEFAULT_PROJECT
 
-KEY_MISSING = "key_missing"  # the failure of a dataset that no key opens, as after a restore
+KEY_MISSING = "key_missing"  # the failure code of a dataset whose key is missing, as after a restore
 
 
 class Dataset(Base):
-    """An uploaded set of labelled images. All columns but the hash and the byte count are declared by its owner.
+    """An uploaded set of labelled images. Its owner declares all columns except the hash and the byte count.
 
     `subjects_declared` is an upper bound on the number of subjects; a dataset that has it carries subject ids.
-    `subjects_recognised` says that they are known again in every other such dataset of the project.
-    `joined` says that images of it were known from another account, which then became this dataset's. `vault_key_id`
-    names the key that its arrays are sealed under, without telling anything about it; PRIVATE like the content's hash.
-    `upload_attempt` counts the uploads that were begun; it fences what belongs to an upload, as a job's attempt does.
-    While one is received, somebody else may take over once `upload_lease_until` has passed.
-    `unchecked` marks a public dataset from before public images were compared with private ones: nobody may use it.
-    At `erased_at` a dataset on which nothing was ever trained was deleted: what was declared is gone, and nobody is
-    shown it (`service.datasets.erasing`). `content_name` and `content_key_id` name what lies there and its key since
-    somebody withdrew, and are empty before (`service.datasets.withdrawal`). `project_id` is that of its account, or of
-    whoever declared it public.
+    `subjects_recognised`: the ids identify the same subjects in every other such dataset of the project.
+    `joined`: some images were known from another account, which became this dataset's. `vault_key_id` names the key
+    that its arrays are sealed under; PRIVATE like the hash of the content.
+    `upload_attempt` counts uploads and fences their writes, as a job's attempt does; another upload may take over after
+    `upload_lease_until`.
+    `erased_at`: deleted without a training, so its declaration is erased and hidden (`service.datasets.deletion`).
+    `content_name` and `content_key_id` name the content and its key after a withdrawal (`service.datasets.withdrawal`).
     """
 
     __tablename__ = "datasets"
@@ -69,7 +66,6 @@ class Dataset(Base):
     ready_at: Mapped[datetime | None]
     upload_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     upload_lease_until: Mapped[datetime | None]
-    unchecked: Mapped[bool] = mapped_column(default=False, server_default=false())
     erased_at: Mapped[datetime | None]
     project_id: Mapped[Id] = mapped_column(default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT)
 
@@ -77,20 +73,19 @@ class Dataset(Base):
 
     @property
     def content(self) -> str:
-        """The name of its key and arrays (`service.datasets.vault`): the dataset's id, until somebody withdraws."""
+        """The name of its key and arrays (`service.datasets.vault`): the dataset's id until a withdrawal."""
         return self.content_name or self.id
 
     @property
     def key_id(self) -> str | None:
-        """What names the key of that; None where it was uploaded before keys had ids."""
+        """The id of that key; None before the upload."""
         return self.content_key_id or self.vault_key_id
 
 
 class WithdrawnSubject(Base):
-    """A subject that has withdrawn from an account, by the number under which recognised subjects are stored, whether
-    it was ever there or not. PRIVATE: never shown.
+    """A subject, by its stored number, that has withdrawn from an account. PRIVATE: never shown.
 
-    Uploads into the account leave its records out.
+    Uploads into the account leave its records out. The account may never have had the subject.
     """
 
     __tablename__ = "withdrawn_subjects"
@@ -100,9 +95,9 @@ class WithdrawnSubject(Base):
 
 
 class KnownUploads(Base):
-    """How many uploads of a key into a project have revealed, on one day in UTC, that their images are known here.
+    """The number of uploads of a key into a project whose answers revealed, on one UTC day, that images are known.
 
-    `day` is a date as `YYYY-MM-DD`. Rows of earlier days are removed when one is added.
+    `day` is `YYYY-MM-DD`. Rows of earlier days are removed when one is added.
     """
 
     __tablename__ = "known_uploads"
@@ -115,11 +110,10 @@ class KnownUploads(Base):
 
 
 class Fingerprint(Base):
-    """16 bytes of the HMAC of one decoded image, or of one subject that is recognised, and the upload that brought it.
-    PRIVATE: never shown.
+    """16 bytes of the HMAC of a decoded image, or of a recognised subject, and its upload. PRIVATE: never shown.
 
-    It counts once that upload has been accepted. Those of private images outlive their dataset, whose account they are
-    known in, unless nothing has ever read them; those of public ones go with it.
+    It counts once the upload is accepted. Those of private images outlive their dataset unless no job ever read it;
+    those of public images are deleted with it.
     """
 
     __tablename__ = "fingerprints"

@@ -1,5 +1,4 @@
-"""Tables of the jobs and of what they publish: sweeps, jobs, releases and with whom they are shared, samples,
-evaluations."""
+"""Tables of jobs and their results: sweeps, jobs, releases, shares, samples, evaluations, previews."""
 
 from __future__ import annotations
 
@@ -7,26 +6,23 @@ import enum
 from datetime import datetime
 from typing import Any, Self
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import EarlyEnd, JobState, ReleaseKind, SampleFormat
-from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
+from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, partial_index, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account, Hold
 from service.db.project_tables import DEFAULT_PROJECT
 
 
 class FailureCode(enum.StrEnum):
-    """Why a job failed, as far as anybody outside may know, with what that is called for people.
-
-    Closed: a failure caused by data reads like any other.
-    """
+    """The public reason of a failed job, from a closed set, with its message: failures caused by data look alike."""
 
     message: str
 
     def __new__(cls, code: str, message: str = "") -> Self:
-        """Make a word of its code and its message; `FailureCode(code)` finds it by the first alone."""
+        """Create a member from its code and message; `FailureCode(code)` looks it up by the code alone."""
         word = str.__new__(cls, code)
         word._value_, word.message = code, message
         return word
@@ -41,7 +37,6 @@ class FailureCode(enum.StrEnum):
     RELEASE_UNAVAILABLE = "release_unavailable", "The release's files could not be opened."
     HOLD_EXHAUSTED = "hold_exhausted", "The budget held for this job was used up before there was anything to publish."
     OUT_OF_MEMORY = "out_of_memory", "The worker ran out of memory."
-    OUT_OF_DISK = "out_of_disk", "The worker ran out of disk space."  # of earlier versions: it follows from sizes
     TIME_LIMIT = "time_limit", "The job took longer than the service allows, and had nothing that could be published."
     WORKER_LOST = "worker_lost", "The process that ran the job was lost too often, and nothing could be published."
     LEDGER_UNAVAILABLE = "ledger_unavailable", "The ledger could not be reached, and without it nothing may be charged."
@@ -50,7 +45,7 @@ class FailureCode(enum.StrEnum):
 
 
 class Sweep(Base):
-    """A hyper-parameter search: several trainings on one dataset, whose whole price was held in one transaction."""
+    """A hyper-parameter search: several trainings on one dataset, whose total price was held in one transaction."""
 
     __tablename__ = "sweeps"
     __table_args__ = (check("price_nano > 0", "price_positive"),)
@@ -67,12 +62,11 @@ class Sweep(Base):
 class Job(Base):
     """A requested training, or work of another kind (`service.jobs.kinds`).
 
-    `release_id` is the release a sample job draws from, an evaluation measures, or a training has published. `secret`
-    seeds the mechanism's noise: it is never shown or logged, and a loaded job does not carry it (jobs.secret_of reads
-    it). `attempts_lost` counts the attempts whose worker died; one that was handed on by a worker that shut down does
-    not count. `ended_early` says why a training charges no more; `salvage_attempt` is the attempt that was started
-    only to publish what the ones before it had paid for. `project_id` is that of who asked: a job on another project's
-    release, which is shared, names neither the account nor the dataset of that.
+    `release_id` is the release that a sample or an evaluation reads, or a training has published. `secret` seeds the
+    mechanisms' noise: it is never shown or logged, and a loaded job does not carry it (see `jobs.secret_of`).
+    `attempts_lost` counts attempts whose worker died, not those whose worker shut down. `ended_early`: why a training
+    charges no more; `salvage_attempt`: the attempt that was started only to publish what was paid for. `project_id` is
+    the caller's: a job on a release that another project shares has neither account nor dataset.
     """
 
     __tablename__ = "jobs"
@@ -87,12 +81,7 @@ class Job(Base):
         check("(state = 'failed') = (failure_code IS NOT NULL)", "failed_has_code"),
         check("ended_early IS NULL OR kind = 'train'", "training_ends_early"),
         check("salvage_attempt IS NULL OR ended_early IS NOT NULL", "salvage_ended_early"),
-        Index(
-            "ix_jobs_open",
-            "created_at",
-            sqlite_where=text("state IN ('queued', 'running')"),
-            postgresql_where=text("state IN ('queued', 'running')"),
-        ),
+        partial_index("ix_jobs_open", "created_at", where="state IN ('queued', 'running')"),
         Index(None, "account_id", "created_at"),
         Index(None, "project_id", "created_at"),
         Index(None, "project_id", "finished_at"),  # to count the unfinished jobs of a project
@@ -140,8 +129,8 @@ class Job(Base):
 class Release(Base):
     """A published generator with its privacy card. A row exists only together with the capture that paid for it.
 
-    `receipt` is the signed statement that this capture stands in the account's log. `incomplete` says of a training
-    that ended early how much of its plan was made; None for a whole one.
+    `receipt` is the signed statement that this capture is in the account's log. `incomplete` is the part of the plan
+    that was made by a training that ended early.
     """
 
     __tablename__ = "releases"
@@ -167,18 +156,11 @@ class Release(Base):
 
 
 class Share(Base):
-    """That a release can be read in another project, or in EVERY_PROJECT, as two people have decided; until it ends."""
+    """A release that another project, or EVERY_PROJECT, can read, as two people have approved; until it ends."""
 
     __tablename__ = "shares"
     __table_args__ = (
-        Index(
-            "uq_shares_open",
-            "release_id",
-            "project_id",
-            unique=True,
-            sqlite_where=text("ended_at IS NULL"),
-            postgresql_where=text("ended_at IS NULL"),
-        ),
+        partial_index("uq_shares_open", "release_id", "project_id", where="ended_at IS NULL", unique=True),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -190,9 +172,9 @@ class Share(Base):
 
 
 class Sample(Base):
-    """One drawing from a release; its state is its job's. `path`, `sha256` and `bytes` come when the job succeeds.
+    """Images from a release; its state is its job's. `path`, `sha256` and `bytes` are set when the job succeeds.
 
-    At `removed_at` its files went, because it was older than samples are kept; drawn again they are the same.
+    At `removed_at` its files expired; generating them again gives the same.
     """
 
     __tablename__ = "samples"
@@ -220,10 +202,9 @@ class Sample(Base):
 
 
 class Evaluation(Base):
-    """One measurement of a release on a public dataset; its state is its job's. The results come when it succeeds.
+    """An evaluation of a release on a public dataset; its state is its job's. Success sets the results.
 
     `results` is what lists and reports show, `confusion` the counts [true class][predicted class], which may be large.
-    Neither changes the release: its files and their hash stay as they were paid for.
     """
 
     __tablename__ = "evaluations"
@@ -249,9 +230,9 @@ class Evaluation(Base):
 
 
 class Preview(Base):
-    """A training rehearsed on a public stand-in; its plan is its job's, its state too. The results come with success.
+    """A training rehearsed on a public stand-in; its plan and state are its job's. Success sets the results.
 
-    The stand-in is the job's evaluation dataset; without one, the worker finds or generates it.
+    The stand-in is the job's evaluation dataset; without one, the worker chooses or generates it.
     """
 
     __tablename__ = "previews"
@@ -267,4 +248,4 @@ class Preview(Base):
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
 
 
-Made = Sample | Evaluation | Preview  # what jobs make, besides releases
+Made = Sample | Evaluation | Preview  # results of jobs other than releases

@@ -5,15 +5,28 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, false, text
+from sqlalchemy import BigInteger, ForeignKey, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, VerificationKind
-from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
+from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, partial_index, values_of
 from service.db.project_tables import DEFAULT_PROJECT
 
 _ENDING = "kind IN ('capture', 'release')"
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
+# Findings which say that the database is older than what its storage proves: they lock the whole installation.
+LOCKING = frozenset(
+    {
+        "journal_unknown",
+        "journal_ahead",
+        "release_unknown",
+        "dataset_unknown",
+        "older_than_receipt",
+        "older_than_checkpoint",
+        "checkpoint_missing",
+        "restored",
+    }
+)
 
 
 class Account(Base):
@@ -88,20 +101,9 @@ class Entry(Base):
         check("sequence >= 1", "sequence_positive"),
         check("amount_nano >= 0", "amount_not_negative"),
         # I3: one HOLD and at most one terminal entry for each hold.
-        Index(
-            "uq_entries_one_hold",
-            "hold_id",
-            unique=True,
-            sqlite_where=text("kind = 'hold'"),
-            postgresql_where=text("kind = 'hold'"),
-        ),
-        Index(
-            "uq_entries_one_terminal",
-            "hold_id",
-            unique=True,
-            sqlite_where=text(_ENDING),
-            postgresql_where=text(_ENDING),
-        ),
+        partial_index("uq_entries_one_hold", "hold_id", where="kind = 'hold'", unique=True),
+        partial_index("uq_entries_one_terminal", "hold_id", where=_ENDING, unique=True),
+        partial_index("ix_entries_accepted", "account_id", where="kind = 'accept'"),
     )
 
     account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
@@ -121,6 +123,7 @@ class Entry(Base):
 
 # The condition on entries that end a hold. SQLite uses a partial index only if its condition is repeated literally.
 ENDS_A_HOLD = text(f"entries.{_ENDING}")
+ACCEPTS_A_LOSS = text("entries.kind = 'accept'")
 
 
 class Hold(Base):
@@ -140,13 +143,7 @@ class Hold(Base):
         check("captured_nano = 0 OR state = 'captured'", "captured_only_when_captured"),
         check("attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt", "attempts_in_order"),
         check("last_sequence >= 2", "last_sequence_after_opening"),
-        Index(
-            "ix_holds_open",
-            "account_id",
-            "created_at",
-            sqlite_where=text("state IN ('held', 'armed')"),
-            postgresql_where=text("state IN ('held', 'armed')"),
-        ),
+        partial_index("ix_holds_open", "account_id", "created_at", where="state IN ('held', 'armed')"),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -181,7 +178,7 @@ HoldRow = Hold
 class Checkpoint(Base):
     """The signed heads of all accounts at one moment. Checkpoints are chained and append-only, like entries.
 
-    `heads` maps an account's id to [sequence, hash of that entry].
+    `heads` maps an account's id to [sequence, hash of that entry, spent by then].
     """
 
     __tablename__ = "checkpoints"
@@ -197,9 +194,8 @@ class Checkpoint(Base):
 
 
 class ArmingStop(Base):
-    """A verification failed: no hold of this account, or of any for the scope `*`, may be armed until it is mended.
-
-    It stands beside the log, because nothing should be appended to a log that is broken.
+    """A finding of a verification: no hold of this account, or of any if the scope is `*`, may be armed until it is
+    corrected. It is kept beside the log, because nothing should be appended to a broken log.
     """
 
     __tablename__ = "arming_stops"
@@ -211,7 +207,7 @@ class ArmingStop(Base):
 
 
 class Verification(Base):
-    """The newest verification of each kind, for operators. It proves nothing: what is signed does."""
+    """The newest verification of each kind, for operators. Only signed checkpoints and receipts are proof."""
 
     __tablename__ = "verifications"
 

@@ -1,4 +1,4 @@
-"""Projects: the departments of an installation, none of which sees what another one has."""
+"""Projects: the departments of an installation, isolated from each other."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, Id, Name
 
-EVERY_PROJECT = "*"  # in place of one, where a release is published to all
-DEFAULT_PROJECT = "prj_default"  # which every installation has, and where all is that was made before there were others
+EVERY_PROJECT = "*"  # instead of an id, if a release is shared with all projects
+DEFAULT_PROJECT = "prj_default"  # the project that every installation has
 
 
 class Project(Base):
-    """A department. Accounts, public datasets and keys name theirs, and nothing ever moves to another one.
+    """A department. Its accounts, public datasets and keys never move to another one, and it is never removed.
 
-    Those columns are no foreign keys: SQLite adds none to a table that has rows. A project is never removed.
-    `jobs_max` limits its unfinished jobs; None does not. `turn_at` is when a worker last took its job.
+    `jobs_max` limits its unfinished jobs, if set. `turn_at` is when a worker last took its job.
     """
 
     __tablename__ = "projects"

@@ -1,4 +1,4 @@
-"""The schema is built by the migrations alone, in the embedded default too."""
+"""Build the schema, by the migrations alone."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from alembic.script import ScriptDirectory
 
 from alembic import command
 
-PROJECT_ROOT = Path(__file__).resolve().parents[2]  # of a checkout: the migrations lie beside the packages there
-_INSTALLED = "share/obscura/alembic/env.py"  # in the environment that a wheel was installed in
+PROJECT_ROOT = Path(__file__).resolve().parents[2]  # of a checkout, which has the migrations beside the packages
+_INSTALLED = "share/obscura/alembic/env.py"  # in the environment of an installed wheel
 
 
 def migration_config(url: str) -> Config:
-    """Return alembic's configuration for one database.
-
-    Raises:
-        FileNotFoundError: the migrations are neither beside the package nor where a wheel puts them.
-    """
+    """Return alembic's configuration for one database; raise FileNotFoundError if there are no migrations."""
     config = Config()
     config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -28,7 +24,6 @@ def migration_config(url: str) -> Config:
 
 
 def _scripts() -> Path:
-    """The folder of the migrations."""
     beside = PROJECT_ROOT / "alembic"
     own = files("obscura-images-server") or ()
     installed = (Path(str(file.locate())) for file in own if file.as_posix().endswith(_INSTALLED))
@@ -39,14 +34,10 @@ def _scripts() -> Path:
 
 
 def newest_revision() -> str | None:
-    """The schema that this version of the code works with."""
+    """Return the revision of the schema that this code works with."""
     return ScriptDirectory.from_config(migration_config("")).get_current_head()
 
 
 def upgrade_schema(url: str) -> None:
-    """Bring a database to the newest schema; creates it from empty. Safe to call from several processes at once.
-
-    Args:
-        url: of the database, as in the settings.
-    """
+    """Migrate a database, empty or not, to the newest schema. Several processes may call it at once."""
     command.upgrade(migration_config(url), "head")

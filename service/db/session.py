@@ -24,26 +24,24 @@ from service.errors import DatabaseUnsuitable
 SessionFactory = sessionmaker[Session]
 
 SQLITE_BUSY_MILLISECONDS = 30_000
-# A writer that waits longer than this for the account's row gives up; the caller may retry.
+# The longest that a writer waits for the account's row; the caller may retry.
 POSTGRES_LOCK_TIMEOUT = "30s"
-POSTGRES_CONNECT_SECONDS = 5  # a server that accepts connections and does not answer must not hold threads
-# What the server must report of a session. All of it comes with the connection and costs no round trip.
+POSTGRES_CONNECT_SECONDS = 5  # a server that accepts connections but does not answer must not block threads
+# The settings that the server must report for a session. They come with the connection, without a round trip.
 _POSTGRES_SESSION = {"server_encoding": "UTF8", "client_encoding": "UTF8", "TimeZone": "UTC", "DateStyle": "ISO, MDY"}
 READ_ONLY = "obscura_read_only"
 READER = "obscura_reader"
 # The lock for which the threads of a process wait before they begin to write on SQLite. Whoever waits in SQLite itself
 # sleeps and retries, up to 100 ms at a time, while others pass.
 TURN = "obscura_turn"
-COMMITTED = "obscura_committed"  # what the sessions of a factory call with what has `changed`, once it is committed
-_CHANGED = "obscura_changed"
-LAST = "obscura_last"  # what the sessions of a factory do last in a transaction that may write, see `Last`
+LAST = "obscura_last"  # the `Last` of a factory's sessions
 _BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected
 _IDS_PER_QUERY = 500
 _SQLITE_BUSY = 5  # the low byte of its extended codes, too
 
 
 class Last(Protocol):
-    """What is written last in a transaction, beside what it was opened for."""
+    """The last write of every writing transaction of a factory, for example an event of the audit log."""
 
     def before_commit(self, session: Session) -> None: ...
 
@@ -51,10 +49,10 @@ class Last(Protocol):
 
 
 class DatabaseBusy(OperationalError):
-    """A lock could not be had in time, or two transactions waited for each other. Nothing was written; try again."""
+    """A lock timed out, or two transactions deadlocked. Nothing was written; retry."""
 
     def __str__(self) -> str:
-        """Say that, without the statement and its parameters."""
+        """Return a message without the statement and its parameters."""
         return "Other transactions held a lock for too long. Nothing was written; the same may be tried again."
 
 
@@ -62,12 +60,12 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
     """Open a database.
 
     SQLite: WAL, synchronous=FULL, foreign keys, a busy timeout, and BEGIN IMMEDIATE for every transaction that may
-    write. The driver's own deferred transactions let concurrent readers decide on a balance that is no longer true.
+    write: in the driver's deferred transactions, concurrent readers would decide on a stale balance.
     PostgreSQL: READ COMMITTED; writers lock the account's row. Every session is UTF-8, in UTC, with ISO dates, whatever
-    the server's defaults are; opening one raises DatabaseUnsuitable where the database has another encoding.
+    the server's defaults are; opening one raises DatabaseUnsuitable if the database has another encoding.
 
     Args:
-        url: `sqlite:///path` or `postgresql+psycopg://...`. An in-memory SQLite database cannot be shared: refused.
+        url: `sqlite:///path`, not in memory, or `postgresql+psycopg://...`.
         pool_size: connections kept; as many again may be opened under load.
     """
     parsed = make_url(url)
@@ -86,7 +84,7 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         parsed.set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
         max_overflow=pool_size,
-        hide_parameters=True,  # errors are logged, and what is written is nobody's business
+        hide_parameters=True,  # errors are logged, and parameters may be confidential
         isolation_level="READ COMMITTED",
         connect_args={
             "client_encoding": _POSTGRES_SESSION["client_encoding"],
@@ -94,7 +92,7 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
             "connect_timeout": POSTGRES_CONNECT_SECONDS,
         },
     )
-    event.listen(engine, "connect", _require_suitable, insert=True)  # before SQLAlchemy asks anything itself
+    event.listen(engine, "connect", _require_suitable, insert=True)  # before SQLAlchemy's own queries
     event.listen(engine, "checkout", _replace_closed)
     return engine
 
@@ -111,10 +109,10 @@ def make_session_factory(engine: Engine) -> SessionFactory:
 
 
 def with_info(factory: SessionFactory, **info: Any) -> SessionFactory:
-    """Return a factory of the same sessions that bear more in their `info`."""
-    bearing = copy(factory)
-    bearing.kw = {**factory.kw, "info": {**factory.kw["info"], **info}}
-    return bearing
+    """Return a copy of a factory with more `info` in its sessions."""
+    extended = copy(factory)
+    extended.kw = {**factory.kw, "info": {**factory.kw["info"], **info}}
+    return extended
 
 
 @contextmanager
@@ -122,9 +120,8 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
     """Run one transaction: commit on leaving, roll back on any error.
 
     Args:
-        factory: where sessions come from.
-        read_only: True takes no write lock; any write inside then fails in the database.
-        snapshot: all readings see the database at one moment. SQLite's readings always do.
+        read_only: take no write lock; any write then fails in the database.
+        snapshot: all queries see the database at one moment. On SQLite they always do.
 
     Raises:
         DatabaseBusy: other transactions held a lock for too long; nothing was written. On SQLite, so does a writing
@@ -147,29 +144,21 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         if _is_busy(error.orig):
             raise DatabaseBusy(None, None, error.orig or error) from error
         raise
-    if _CHANGED in session.info and COMMITTED in session.info:
-        session.info[COMMITTED](session.info[_CHANGED])
-
-
-def changed(session: Session, object_id: str) -> None:
-    """Have it known, once this is committed, that what an account, key or admin may do is another thing than before."""
-    session.info.setdefault(_CHANGED, set()).add(object_id)
 
 
 def among(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], ids: Sequence[str]) -> set[str]:
-    """Return which of these ids a query finds; there may be more of them than a statement takes."""
+    """Return the ids that a query finds, of any number of ids: more than one statement takes."""
     parts = [ids[start : start + _IDS_PER_QUERY] for start in range(0, len(ids), _IDS_PER_QUERY)]
-    return {found for part in parts for found in session.scalars(wanted.where(column.in_(part)))}
+    return {row_id for part in parts for row_id in session.scalars(wanted.where(column.in_(part)))}
 
 
 def is_duplicate(error: IntegrityError) -> bool:
-    """Tell whether a row was refused because there is one with its name, or its key, already."""
+    """Return whether a row violated a unique constraint or a primary key."""
     names = getattr(error.orig, "sqlstate", None), getattr(error.orig, "sqlite_errorname", None)
     return names[0] == "23505" or names[1] in ("SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY")
 
 
 def _is_busy(error: BaseException | None) -> bool:
-    """Tell whether the driver's error is a lock that could not be had."""
     sqlite = getattr(error, "sqlite_errorcode", None)
     return getattr(error, "sqlstate", None) in _BUSY_STATES or (sqlite is not None and sqlite & 0xFF == _SQLITE_BUSY)
 
@@ -179,13 +168,9 @@ def _read_only_options(engine: Engine) -> dict[str, Any]:
 
 
 def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None:
-    """Refuse a session in which text or times would be read otherwise than they were written.
-
-    Raises:
-        DatabaseUnsuitable: says which setting is wrong, and how to correct it.
-    """
-    told, database = connection.info.parameter_status, connection.info.dbname
-    wrong = {name: told(name) for name, value in _POSTGRES_SESSION.items() if told(name) != value}
+    """Raise DatabaseUnsuitable if text or times would not be read as they were written."""
+    reported, database = connection.info.parameter_status, connection.info.dbname
+    wrong = {name: reported(name) for name, value in _POSTGRES_SESSION.items() if reported(name) != value}
     if not wrong:
         return
     connection.close()
@@ -205,10 +190,9 @@ def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None
 
 
 def _replace_closed(connection: psycopg.Connection[Any], _record: Any, _proxy: Any) -> None:
-    """Let the pool open new connections when the server has closed this one, as after its restart.
+    """Make the pool open new connections if the server has closed this one, as after a restart.
 
-    A connection that is at rest has nothing to read. Only if there is something it is asked, so that transactions do
-    not pay a round trip for what is true nearly always.
+    An idle connection has nothing to read. Query it only if it has: otherwise every transaction would pay a round trip.
     """
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
@@ -222,12 +206,10 @@ def _replace_closed(connection: psycopg.Connection[Any], _record: Any, _proxy: A
 
 
 def _keep_private(path: Path, *_: Any) -> None:
-    """Let nobody but its owner read the database: the file that SQLite would make, and files that are there.
-
-    SQLite gives its log and its shared memory the permissions of the database.
+    """Restrict the database's files to their owner. SQLite gives its log and its shared memory the same permissions.
 
     Raises:
-        sqlite3.OperationalError: there is no way to the file, as SQLite itself would say.
+        sqlite3.OperationalError: the file is not accessible, as SQLite itself would raise.
     """
     try:
         with suppress(FileExistsError):

@@ -1,20 +1,19 @@
-"""Webhooks, and what is still to be told to them: written in the transaction of what they are told."""
+"""Webhooks, and their pending requests, written in the transaction of the event."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String, Text, text
+from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, Id, check
+from service.db.base import Base, Id, check, partial_index
 
 
 class Webhook(Base):
-    """An address that is told of what happens in a project; without one, in the installation.
+    """An address that receives the events of a project, or of the installation.
 
-    `secret` signs its requests. `made_by` is the key that asked for it: with that it is revoked. From `failing_since`
-    on no request was answered with 2xx.
+    `secret` signs its requests. It is revoked with the key `made_by`. No request since `failing_since` got a 2xx.
     """
 
     __tablename__ = "webhooks"
@@ -32,21 +31,16 @@ class Webhook(Base):
 
 
 class Delivery(Base):
-    """A request that a webhook gets, with the bytes of its body. Sending it twice is harmless: its event has an id.
+    """A request to a webhook, with its body. Idempotent, because its event has an id.
 
-    At `next_at` it is sent, or sent again; without one it was answered, or given up.
+    It is sent, or retried, at `next_at`; None once it was answered or given up.
     """
 
     __tablename__ = "deliveries"
     __table_args__ = (
         check("attempts >= 0", "attempts_not_negative"),
         check("delivered_at IS NULL OR next_at IS NULL", "delivered_is_over"),
-        Index(
-            "ix_deliveries_due",
-            "next_at",
-            sqlite_where=text("next_at IS NOT NULL"),
-            postgresql_where=text("next_at IS NOT NULL"),
-        ),
+        partial_index("ix_deliveries_due", "next_at", where="next_at IS NOT NULL"),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)

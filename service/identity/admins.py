@@ -26,7 +26,6 @@ from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
 from service.db.project_tables import Project
-from service.db.session import changed
 from service.errors import Conflict, InvalidInput, require_name, short_reason
 from service.identity.access import Scope, find, visible
 from service.identity.auth import is_usable, made_until, remember_key, revoke
@@ -181,7 +180,6 @@ def _remove(session: Session, decision: Decision, _approving: ApiKey, now: datet
     going = [admin, *session.scalars(select(Admin).where(*alone, Admin.removed_at.is_(None)))]
     for person in going:
         person.removed_at = now
-        changed(session, person.id)
         record(session, Act.ADMIN_REMOVED, person.id, project_id=person.project_id)
     decision.keys_revoked = revoke(session, ApiKey.admin_id.in_([person.id for person in going]), now=now)
 

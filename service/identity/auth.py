@@ -21,7 +21,7 @@ from obscura.wire.ids import digest_token, make_token
 from obscura.wire.words import Admission
 from service.background import Background
 from service.db.access_tables import Admin, ApiKey, Person
-from service.db.session import SessionFactory, changed, transaction
+from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Webhook
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 from service.identity import projects
@@ -211,7 +211,6 @@ def rotate_key(
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
     session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # which would end, too
     session.flush()
-    changed(session, old.id)
     record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made
 
@@ -354,7 +353,6 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, with
     while keys := session.execute(valid).all():
         session.execute(update(ApiKey), [{"id": key_id, "revoked_at": now} for key_id, _ in keys])
         for key_id, project_id in keys:
-            changed(session, key_id)
             record(session, Act.KEY_REVOKED, key_id, project_id=project_id)
         revoked += len(keys)
     return revoked

@@ -1,8 +1,8 @@
-"""Jobs: planning, acceptance, leases and endings.
+"""Jobs: plan, accept, lease and end them.
 
-Plain functions of a session, which never commit; those that write take one in a writing transaction. Everywhere `now`
-is aware, `principal` is the id of the caller, whose own the idempotency keys are, NotFound says that there is no such
-job, and StaleAttempt that another attempt has taken over or the job has ended.
+Plain functions of a session that never commit; functions that write take a session in a writing transaction. `now` is
+aware, `principal` is the id of the caller, whose namespace the idempotency keys are in, NotFound means that there is no
+such job, and StaleAttempt that another attempt has taken over or the job has ended.
 """
 
 from obscura.wire.words import EarlyEnd, JobState
@@ -12,15 +12,17 @@ from service.jobs.kinds import KINDS
 from service.jobs.kinds.train import publish
 from service.jobs.lifecycle import (
     Claim,
-    Wish,
+    StopRequest,
     claim,
     claimable,
     end_early,
     give_back,
     heartbeat,
     report_progress,
+    report_silence,
+    reported_silence,
     request_cancel,
-    wish_for,
+    stop_request,
 )
 from service.jobs.lookup import (
     get_job,
@@ -33,7 +35,6 @@ from service.jobs.lookup import (
 )
 from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, project_names, shares
-from service.jobs.silence import minutes_told, tell_silence
 from service.jobs.submission import submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked
 
@@ -44,8 +45,8 @@ __all__ = [
     "EarlyEnd",
     "FailureCode",
     "JobState",
+    "StopRequest",
     "Trial",
-    "Wish",
     "ask_share",
     "cancel_sweep",
     "charged_before_useful",
@@ -65,20 +66,20 @@ __all__ = [
     "jobs_of_sweep",
     "made_by",
     "may_publish",
-    "minutes_told",
     "plan_job",
     "plan_trials",
     "project_names",
     "publish",
     "report_progress",
+    "report_silence",
+    "reported_silence",
     "request_cancel",
     "secret_of",
     "shares",
+    "stop_request",
     "submit",
     "submit_sweep",
-    "tell_silence",
     "trained_on",
     "trials_asked",
     "tries_left",
-    "wish_for",
 ]

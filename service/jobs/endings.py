@@ -1,7 +1,7 @@
-"""How an attempt ends other than by publication. Each end is one transaction with its ledger entry.
+"""End attempts otherwise than by publication. Each end is one transaction with its ledger entry.
 
-Replaying the message of the attempt that ended the job changes nothing (I12); any other attempt is refused. A training
-that has paid for something does not fail or get cancelled before one more attempt has tried to publish that.
+Ending is idempotent for the attempt that ended the job (I12); any other attempt is refused. A training that has paid
+for something fails or is cancelled only after one more attempt has tried to publish it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from service.jobs.lookup import MadeByJob, lock_job, made_by, stale_attempt
 from service.notices import tell_of_job
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
-# Failures after which what was paid for is published all the same. The others would fail again, or lack the data.
+# Failures after which a training still publishes what it has paid for. After others it would fail again, or lacks data.
 SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in {early.value for early in EarlyEnd}}
 
 
@@ -31,17 +31,16 @@ def finish_made(
     *,
     job_id: str,
     attempt: int,
-    found: Mapping[str, Any],
+    results: Mapping[str, Any],
     same: str,
     now: datetime,
 ) -> MadeByJob:
-    """End a job with what it was asked to make. Replaying the message changes nothing.
+    """End a running job and fill in the row that it makes. Idempotent.
 
     Args:
-        table: of what it makes.
-        job_id: of a running job.
-        found: the columns that were empty so far.
-        same: the one of them by which a replay is told from another outcome.
+        table: of that row.
+        results: values of columns that were empty so far.
+        same: the column that distinguishes a replay from another outcome.
 
     Raises:
         Conflict: it is a job of another kind.
@@ -49,10 +48,10 @@ def finish_made(
     job = lock_attempt(session, job_id, attempt, kind, replay=JobState.SUCCEEDED)
     made = made_by(session, table, job_id)
     if job.state is JobState.SUCCEEDED:
-        if getattr(made, same) != found[same]:
+        if getattr(made, same) != results[same]:
             raise stale_attempt(job, attempt)
         return made
-    for column, value in found.items():
+    for column, value in results.items():
         setattr(made, column, value)
     end_job(session, job, JobState.SUCCEEDED, now=now)
     return made
@@ -62,8 +61,8 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
     """End a failed attempt, and its job unless one more attempt may publish what a training has paid for.
 
     Returns:
-        The job: failed (cancelled, if somebody had asked for that), with what was charged captured and an untouched
-        hold returned; or queued once more, to be ended by an attempt that charges nothing.
+        The job: failed (cancelled, if that was requested), with the charged amount captured and an untouched hold
+        returned; or queued once more, to be ended by an attempt that charges nothing.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
     code = FailureCode(failure_code)
@@ -73,7 +72,7 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
 
 
 def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End a training of which nothing useful could be made before its budget ended: what was charged is captured."""
+    """End a training whose budget ended before it had anything useful; the charged amount is captured."""
     job = lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.FAILED)
     if job.state is JobState.RUNNING:
         end_unpublished(session, job, FailureCode.HOLD_EXHAUSTED, now=now)
@@ -81,11 +80,11 @@ def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime
 
 
 def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End an attempt that stopped because somebody asked for it: what was charged is captured, nothing is published.
+    """End an attempt that stopped on request: the charged amount is captured, nothing is published.
 
     Raises:
-        Conflict: nobody asked, or what the training has paid for is to be published. A worker that stops for its own
-            reasons lets its lease expire instead.
+        Conflict: cancellation was not requested, or the training must publish what it has paid for. A worker that stops
+            for its own reasons lets its lease expire instead.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
@@ -97,26 +96,23 @@ def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: dateti
 
 
 def may_publish(session: Session, job: Job) -> bool:
-    """Tell whether a training has paid for something, and nobody has asked to discard it."""
+    """Return whether a training has paid for something and was not discarded."""
     if job.hold_id is None or job.ended_early is EarlyEnd.DISCARDED:
         return False
     return ledger.get_hold(session, job.hold_id).charged_nano > 0
 
 
 def tries_left(job: Job, attempts_max: int) -> bool:
-    """Tell whether a job whose worker is lost now is tried again.
+    """Return whether a job whose worker is lost now is tried again.
 
-    An attempt that only publishes what was paid for charges nothing, and is tried as often again: machines that go down
-    once more must not cost a release.
+    An attempt that only publishes charges nothing, and is tried as often again: another lost machine must not cost a
+    release.
     """
     return job.attempts_lost + 1 < attempts_max * (2 if job.salvage_attempt == job.attempt else 1)
 
 
 def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datetime) -> None:
-    """End a job that publishes nothing; why it ended early, if it did, counts more than how its last attempt ended.
-
-    The caller holds its row's lock.
-    """
+    """End a locked job that publishes nothing. The reason of an early end takes precedence over `code`."""
     early = job.ended_early
     if early in (EarlyEnd.CANCELLED, EarlyEnd.DISCARDED) or (early is None and job.cancel_requested):
         settle(session, job, reason="cancelled", now=now)
@@ -128,10 +124,7 @@ def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datet
 
 
 def _salvage(session: Session, job: Job, code: FailureCode, *, now: datetime) -> bool:
-    """Queue a training once more so that what it has paid for is published; False where there is nothing to hope for.
-
-    That is so when it has paid for nothing, was discarded, when this was that attempt, or the data are gone.
-    """
+    """Queue a training once more to publish what it has paid for, if it may and this was not that attempt."""
     early = job.ended_early or SALVAGED.get(code)
     if early is None or job.salvage_attempt == job.attempt or not may_publish(session, job):
         return False
@@ -144,15 +137,15 @@ def _salvage(session: Session, job: Job, code: FailureCode, *, now: datetime) ->
 
 
 def settle(session: Session, job: Job, *, reason: str, now: datetime) -> None:
-    """Close the hold, if there is one, of a job that publishes nothing."""
+    """Close the hold, if any, of a job that publishes nothing."""
     if job.hold_id is not None:
         ledger.settle(session, hold_id=job.hold_id, attempt=job.attempt, reason=reason, now=now)
 
 
 def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **facts: Any) -> None:
-    """Write a job's final state; the caller holds its row's lock, and has closed its hold.
+    """Write the final state of a locked job whose hold is closed.
 
-    It ends no earlier than its hold, whose last entry another process may have dated, with a clock that is ahead.
+    It ends no earlier than its hold, whose last entry another process may have dated by a clock that is ahead.
     """
     held_until = now if job.hold_id is None else ledger.get_hold(session, job.hold_id).updated_at
     job.state, job.finished_at = state, max(now, held_until)
@@ -165,7 +158,7 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:
-    """Lock a job for its current attempt, running or already ended in the `replay` state by this same attempt.
+    """Lock a job for its current attempt, running or ended by this attempt in the `replay` state.
 
     Raises:
         Conflict: it is a job of another kind.
@@ -179,10 +172,6 @@ def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, 
 
 
 def require_sha256(text: str) -> None:
-    """Let the hexadecimal form of a SHA-256 pass.
-
-    Raises:
-        InvalidInput: it has another form.
-    """
+    """Raise InvalidInput unless a text is a SHA-256 in hexadecimal."""
     if len(text) != 64 or not set(text) <= SHA256_CHARACTERS:
         raise InvalidInput("A SHA-256 is 64 lowercase hex digits.")

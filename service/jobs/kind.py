@@ -1,4 +1,4 @@
-"""What each file of `service.jobs.kinds` says of its kind of job, in one `KIND` at its end."""
+"""The description of a kind of job: each file of `service.jobs.kinds` ends with its `KIND`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from obscura.wire.job_schemas import FailureFacts, JobRecord
 from obscura.wire.schemas import ApiRecord, ApiRequest
 from service.db.job_tables import FailureCode, Job, Made
 
-SAMPLES_MAX = 200_000  # where the service's settings say no other number
+SAMPLES_MAX = 200_000  # unless the settings have another number
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A request for a new job: the id that it will have, when it is made, and how many images it may draw."""
+    """A request for a new job: its future id, its time, and the number of images it may generate."""
 
     job_id: str
     now: datetime
@@ -25,11 +25,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Order:
-    """How a kind of job is asked for over HTTP, and how the API describes that.
+    """The route that accepts a kind of job, and its description.
 
     Attributes:
-        path: where it is posted. A `{release_id}` in it is a field of the order.
-        request: the body: the other fields of the order.
+        path: a `{release_id}` in it is a field of the order.
+        request: the schema of the body: the other fields of the order.
     """
 
     path: str
@@ -41,15 +41,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Reading:
-    """Where what a kind of job makes is read, and how the API describes that.
+    """The route that reads the result of a kind of job, and its description.
 
     Attributes:
-        path: below which it has its id.
+        path: followed by the id of the result.
         prefix: of its ids.
-        scope: that a key needs for it.
-        picture: the column that holds a PNG picture of it, which has its name below that.
-        picture_description: of that picture.
-        examples: of fields of the record that mean something else than those of the same name in others.
+        scope: required of the key.
+        picture: a column with a PNG image, and the last segment of its route.
+        examples: of record fields whose meaning differs from that of the same name in other records.
     """
 
     path: str
@@ -67,22 +66,21 @@ class Kind:
     """A kind of job.
 
     Attributes:
-        name: the word in the job's row.
-        many: what several such jobs are called.
-        title: what pages call such a job, from its row and from what it makes, if that is at hand.
-        accept: takes a session, an `Ask` and the fields of the order as keywords; refuses, or queues the job.
-        failed: the code of a failure that is nothing special.
-        unavailable: the code where something is gone that the job reads.
-        order: how it is asked for over HTTP; None where it cannot be.
-        makes: the table of what it makes; None where that is no row of its own.
-        record: what is shown of that; of the job, where it makes none.
-        show: makes the record, from that and the job.
-        reading: where that has an address of its own; None where it has none.
+        name: as stored in the job's row.
+        many: its plural on pages.
+        title: its title on pages, from the job's row and, if loaded, the row that it makes.
+        accept: takes a session, an `Ask` and the fields of the order as keywords; validates, and queues the job.
+        failed: the default failure code.
+        unavailable: the failure code if an input of the job is gone.
+        order: its route; None if it cannot be requested over HTTP.
+        makes: the table of the row that it makes, if any.
+        record: the schema of that row; of the job if it makes none.
+        show: returns the record, from that row and the job.
+        reading: the route of that record, if any.
         planned: it carries out a training's plan.
-        reads_numbers: of a dataset it reads what was declared alone: one that has ended keeps none from being erased.
-        gives_way: its process takes only the cores that nobody else wants.
-        module: of the worker, whose `run(context)` does an attempt's work; by default that of `workers.train.kinds`
-            with this name.
+        reads_numbers: it reads only the declaration of a dataset, so ended jobs do not prevent that it is erased.
+        gives_way: its process takes only idle cores.
+        module: of the worker, whose `run(context)` does an attempt's work; by default `workers.train.kinds.<name>`.
     """
 
     name: str
@@ -103,7 +101,7 @@ class Kind:
 
     @property
     def noun(self) -> str:
-        """What a job of this kind makes is called."""
+        """The noun for the result of such a job."""
         return "job" if self.makes is None else self.makes.__name__.lower()
 
     def __post_init__(self) -> None:
@@ -111,6 +109,6 @@ class Kind:
 
 
 def failure_of(job: Any) -> FailureFacts | None:
-    """Say why a job failed, from the closed set; the job may be a row of its columns."""
+    """Return why a job, or a row of its columns, failed."""
     code = job.failure_code
     return None if code is None else FailureFacts(code=code.value, message=code.message)

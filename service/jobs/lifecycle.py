@@ -1,6 +1,6 @@
-"""Leases: one live attempt for each job, claimed by compare-and-set; everything later is fenced by its number.
+"""Leases: one live attempt for each job, claimed by compare-and-set; later writes are fenced by its number.
 
-queued -> running -> (lease expires) running again with the next attempt -> ...; the ends are in endings.py.
+queued -> running -> (lease expires) running again with the next attempt -> ...; endings.py ends jobs.
 Rows are locked in the order job, account, hold.
 """
 
@@ -16,37 +16,30 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import FailureFacts
 from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
 from service import ledger, queue, quotas
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
 from service.jobs.lookup import get_job, lock_job, stale_attempt
-from service.jobs.silence import without_silence
-from service.ledger.stops import stopped
+from service.ledger.stops import InstallationLocked, lock_of, locked, stop_of, stopped
 
-CANDIDATES, LISTED_MAX = 16, 64  # that one claim looks at, and that are listed
+CANDIDATES, LISTED_MAX = 16, 64  # jobs that one claim examines, and that are listed
 TEXT_CHARACTERS_MAX = 64
-# All that a running job may say: steps and prices that follow from the plan, and the time still needed.
+SILENT_MINUTES = "silent_minutes"  # in a job's progress, beside the report of its runner
+# The allow-list of a running job's report: steps and prices that follow from the plan, and the time still needed.
 PROGRESS_KEYS = frozenset(
-    {
-        "stage",
-        "step",
-        "steps",
-        "charged_nano",
-        "planned_nano",
-        "charged_epsilon",
-        "planned_epsilon",
-        "eta_seconds",
-    }
+    {"stage", "step", "steps", "eta_seconds"}
+    | {f"{when}_{unit}" for when in ("charged", "planned") for unit in ("nano", "epsilon")}
 )
 
 
-class Wish(enum.StrEnum):
-    """What a running attempt should do instead of going on."""
+class StopRequest(enum.StrEnum):
+    """What a running attempt must do instead of continuing."""
 
-    WIND_UP = "wind_up"  # charge no more, and publish what there is
-    STOP = "stop"  # at once, publishing nothing
+    WIND_UP = "wind_up"  # charge no more, and publish what exists
+    STOP = "stop"  # at once, without publishing
 
 
 @dataclass(frozen=True)
@@ -61,10 +54,7 @@ class Claim:
 
 
 def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
-    """Return the ids of jobs that nobody runs, as they are taken in turn: queued, or running with an expired lease.
-
-    Trainings whose account is stopped are not among them: they wait.
-    """
+    """Return the ids of jobs that `claim` may take, in turn; trainings of a stopped account wait."""
     waiting = quotas.in_turn(select(Job.id).where(_claimable(now)), now)
     if kind is not None:
         waiting = waiting.where(Job.kind == kind)
@@ -80,10 +70,10 @@ def claim(
     job_id: str | None = None,
     attempts_max: int = 3,
 ) -> Claim | None:
-    """Take the job whose turn it is, of those that nobody runs: queued, or running with an expired lease.
+    """Claim the next job to run: queued, or running with an expired lease.
 
-    A job that lost its worker too often, or whose cancellation its lost worker never saw, is ended instead: captured
-    when armed, released when held. A training that has paid for something is claimed again before that, as often, only
+    A job that lost its worker too often, or whose lost worker never saw its cancellation, is ended instead: captured
+    when armed, returned when held. A training that has paid for something is claimed again before that, as often, only
     to publish it.
 
     Args:
@@ -92,9 +82,9 @@ def claim(
         attempts_max: how many attempts may lose their worker; the job ends with the last of them (`tries_left`).
 
     Returns:
-        The claim, or None when there is nothing to run.
+        The claim; None if there is nothing to run.
     """
-    # A row that somebody else has locked is somebody else's: it is skipped, so claimers never wait for each other.
+    # Rows that are locked by other claimers are skipped, so claimers never wait for each other.
     waiting = (
         quotas.in_turn(select(Job).where(_claimable(now)), now)
         .limit(CANDIDATES)
@@ -108,8 +98,11 @@ def claim(
         early = job.ended_early
         if job.state is JobState.RUNNING:  # its worker was lost
             if _is_over(session, job, attempts_max):
-                if not ended:  # one in a transaction: ending locks an account, and two locked accounts could deadlock
-                    _end_lost(session, job, now)
+                if (
+                    not ended
+                ):  # one in each transaction: ending locks an account, and two locked accounts could deadlock
+                    job.attempts_lost += 1
+                    end_unpublished(session, job, FailureCode.WORKER_LOST, now=now)
                     ended = True
                 continue
             if early is None and not tries_left(job, attempts_max):
@@ -122,10 +115,7 @@ def claim(
 
 
 def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
-    """Extend the lease of a running attempt.
-
-    Returns:
-        Whether somebody asked for the job to be cancelled.
+    """Extend the lease of a running attempt; return whether cancellation was requested.
 
     Raises:
         StaleAttempt: the attempt has been superseded or the job has ended: stop at once.
@@ -136,13 +126,13 @@ def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lea
 
 
 def report_progress(session: Session, *, job_id: str, attempt: int, progress: Mapping[str, Any]) -> None:
-    """Replace what a running job says about itself. Only planned and public facts are let through (I14).
+    """Replace a running job's progress. Only planned and public facts pass (I14).
 
     Args:
         progress: some of PROGRESS_KEYS; the stage is a short text, the others finite numbers.
 
     Raises:
-        InvalidInput: another key, or a value of another kind.
+        InvalidInput: another key, or a value of another type.
     """
     for name, value in progress.items():
         is_text = name == "stage" and isinstance(value, str) and len(value) <= TEXT_CHARACTERS_MAX
@@ -154,13 +144,38 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
     _change(session, report, job_id, attempt)
 
 
-def request_cancel(session: Session, *, job_id: str, now: datetime, discard: bool = False) -> Job:
-    """Ask for a job to end. A queued one ends at once and its hold is returned; asking twice changes nothing.
+def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
+    """Return the minutes for which a runner is reported to be silent; None before half of the allowed time is over.
 
-    A training that has paid for something charges no more, and publishes what it has made, marked as incomplete.
+    It is half of the allowed time, whenever the next sign of life comes, so it reveals nothing about a step's duration.
+    """
+    reported_from = silent_seconds_max / 2
+    return None if silent_seconds < reported_from else max(math.floor(reported_from / 60), 1)
+
+
+def report_silence(session: Session, *, job_id: str, attempt: int, minutes: int | None) -> None:
+    """Show for how many minutes a running attempt has been silent; None removes it."""
+    job = lock_job(session, job_id)
+    if job.attempt != attempt or job.state is not JobState.RUNNING:
+        raise stale_attempt(job, attempt)
+    progress = _without_silence(job.progress) | ({} if minutes is None else {SILENT_MINUTES: minutes})
+    if progress != job.progress:
+        job.progress = progress
+        job.progress_version += 1
+        session.flush()
+
+
+def _without_silence(progress: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in progress.items() if name != SILENT_MINUTES}
+
+
+def request_cancel(session: Session, *, job_id: str, now: datetime, discard: bool = False) -> Job:
+    """Request that a job ends. A queued one ends at once and its hold is returned. Idempotent.
+
+    A training that has paid for something charges no more, and publishes what it has, marked as incomplete.
 
     Args:
-        discard: publish nothing all the same; what was charged stays spent. May be asked for after a cancellation.
+        discard: publish nothing even so; what was charged stays spent. May be requested after a cancellation.
 
     Raises:
         Conflict: the job has succeeded or failed already.
@@ -174,7 +189,7 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
 
 
 def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) -> None:
-    """As `request_cancel`, of an unfinished job whose row is locked."""
+    """Cancel an unfinished job whose row is locked, as `request_cancel` does."""
     early = None
     if job.kind == TRAIN:
         early = EarlyEnd.DISCARDED if discard else job.ended_early or EarlyEnd.CANCELLED
@@ -187,25 +202,24 @@ def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) 
         end_job(session, job, JobState.CANCELLED, now=now)
 
 
-def wish_for(session: Session, *, job_id: str, attempt: int) -> Wish | None:
-    """Return what a running attempt should do instead of going on; None lets it go on.
+def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest | None:
+    """Return what a running attempt must do instead of continuing; None if it may continue.
 
-    An attempt that was started only to publish winds up as it is.
+    An attempt that was started only to publish winds up in any case.
     """
     job = session.get(Job, job_id, populate_existing=True)
     if job is None or job.attempt != attempt or not (job.cancel_requested or job.ended_early is not None):
         return None
     if not may_publish(session, job):
-        return Wish.STOP if job.cancel_requested else None
-    return None if job.salvage_attempt == attempt else Wish.WIND_UP
+        return StopRequest.STOP if job.cancel_requested else None
+    return None if job.salvage_attempt == attempt else StopRequest.WIND_UP
 
 
 def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> bool:
-    """Let a running training charge no more, and publish what it has; False where it has paid for nothing."""
+    """Make a running training stop charging and publish what it has; return False if it has paid for nothing."""
     job = lock_job(session, job_id)
-    if job.attempt != attempt or job.state is not JobState.RUNNING or not may_publish(session, job):
-        return False
-    if job.salvage_attempt == attempt:
+    running = job.attempt == attempt and job.state is JobState.RUNNING
+    if not running or job.salvage_attempt == attempt or not may_publish(session, job):
         return False
     if job.ended_early is None:
         job.ended_early = why
@@ -215,25 +229,37 @@ def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> 
 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
-    """Queue a job again whose worker shuts down. Its hold stays as it is, and the attempt does not count as lost."""
-    given = _of_attempt(job_id, attempt).values(
+    """Queue a job again because its worker shuts down. Its hold stays, and the attempt does not count as lost."""
+    requeue = _of_attempt(job_id, attempt).values(
         state=JobState.QUEUED, lease_owner=None, lease_until=None, progress_version=Job.progress_version + 1
     )
-    _change(session, given, job_id, attempt)
+    _change(session, requeue, job_id, attempt)
     queue.ring(session, job_id, now=now)
 
 
+def blocked(session: Session, rows: Sequence[Any]) -> dict[str, FailureFacts]:
+    """Return why queued jobs cannot start, by job id: the reason for which `_claimable` leaves them out.
+
+    Args:
+        rows: jobs, or rows of their columns.
+    """
+    queued = [row for row in rows if row.state is JobState.QUEUED]
+    reason = lock_of(session) if queued else None
+    lock = None if reason is None else InstallationLocked(reason)
+    stops = {payer: lock or stop_of(session, payer) for payer in {row.account_id for row in queued if row.hold_id}}
+    errors = {row.id: stops[row.account_id] if row.hold_id else lock for row in queued}
+    return {job_id: FailureFacts(code=error.code, message=error.message) for job_id, error in errors.items() if error}
+
+
 def _claimable(now: datetime) -> ColumnElement[bool]:
-    """Jobs that nobody runs; trainings whose account is stopped wait until an operator has mended the ledger."""
     expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
     armable = or_(Job.hold_id.is_(None), ~stopped(Job.account_id))
-    return and_(or_(Job.state == JobState.QUEUED, expired), armable)
+    return and_(or_(Job.state == JobState.QUEUED, expired), armable, ~locked())
 
 
 def _take(
     session: Session, job: Job, *, worker: str, now: datetime, lease_until: datetime, early: EarlyEnd | None
 ) -> Claim | None:
-    """Compare and set: the row must still be as it was read."""
     taken = (
         update(Job)
         .where(Job.id == job.id, Job.attempt == job.attempt, Job.state == job.state, _claimable(now))
@@ -246,7 +272,7 @@ def _take(
             ended_early=early,
             salvage_attempt=None if early is None else job.attempt + 1,
             started_at=job.started_at or now,
-            progress=without_silence(job.progress),
+            progress=_without_silence(job.progress),
             progress_version=Job.progress_version + 1,
         )
     )
@@ -260,17 +286,10 @@ def _take(
 
 
 def _is_over(session: Session, job: Job, attempts_max: int) -> bool:
-    """Tell whether a job whose worker was lost is not tried again."""
     again = tries_left(job, attempts_max)
     if job.cancel_requested or job.ended_early is not None or not again:
         return (job.salvage_attempt == job.attempt and not again) or not may_publish(session, job)
     return False
-
-
-def _end_lost(session: Session, job: Job, now: datetime) -> None:
-    """End a job that cannot be recovered: towards spent, never towards refunded (DESIGN: expiry captures)."""
-    job.attempts_lost += 1
-    end_unpublished(session, job, FailureCode.WORKER_LOST, now=now)
 
 
 def _of_attempt(job_id: str, attempt: int) -> Update:
@@ -278,7 +297,6 @@ def _of_attempt(job_id: str, attempt: int) -> Update:
 
 
 def _change(session: Session, statement: Update, job_id: str, attempt: int) -> None:
-    """Write to the job of a running attempt, or raise StaleAttempt (NotFound: no such job)."""
     if _changed(session, statement) != 1:
         job = get_job(session, job_id)
         session.refresh(job)

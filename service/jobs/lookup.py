@@ -1,4 +1,4 @@
-"""Finding jobs and what belongs to them by id."""
+"""Find jobs, and the rows that belong to them, by id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def get_release(session: Session, release_id: str) -> Release:
 
 
 def get_own_release(session: Session, release_id: str) -> Release:
-    """Return a release of the caller's own project, or raise NotFound: its account is not shared with it."""
+    """Return a release of the caller's own project, or raise NotFound: sharing a release does not share its account."""
     release = get_release(session, release_id)
     if not is_own(session, project_of(session, release.account_id)):
         message = "This stays with the project that has trained the release: it tells of its account."
@@ -36,19 +36,19 @@ def get_own_release(session: Session, release_id: str) -> Release:
 
 
 def trained_on(session: Session, release: Release) -> Dataset:
-    """Return the dataset of a release that was found: its classes and the size of its images are known with it."""
+    """Return the dataset of a visible release, for the facts that are visible with it: classes and image size."""
     return session.get_one(Dataset, release.dataset_id)
 
 
 def training_of(session: Session, release: Release) -> Job:
-    """Return the training of a release that was found, for what is known with the release: recipe and options."""
+    """Return the training of a visible release, for the facts that are visible with it: recipe and options."""
     return session.get_one(Job, release.job_id)
 
 
 def payer_of(session: Session, release: Release) -> dict[str, str | None]:
-    """Return the columns by which a job on a release belongs to its account and dataset.
+    """Return the account and dataset columns of a job on a release.
 
-    Of a release that another project shares they are empty: the job is that of who asks.
+    They are None for a release that another project shares: the job belongs to the caller's project.
     """
     own = is_own(session, project_of(session, release.account_id))
     return {name: getattr(release, name) if own else None for name in ("account_id", "dataset_id")}
@@ -65,7 +65,7 @@ def get_sweep(session: Session, sweep_id: str) -> Sweep:
 
 
 def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
-    """Return what a job makes, or raise NotFound."""
+    """Return the row that a job makes, or raise NotFound."""
     made = session.scalar(visible(session, table).where(table.job_id == job_id))
     if made is None:
         raise NotFound(f"There is no {table.__name__.lower()} of this job.", job_id=job_id)
@@ -73,7 +73,7 @@ def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
 
 
 def lock_job(session: Session, job_id: str) -> Job:
-    """Return a job as it is now, locked until the transaction ends, or raise NotFound."""
+    """Lock a job until the transaction ends and return it as it is now, or raise NotFound."""
     return find(session, Job, job_id, lock=True)
 
 
@@ -87,7 +87,7 @@ def stale_attempt(job: Job, attempt: int) -> StaleAttempt:
 
 
 def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:
-    """Return the 32 bytes that seed a job's mechanism noise, to its running attempt alone (I9).
+    """Return the 32 bytes that seed the noise of a job's mechanisms, only to its running attempt (I9).
 
     Never log them, store them or put them into an error.
     """

@@ -1,4 +1,4 @@
-"""What a training would do and cost, from public parameters only; every refusal comes before anything is written."""
+"""Plan a training and its price from public parameters only, and validate it before anything is written."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024
 PLANS_KEPT = 256  # a few kilobytes each
-DELTA_SHARE = 10  # a delta above 1 / (10 n) is remarked on; the field asks for "much less than 1/n"
+DELTA_SHARE = 10  # a delta above 1 / (10 n) gets a note: it should be much less than 1/n
 
 
 def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    """Compute a plan and its price. Reads public parameters, never data, and does not ask whether the account has it.
+    """Compute a plan and its price, whether the account can pay it or not. Reads public parameters, never data.
 
     Args:
-        dataset_id: a private dataset; its content need not have arrived.
-        epsilon: what the job may spend at the account's delta, > 0 and finite.
+        dataset_id: a private dataset; its content may not have arrived.
+        epsilon: the most that the job may spend at the account's delta, > 0 and finite.
 
     Raises:
         NotFound: no such dataset.
-        InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
-            contributes, the dataset cannot be trained on, or the public one that the options name is of no use.
+        InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound the contribution of the
+            account's unit, the dataset cannot be trained on, or the options name an unsuitable public dataset.
     """
     return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
 
 
 def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    """As `plan_job`, on a training set that was looked up already."""
+    """As `plan_job`, on a loaded training set."""
     plan = _plan(trained, recipe, epsilon, options)
     _require_public(session, plan, trained.dataset)
     note = delta_note(trained.account.delta, trained.units_declared, trained.units)
@@ -50,9 +50,9 @@ def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float,
 
 
 def charged_before_useful(plan: Any) -> int | None:
-    """Return how many nano-units a training must have charged to have something to publish.
+    """Return the nano-units that a training must have charged to have something to publish.
 
-    None for a stored plan that cannot be read: one damaged row must not hide the others of its page.
+    None if the stored plan is damaged: one row must not hide the others of its page.
     """
     try:
         return useful_from_nano(plan_from_json(plan))
@@ -61,7 +61,7 @@ def charged_before_useful(plan: Any) -> int | None:
 
 
 def delta_note(delta: float, n: int, units: str) -> str | None:
-    """Return a remark on a delta that is allowed, and more than a tenth of 1/n; None where it is less."""
+    """Return a note on a delta that is allowed, but above a tenth of 1/n; else None."""
     if delta <= 1 / (DELTA_SHARE * n):
         return None
     return (
@@ -92,9 +92,7 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
 
 
 def anchors_set(session: Session, plan: Plan) -> Dataset | None:
-    """Return the public dataset whose images a plan needs; None where it names none.
-
-    Its shape may be any: its images are resized.
+    """Return the public dataset that a plan names, of any image size: its images are resized.
 
     Raises:
         NotFound: no such dataset.
@@ -113,11 +111,11 @@ def anchors_set(session: Session, plan: Plan) -> Dataset | None:
 
 
 def require_content(session: Session, trained: TrainingSet, recipe: str, evaluation_dataset_id: str | None) -> None:
-    """Let a training pass whose own dataset is ready, and whose release the other one, if named, can measure.
+    """Raise unless the training dataset is ready, and the evaluation dataset, if any, fits it and is ready.
 
     Raises:
         NotFound: no such dataset.
-        InvalidInput: the evaluation dataset is of no use for this training.
+        InvalidInput: the evaluation dataset does not fit this training.
         Conflict: a dataset's content has not arrived.
     """
     require_ready(session, trained.dataset, "training dataset")
@@ -131,17 +129,17 @@ def require_content(session: Session, trained: TrainingSet, recipe: str, evaluat
 
 
 def require_anchors_ready(session: Session, plan: Plan) -> None:
-    """As `require_ready`, for the public dataset whose images a plan needs, if it names one."""
+    """As `require_ready`, for the public dataset that a plan names, if any."""
     anchors = anchors_set(session, plan)
     if anchors is not None:
         require_ready(session, anchors, "public dataset that the options name")
 
 
 def require_ready(session: Session, dataset: Dataset, role: str) -> None:
-    """Let a dataset pass whose content has arrived. It cannot be deleted before this transaction ends.
+    """Raise unless a dataset is ready, and lock it against deletion until this transaction ends.
 
     Raises:
-        Conflict: it has not.
+        Conflict: it is not ready.
     """
     session.refresh(dataset, with_for_update={"read": True})
     if dataset.state is DatasetState.WITHDRAWING:
@@ -159,16 +157,9 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
         )
     if dataset.state is not DatasetState.READY:
         raise Conflict(f"The {role} is {dataset.state.value}, not ready: upload its content.", dataset_id=dataset.id)
-    if dataset.unchecked:
-        raise Conflict(
-            f"The {role} has not been compared with the private images yet, which the service does when it starts. If "
-            "this stays, upload it again as a new dataset.",
-            dataset_id=dataset.id,
-        )
 
 
 def _require_public(session: Session, plan: Plan, training: Dataset) -> None:
-    """Let a plan pass whose public dataset, if it names one, has been declared to have what the plan needs of it."""
     public = anchors_set(session, plan)
     if public is None:
         return
@@ -179,7 +170,6 @@ def _require_public(session: Session, plan: Plan, training: Dataset) -> None:
 
 
 def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    """Return a plan that costs at most what the epsilon is worth on the account."""
     budget_nano = trained.budget_nano(epsilon)
     try:
         asked = canonical_json(dict(options))
@@ -203,7 +193,8 @@ def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[st
 def _built(
     _account_id: str, recipe: str, options: bytes, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
 ) -> Plan:
-    """Return a plan, which follows from public parameters alone. It is kept: a page asks for it, then its price, then
-    the form that orders it, and a search has one for each trial. No account hears how soon another one's was there.
+    """Build a plan. Cached, because a page asks for it, then its price, then the form that orders it.
+
+    The cache is per account, so that response times reveal nothing about the plans of another account.
     """
     return build_plan(recipe, json.loads(options), privacy_filter, budget_nano, facts)

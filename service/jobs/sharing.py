@@ -1,7 +1,6 @@
-"""Releases that other projects see: two people decide that one is shared, and one of them alone ends it.
+"""Share releases with other projects: two people approve a share, one alone ends it.
 
-What was drawn or downloaded by then stays where it is; what is being drawn from a release that is no longer shared is
-cancelled. Takes a session, never commits.
+Images that were generated or downloaded before the end stay; jobs that still run on the release are cancelled.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ SHARES_SHOWN_MAX = 100
 def ask_share(
     session: Session, *, release_id: str, project_id: str | None, reason: str, asked_with: str, now: datetime
 ) -> Decision:
-    """Ask for a release to be shared with another project. Nothing changes before a second person approves it.
+    """Request that a release is shared with another project. Nothing changes before a second person approves it.
 
     Args:
-        project_id: of the other project, which its people have told; None publishes to every project.
-        reason: kept with the request.
-        asked_with: id of an owner's key, or of an admin's where there is one project.
+        project_id: the other project, as its members named it; None publishes to every project.
+        reason: recorded with the request.
+        asked_with: id of an owner's key, or of an admin's if there is one project.
 
     Raises:
         InvalidInput: there is no reason.
-        NotFound: no such release of the own project, or no such project.
-        Conflict: it is shared so already or belongs to that project, or a request for the same waits.
-        Forbidden: the key is no owner's.
+        NotFound: no such release of the caller's project, or no such project.
+        Conflict: it is already shared with that project or belongs to it, or the same request is pending.
+        Forbidden: the key is not an owner's.
     """
     asking, release = acting_key(session, asked_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
@@ -67,10 +66,10 @@ SHARE_EFFECTS = {DecisionAction.SHARE: _share}
 
 
 def end_share(session: Session, *, release_id: str, share_id: str, now: datetime) -> Share:
-    """Stop sharing a release, at once. Ending it twice keeps the first time.
+    """Stop sharing a release at once. Idempotent.
 
     Raises:
-        NotFound: no such release of the own project, or it is not shared so.
+        NotFound: no such release of the caller's project, or no such share.
     """
     release = get_own_release(session, release_id)
     share = find(session, Share, share_id, lock=True)
@@ -85,14 +84,14 @@ def end_share(session: Session, *, release_id: str, share_id: str, now: datetime
 
 
 def shares(session: Session, release_id: str) -> Sequence[Share]:
-    """Return with whom a release of the own project is shared now, oldest first."""
+    """Return the open shares of a release of the caller's project, oldest first."""
     open_now = Share.release_id == release_id, Share.ended_at.is_(None)
     found = visible(session, Share).where(*open_now).order_by(Share.created_at, Share.id)
     return session.scalars(found.limit(SHARES_SHOWN_MAX)).all()
 
 
 def project_names(session: Session, ids: Sequence[str]) -> dict[str, str]:
-    """Return the names of projects with which the caller's own shares something, or which share with it, by id."""
+    """Return the names, by id, of projects that share something with the caller's project."""
     named = select(Project.id, Project.name).where(Project.id.in_(ids))
     return {row.id: row.name for row in session.execute(named)} if ids else {}
 
@@ -100,17 +99,16 @@ def project_names(session: Session, ids: Sequence[str]) -> dict[str, str]:
 def _require_unshared(session: Session, release_id: str, project_id: str) -> None:
     same = Share.release_id == release_id, Share.project_id == project_id, Share.ended_at.is_(None)
     if session.scalar(select(Share.id).where(*same).limit(1)) is not None:
-        raise Conflict("This release is shared so already.", release_id=release_id)
+        raise Conflict("This release is already shared with that project.", release_id=release_id)
 
 
 def _end_foreign_jobs(session: Session, release_id: str, now: datetime) -> None:
-    """Cancel what projects draw from a release, or measure of it, that do not see it any more."""
-    still = set(
-        session.scalars(select(Share.project_id).where(Share.release_id == release_id, Share.ended_at.is_(None)))
-    )
-    if EVERY_PROJECT in still:
+    """Cancel the jobs on a release of projects that no longer see it."""
+    open_shares = Share.release_id == release_id, Share.ended_at.is_(None)
+    shared_with = set(session.scalars(select(Share.project_id).where(*open_shares)))
+    if EVERY_PROJECT in shared_with:
         return
-    foreign = Job.release_id == release_id, Job.account_id.is_(None), Job.project_id.not_in(still)
+    foreign = Job.release_id == release_id, Job.account_id.is_(None), Job.project_id.not_in(shared_with)
     under_way = select(Job).where(*foreign, Job.state.in_(UNFINISHED)).order_by(Job.id).with_for_update()
     for job in session.scalars(under_way.execution_options(populate_existing=True)).all():
         cancel(session, job, now=now)

@@ -1,4 +1,4 @@
-"""Idempotent submission: insert the idempotency row, the job and its notification in one transaction."""
+"""Submit jobs idempotently: insert the idempotency row, the job and its notification in one transaction."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def submit(
     samples_max: int = SAMPLES_MAX,
     **order: Any,
 ) -> Job:
-    """Accept a job of a kind. Nothing is written unless everything is right.
+    """Accept a job of a kind, or write nothing.
 
     Args:
         idempotency_key: the same key and order give the same job; None makes a new job each time.
         samples_max: the service's limit.
-        order: what `accept` of the kind takes.
+        order: the keyword arguments of the kind's `accept`.
 
     Raises:
         IdempotencyMismatch: the key was used with another order.
         QuotaExceeded: the project has as many jobs as its quota allows.
-        ObscuraError: the kind refuses the order.
+        ObscuraError: the order is invalid.
     """
     ask = Ask(new_id("job"), now, samples_max)
     body = {"kind": kind.name, **order}
@@ -60,11 +60,7 @@ def submit(
 
 
 def require_drawable(what: str, count: int | None, count_max: int, seed: int | None) -> None:
-    """Let numbers of images and seeds pass that are in their range, or left out.
-
-    Raises:
-        InvalidInput: one is not; `what` names the count.
-    """
+    """Raise InvalidInput unless a number of images, called `what`, and a seed are in range or None."""
     if count is not None and (isinstance(count, bool) or not 1 <= count <= count_max):
         numbers = {what: count, f"{what}_max": count_max}
         raise InvalidInput(f"{what} must be 1 to {count_max}; {count} was given.", **numbers)
@@ -75,7 +71,7 @@ def require_drawable(what: str, count: int | None, count_max: int, seed: int | N
 def remember(
     session: Session, principal: str, key: str | None, body: Mapping[str, Any], resource_id: str, now: datetime
 ) -> str | None:
-    """Claim an idempotency key. Returns the resource of the first request with it, or None for the first."""
+    """Claim an idempotency key; return the resource of the first request with it, or None for the first."""
     if key is None:
         return None
     if not 1 <= len(key) <= KEY_CHARACTERS_MAX:
@@ -91,7 +87,7 @@ def remember(
                 session.add(
                     Idempotency(principal=principal, key=key, body_hash=digest, resource_id=resource_id, created_at=now)
                 )
-        except IntegrityError:  # the same key was used at the same moment, and that request has committed
+        except IntegrityError:  # a concurrent request with this key has committed
             first = session.get(Idempotency, (principal, key))
             if first is None:
                 raise
@@ -105,7 +101,7 @@ def remember(
 
 
 def new_job(ask: Ask, kind: str, **columns: Any) -> Job:
-    """Return the row of a queued job, with further columns; it still has to be added and rung for."""
+    """Return the row of a queued job, with further columns, to be passed to `queue_job`."""
     return Job(
         id=ask.job_id,
         kind=kind,
@@ -130,13 +126,13 @@ def planned_job(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """As `new_job`, of a job that carries out a plan, or rehearses one; `named` are further columns."""
-    asked = {"recipe": plan.recipe, "options": dict(options), "epsilon": float(epsilon), "plan": plan.to_json()}
-    return new_job(ask, kind, account_id=trained.account.id, dataset_id=trained.dataset.id, **asked, **named)
+    """As `new_job`, for a job that carries out or rehearses a plan; `named` are further columns."""
+    columns = {"recipe": plan.recipe, "options": dict(options), "epsilon": float(epsilon), "plan": plan.to_json()}
+    return new_job(ask, kind, account_id=trained.account.id, dataset_id=trained.dataset.id, **columns, **named)
 
 
 def queue_job(session: Session, job: Job, *made: Made) -> Job:
-    """Add a job, with the row of what it makes, and ring for it once the caller's transaction has committed."""
+    """Add a job and the row that it makes, and notify workers once the caller's transaction has committed."""
     job.project_id = project_of(session, job.account_id)
     session.add(job)
     session.flush()

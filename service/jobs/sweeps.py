@@ -1,12 +1,9 @@
 """Sweeps: hyper-parameter searches whose whole price is held before the first trial starts.
 
-A search that pays as it goes stops half-way when the budget ends, and nobody knows which half. Here the price of every
-trial is held in one transaction, or of none. It is no new primitive of the ledger: it is one hold for each trial,
-admitted under the account's lock. The lock is taken before the sum is compared with what is left, and kept until the
-commit. So no other hold comes in between, and every reader sees all the holds or none.
-
-Every trial is paid for, the bad ones too. Which one is best is read from measurements on a *public* dataset; that is
-post-processing of releases and costs nothing more.
+One transaction holds the price of every trial, or of none: one hold for each trial, under the account's lock, which is
+taken before the sum is compared with what is left. So no other hold comes in between, and every reader sees all the
+holds or none. Every trial is paid for, the bad ones too. Choosing the best one by measurements on a *public* dataset
+is post-processing of releases and costs nothing more.
 """
 
 from __future__ import annotations
@@ -38,18 +35,14 @@ from service.jobs.training_sets import TrainingSet
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of a sweep: what it may spend at the account's delta, and the recipe's options."""
+    """One training of a sweep: its epsilon at the account's delta, and the recipe's options."""
 
     epsilon: float
     options: Mapping[str, Any]
 
 
 def trials_asked(body: SweepRequest) -> list[Trial]:
-    """Return the trials of a request, each with its epsilon.
-
-    Raises:
-        InvalidInput: a trial has no epsilon, and the sweep has none for it.
-    """
+    """Return the trials of a request; raise InvalidInput if neither a trial nor the sweep has an epsilon."""
     trials = []
     for number, asked in enumerate(body.trials, start=1):
         epsilon = body.epsilon if asked.epsilon is None else asked.epsilon
@@ -81,7 +74,7 @@ def submit_sweep(
     evaluation_dataset_id: str | None,
     now: datetime,
 ) -> Sweep:
-    """Accept a sweep: the price of all its trials is held from now on. Nothing is written unless everything is right.
+    """Accept a sweep and hold the price of all its trials, or write nothing.
 
     Raises:
         InvalidInput: an argument is out of range; for a trial, the message says which.
@@ -114,7 +107,7 @@ def submit_sweep(
         for plan in plans:  # before an account is locked: a deletion locks datasets first, and accounts after them
             require_anchors_ready(session, plan)
         account = ledger.lock_to_hold(session, trained.account.id, trained.privacy_filter)
-        # It may have been lowered, or have paid for others, meanwhile.
+        # Its limit may have been lowered, or other jobs may have been held, since.
         _require_affordable(session, replace(trained, account=account), trials)
         sweep = Sweep(
             id=sweep_id,
@@ -139,28 +132,22 @@ def submit_sweep(
 
 
 def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
-    """Return the trials of a sweep as jobs, in the order in which they were asked for."""
+    """Return the trials of a sweep as jobs, in the order of the request."""
     trials = visible(session, Job).where(Job.sweep_id == sweep_id, Job.kind == TRAIN).order_by(Job.created_at)
     return session.scalars(trials).all()
 
 
 def sweeps_measured(session: Session, sweep_ids: Sequence[str]) -> set[str]:
-    """Return those of some sweeps with an evaluation of a release that is queued or running."""
+    """Return the sweeps that have a queued or running evaluation of a release."""
     waiting = select(Job.sweep_id).distinct()
     waiting = waiting.where(Job.sweep_id.in_(sweep_ids), Job.kind != TRAIN, Job.state.not_in(ENDED))
     return {sweep_id for sweep_id in session.scalars(waiting) if sweep_id is not None}
 
 
 def cancel_sweep(session: Session, *, sweep_id: str, now: datetime, discard: bool = False) -> Sweep:
-    """Ask every trial and evaluation that has not ended to end, as `request_cancel` does; queued ones end at once.
-
-    Cancelling a sweep that has ended, or twice, changes nothing.
-
-    Raises:
-        NotFound: no such sweep.
-    """
+    """Cancel every trial and evaluation that has not ended, as `request_cancel` does. Idempotent."""
     sweep = get_sweep(session, sweep_id)
-    # All jobs before the account: ending a queued one locks the account, and whoever ends a running one holds its job.
+    # Lock all jobs before the account: ending a queued job locks the account, and others end running ones.
     waiting = select(Job).where(Job.sweep_id == sweep_id, Job.state.not_in(ENDED)).order_by(Job.id)
     for job in session.scalars(waiting.with_for_update().execution_options(populate_existing=True)).all():
         request_cancel(session, job_id=job.id, now=now, discard=discard)
@@ -175,7 +162,6 @@ def _plan(session: Session, trained: TrainingSet, recipe: str, trial: Trial, num
 
 
 def _require_affordable(session: Session, trained: TrainingSet, trials: Sequence[Trial]) -> None:
-    """Refuse trials whose epsilons together hold more than a locked account has left."""
     account = trained.account
     budgets_nano = [trained.budget_nano(trial.epsilon) for trial in trials]
     asked_nano = sum(budgets_nano)

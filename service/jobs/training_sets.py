@@ -1,4 +1,4 @@
-"""What a training reads, and who pays for it: a private dataset and its account."""
+"""The private dataset that a training reads, and the account that pays for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from service.ledger import Account, Unit
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A private dataset that may be trained on, and who pays for it: its account, whose filter is open."""
+    """A private dataset that may be trained on, its account, and the account's filter."""
 
     dataset: Dataset
     account: Account
@@ -31,19 +31,19 @@ class TrainingSet:
 
     @property
     def facts(self) -> PublicFacts:
-        """What was declared about the dataset."""
+        """The declaration of the dataset."""
         return facts_of(self.dataset, self.account)
 
     @property
     def units(self) -> str:
-        """What the account protects, in the plural."""
+        """The account's privacy unit, in the plural."""
         return f"{self.account.unit.value}s"
 
     def budget_nano(self, epsilon: float) -> int:
-        """Return the nano-units that an epsilon at the account's delta holds.
+        """Return the nano-units of an epsilon at the account's delta.
 
         Raises:
-            InvalidInput: epsilon is not a finite number above 0, or holds nothing.
+            InvalidInput: epsilon is not a finite number above 0, or is worth no nano-unit.
         """
         is_number = not isinstance(epsilon, bool) and isinstance(epsilon, int | float)
         if not is_number or not math.isfinite(epsilon) or epsilon <= 0:
@@ -65,15 +65,15 @@ class TrainingSet:
 
 
 def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> TrainingSet:
-    """Return a private dataset and its account, fit for training as far as their declarations go.
+    """Return a private dataset and its account, if their declarations allow a training.
 
     Args:
-        lock: it can neither be deleted nor join another account, as an upload may make it, before this transaction
-            ends. Whoever pays for a training must be found after that.
+        lock: until this transaction ends, the dataset can neither be deleted nor join another account, as an upload may
+            make it. Lock before you read which account pays.
 
     Raises:
         NotFound: no such dataset.
-        InvalidInput: it is public, was deleted, or its account's promise cannot be kept for it.
+        InvalidInput: it is public, was deleted, or its account's guarantee cannot hold for it.
     """
     dataset = get_dataset(session, dataset_id)
     if lock:
@@ -104,25 +104,25 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
 
 
 def units_declared(session: Session, dataset: Dataset, account: Account) -> int:
-    """Return n: how many units an account speaks of when a training on one of its datasets is asked for.
+    """Return n: the number of units that an account's delta is compared with when one of its datasets is trained on.
 
-    Its delta is for all that it ever publishes. So what was declared is added up over all of its datasets that have, or
-    had, content and over the one asked for. A deleted one counts if a training on it was ever begun: what that
-    published stays published. A unit in two datasets counts twice; nobody may look whether it is the same.
+    The delta covers everything that the account ever publishes. So n sums the declared numbers of this dataset and of
+    all others of the account that have content, or had content and a training that was begun. A unit in two datasets
+    counts twice, because nobody may look whether it is the same.
     """
     begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
-    spoken_of = and_(
+    covered = and_(
         Dataset.account_id == account.id,
         Dataset.ready_at.is_not(None),
         or_(Dataset.state != DatasetState.DELETED, begun),
     )
     by_subject = func.coalesce(Dataset.subjects_declared, Dataset.records_declared)
     units = func.sum(by_subject if account.unit is Unit.SUBJECT else Dataset.records_declared)
-    return session.scalar(select(units).where(or_(Dataset.id == dataset.id, spoken_of))) or 0
+    return session.scalar(select(units).where(or_(Dataset.id == dataset.id, covered))) or 0
 
 
 def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
-    """Return what was declared about a private dataset, and its account's unit: all that a plan is made from."""
+    """Return the facts from which a plan is made: a dataset's declaration, and its account's unit."""
     return PublicFacts(
         classes=tuple(dataset.classes),
         height=dataset.height,

@@ -34,9 +34,9 @@ from service.ledger.holds import (
     settle,
 )
 from service.ledger.limits import (
-    CARRIED,
     LIMIT_EFFECTS,
     lower_limit,
+    record_missing,
     request_raise,
     set_frozen,
 )
@@ -53,7 +53,6 @@ from service.ledger.rows import (
 )
 
 __all__ = [
-    "CARRIED",
     "EVERYWHERE",
     "LIMIT_EFFECTS",
     "Account",
@@ -87,6 +86,7 @@ __all__ = [
     "newest_at",
     "open_account",
     "order_of",
+    "record_missing",
     "released",
     "request_raise",
     "require_as_held",

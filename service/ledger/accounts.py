@@ -21,7 +21,7 @@ from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.ledger_tables import Account, Entry
 from service.db.project_tables import DEFAULT_PROJECT
-from service.db.session import changed, is_duplicate
+from service.db.session import is_duplicate
 from service.errors import (
     AccountClosed,
     AccountFrozen,
@@ -50,6 +50,7 @@ def open_account(
     now: datetime,
     project_id: str = DEFAULT_PROJECT,
     accept_large_delta: bool = False,
+    account_id: str | None = None,
 ) -> Account:
     """Open an account: one population, one lifetime budget.
 
@@ -62,6 +63,7 @@ def open_account(
         adjacency: "add_remove".
         project_id: the project that owns it, forever. The log does not record it.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
+        account_id: of an account that a restored database lacks; None for a new id.
 
     Raises:
         LargeDelta: delta is above that bound and not confirmed.
@@ -99,7 +101,7 @@ def open_account(
         "rate": privacy_filter.rate,
     }
     balances = {"capacity_nano": privacy_filter.capacity_nano, "spent_nano": 0, "held_nano": 0}
-    account_id = new_id("acc")
+    account_id = account_id or new_id("acc")
     opening = Entry(
         account_id=account_id,
         sequence=1,
@@ -262,7 +264,6 @@ def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
     if account.closed != closed:
         account.closed = closed
         session.flush()
-        changed(session, account_id)
     return account
 
 

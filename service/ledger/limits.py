@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.budgets import EPSILON_LEAST, EPSILON_MOST
@@ -17,17 +16,13 @@ from obscura.wire.words import DecisionAction, EntryKind
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from service.db.access_tables import Admin, ApiKey, Decision
-from service.db.ledger_tables import Account, Entry
-from service.db.session import changed
+from service.db.ledger_tables import Account
 from service.errors import Conflict, InvalidInput, short_reason
 from service.identity import decisions
 from service.ledger.accounts import filter_of
 from service.ledger.chain import utc_text
 from service.ledger.rows import append, lock_account
 from service.times import to_the_hour
-
-# In the reason of an entry that `service.backups.carrying` appends, and of no entry that a person has asked for.
-CARRIED = "nano-units that were spent after the backup from which this database was restored"
 
 
 def lower_limit(
@@ -71,10 +66,9 @@ def request_raise(
     Raises:
         InvalidInput: the requested limit is not a higher one, is out of range, or there is no reason.
         Forbidden: the key is no admin's.
-        Conflict: another request for this account waits already, or it has carried spending.
+        Conflict: another request for this account waits already.
     """
     account = lock_account(session, account_id)
-    _require_nothing_carried(session, account)
     if not account.epsilon < epsilon <= EPSILON_MOST:
         raise InvalidInput(
             f"The limit of *{account.name}* is epsilon {account.epsilon:g}; a raise goes above that and to "
@@ -91,7 +85,6 @@ def request_raise(
 
 def _raise_limit(session: Session, decision: Decision, approving: ApiKey, now: datetime) -> None:
     account, epsilon = lock_account(session, str(decision.account_id)), float(decision.epsilon or 0)
-    _require_nothing_carried(session, account)
     if account.epsilon != decision.epsilon_before:
         raise Conflict(
             f"The limit of *{account.name}* was {decision.epsilon_before:g} when this was asked for and is "
@@ -130,18 +123,15 @@ def set_frozen(
 
     Raises:
         InvalidInput: there is no reason.
-        Conflict: more is spent and held than the limit, or carried spending has used all of it, so it stays frozen.
+        Conflict: more is spent and held than the limit, so it stays frozen.
     """
     details = {"frozen": frozen, "reason": short_reason(reason)} | _by(by)
     account = lock_account(session, account_id)
-    if account.frozen == frozen and CARRIED not in reason:  # the log must show carried spending in any case
+    if account.frozen == frozen:
         return account
-    if not frozen and account.epsilon <= EPSILON_LEAST:
-        _require_nothing_carried(session, account)
     if not frozen and account.spent_nano + account.held_nano > account.capacity_nano:
         raise Conflict(f"Account *{account.name}* has spent and held more than its limit allows; it stays frozen.")
     append(session, account, EntryKind.FREEZE, details=details, also={"frozen": frozen}, now=now)
-    changed(session, account_id)
     return account
 
 
@@ -166,24 +156,31 @@ def _set_limit(
         also={"epsilon": limit.epsilon, "rate": limit.rate, "base": limit.base, "frozen": frozen},
         now=now,
     )
-    changed(session, account.id)
 
 
-def _require_nothing_carried(session: Session, account: Account) -> None:
-    """Raise if a restore has accounted for spending by the limit alone: a higher limit would refund it.
+def record_missing(
+    session: Session, account: Account, *, amount_nano: int, details: Mapping[str, Any], now: datetime
+) -> None:
+    """Append an ACCEPT entry: spending that storage proves and a restored database lacks. It is spent for good.
 
-    Raises:
-        Conflict: the log shows such spending.
+    An account with more spent and held than its limit allows is frozen (I13).
+
+    Args:
+        account: locked.
+        amount_nano: the spending, >= 0.
+        details: the proofs that the entry accounts for (`service.audit.losses`), the reason, and who accepted them.
     """
-    changes = Entry.account_id == account.id, Entry.kind.in_((EntryKind.LIMIT, EntryKind.FREEZE))
-    for details in session.scalars(select(Entry.details).where(*changes)):
-        if CARRIED in str(details.get("reason", "")) and not details.keys() & {"by", "request_id"}:
-            raise Conflict(
-                f"The limit of *{account.name}* cannot be raised. A restore has lowered it because the backup lacked "
-                f"spending ({details['reason']}), and a raise would refund that. Keep the limit; open an account of "
-                "its own for new people.",
-                limit_epsilon=account.epsilon,
-            )
+    frozen = account.frozen or account.spent_nano + account.held_nano + amount_nano > account.capacity_nano
+    append(
+        session,
+        account,
+        EntryKind.ACCEPT,
+        amount_nano=amount_nano,
+        spent=amount_nano,
+        details={**details, "frozen": frozen},
+        also={"frozen": frozen},
+        now=now,
+    )
 
 
 def _filter_at(account: Account, epsilon: float, change: str) -> Filter:

@@ -192,7 +192,7 @@ def append(
         raise corrupt("the spent balance would decrease", account)
     if amount_nano < 0:
         raise corrupt("an entry would have a negative amount", account)
-    more_nano = spent + held
+    more_nano = 0 if kind is EntryKind.ACCEPT else spent + held  # accepted spending has already happened
     if more_nano > 0 and (account.frozen or account.spent_nano + account.held_nano + more_nano > account.capacity_nano):
         raise corrupt("a reservation does not fit into the capacity, or the account is frozen", account)
     entry = Entry(
@@ -303,7 +303,7 @@ def check_account(account: Account) -> None:
         raise corrupt("a balance is negative", account)
     if not account.frozen and account.spent_nano + account.held_nano > account.capacity_nano:
         raise corrupt("more is spent and held than the capacity", account)
-    if head.kind in (EntryKind.LIMIT, EntryKind.FREEZE) and head.details["frozen"] != account.frozen:
+    if head.kind in (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT) and head.details["frozen"] != account.frozen:
         raise corrupt("the freeze switch differs from the log", account)
 
 

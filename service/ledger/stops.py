@@ -12,7 +12,10 @@ from sqlalchemy import ColumnElement, SQLColumnExpression, exists, or_, select
 from sqlalchemy.orm import Session
 
 from service.db.ledger_tables import EVERYWHERE, ArmingStop
+from service.db.ledger_tables import LOCKING as LOCKING
 from service.errors import ObscuraError
+
+_LOCKS = ArmingStop.code.in_(sorted(LOCKING))
 
 
 class ArmingStopped(ObscuraError):
@@ -21,26 +24,64 @@ class ArmingStopped(ObscuraError):
     code = "arming_stopped"
 
 
-def require_armable(session: Session, account_id: str) -> None:
-    """Raise if an account is stopped.
+class InstallationLocked(ArmingStopped):
+    """The database is older than what its storage proves: nothing but reading by admins is possible."""
 
-    Raises:
-        ArmingStopped: it is; names the finding.
-    """
-    scopes = ArmingStop.scope.in_((account_id, EVERYWHERE))
-    code = session.scalar(select(ArmingStop.code).where(scopes).limit(1))
-    if code is not None:
-        raise ArmingStopped(
-            f"Trainings are stopped: the check of the ledger has found `{code}`, so no private data is opened until "
-            "an operator has looked. Nothing was spent or reserved. Ask the operator to run `obscura ledger verify`, "
-            "to correct what it reports, and to run `obscura ledger verify --clear`.",
-            reason=code,
+    code = "installation_locked"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The installation is locked: its database lacks spending or uploads that its storage proves (`{reason}`). "
+            "Admins can read. Ask the operator to run `obscura ledger verify`, which lists what is missing, and "
+            "`obscura ledger accept ACCOUNT`, which records it as spent.",
+            reason=reason,
         )
+
+
+def lock_of(session: Session) -> str | None:
+    """Return the code of a finding that locks the installation; None where it is open."""
+    return session.scalar(select(ArmingStop.code).where(_LOCKS).limit(1))
+
+
+def require_unlocked(session: Session) -> None:
+    """Raise InstallationLocked if the database is older than what its storage proves."""
+    reason = lock_of(session)
+    if reason is not None:
+        raise InstallationLocked(reason)
+
+
+def locked() -> ColumnElement[bool]:
+    """Return the SQL condition that the installation is locked."""
+    return exists().where(_LOCKS)
+
+
+def stop_of(session: Session, account_id: str) -> ArmingStopped | None:
+    """Return the error of an account that is stopped; it names the finding."""
+    scopes = or_(ArmingStop.scope.in_((account_id, EVERYWHERE)), _LOCKS)
+    codes = session.scalars(select(ArmingStop.code).where(scopes)).all()
+    if not codes:
+        return None
+    code = next((code for code in codes if code in LOCKING), None)
+    if code is not None:
+        return InstallationLocked(code)
+    return ArmingStopped(
+        f"Trainings are stopped: a check of the ledger found `{codes[0]}`. No private data is opened, and nothing more "
+        "is spent, until an operator has looked. Ask the operator to run `obscura ledger verify`, to correct what it "
+        "reports, and to run `obscura ledger verify --clear`.",
+        reason=codes[0],
+    )
+
+
+def require_armable(session: Session, account_id: str) -> None:
+    """Raise ArmingStopped if an account is stopped."""
+    stop = stop_of(session, account_id)
+    if stop is not None:
+        raise stop
 
 
 def stopped(account_id: SQLColumnExpression[str | None]) -> ColumnElement[bool]:
     """Return the SQL condition that the account in a column is stopped."""
-    return exists().where(or_(ArmingStop.scope == account_id, ArmingStop.scope == EVERYWHERE))
+    return exists().where(or_(ArmingStop.scope == account_id, ArmingStop.scope == EVERYWHERE, _LOCKS))
 
 
 def arming_stops(session: Session) -> Sequence[ArmingStop]:

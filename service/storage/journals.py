@@ -18,20 +18,18 @@ from service.storage.interface import Storage
 
 _SHELF, _SUFFIX = "journals", ".jsonl"
 _WITHDRAWN = "withdrawn."  # begins the names of lists of who has withdrawn
+_UPLOADED = "uploaded."  # begins the names of lists of accepted uploads
 
 
 @dataclass(frozen=True)
 class Line:
-    """One charge whose releases may exist: `count` of them, for `price_nano` of the account's budget together.
-
-    Lines from before they named an account have none.
-    """
+    """One charge whose releases may exist: `count` of them, for `price_nano` of the account's budget together."""
 
     attempt: int
     stage: str
     count: int
     price_nano: int
-    account_id: str | None = None
+    account_id: str
 
 
 class Journal:
@@ -42,7 +40,7 @@ class Journal:
         account_id: that pays.
     """
 
-    def __init__(self, storage: Storage, job_id: str, attempt: int, account_id: str | None = None) -> None:
+    def __init__(self, storage: Storage, job_id: str, attempt: int, account_id: str) -> None:
         self._storage, self._key = storage, f"{_SHELF}/{job_id}{_SUFFIX}"
         self._attempt, self._account_id = attempt, account_id
         storage.append(self._key, b"")
@@ -77,9 +75,7 @@ def _lines(text: bytes) -> Iterator[Line]:
 
 @dataclass(frozen=True)
 class Journalled:
-    """What a journal shows: what its releases cost together in nano-units, how many there are by stage, and of which
-    account's budget, where its lines say so.
-    """
+    """The sum of a journal: nano-units, releases by stage, and the account that pays (None in an empty journal)."""
 
     price_nano: int
     counts: Counter[str]
@@ -97,13 +93,15 @@ def all_journalled(storage: Storage) -> dict[str, Journalled]:
     Raises:
         NotFound: one cannot be read, so what its job charged is not known.
     """
-    found: dict[str, Journalled] = {}
-    for name, text in storage.read_all(_SHELF, "job_").items():
+    return {job_id: _added_up(list(_lines(text))) for job_id, text in _texts(storage, "job_")}
+
+
+def _texts(storage: Storage, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for name, text in storage.read_all(_SHELF, prefix).items():
         if name.endswith(_SUFFIX):
             if text is None:
                 raise NotFound(f"The journal {name} cannot be read.")
-            found[name.removesuffix(_SUFFIX)] = _added_up(list(_lines(text)))
-    return found
+            yield name.removesuffix(_SUFFIX), text
 
 
 def _added_up(lines: list[Line]) -> Journalled:
@@ -143,6 +141,42 @@ def accounts_withdrawn_from(storage: Storage) -> list[str]:
     """Return the ids of the accounts from which somebody was noted as having withdrawn."""
     names = (name for name in storage.list(_SHELF) if name.startswith(_WITHDRAWN) and name.endswith(_SUFFIX))
     return [name.removeprefix(_WITHDRAWN).removesuffix(_SUFFIX) for name in names]
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """One accepted upload of a private dataset: the account that pays for it, and whether its subjects are recognised,
+    under a key with which check value.
+    """
+
+    account_id: str
+    recognised: bool
+    check: str | None
+
+
+def write_uploaded(storage: Storage, dataset_id: str, upload: Uploaded) -> None:
+    """Append that an upload was accepted. Call it after the commit; idempotent.
+
+    Raises:
+        OSError: the disk is full or failing.
+    """
+    line = json.dumps({"dataset": dataset_id, "recognised": upload.recognised, "check": upload.check}).encode()
+    storage.append(f"{_SHELF}/{_UPLOADED}{upload.account_id}{_SUFFIX}", b"\n" + line + b"\n")
+
+
+def read_uploaded(storage: Storage) -> dict[str, Uploaded]:
+    """Return the accepted uploads by dataset.
+
+    Raises:
+        NotFound: one of their lists cannot be read.
+    """
+    found: dict[str, Uploaded] = {}
+    for name, text in _texts(storage, _UPLOADED):
+        for line in text.split(b"\n"):
+            with suppress(ValueError, TypeError, KeyError):  # torn by a crash: the next start writes it again
+                said = json.loads(line)
+                found[str(said["dataset"])] = Uploaded(name.removeprefix(_UPLOADED), said["recognised"], said["check"])
+    return found
 
 
 def journalled_jobs(storage: Storage) -> list[str]:

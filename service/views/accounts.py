@@ -1,4 +1,4 @@
-"""Accounts, their logs, and limit requests.
+"""Accounts and their logs.
 
 Every amount that leaves the service comes from `Payments`, `read` or `page`, which compare it with the log.
 """
@@ -18,18 +18,15 @@ from obscura.wire.schemas import (
     AccountRecord,
     BalanceFacts,
     EntryRecord,
-    LimitRequestRecord,
     record_of,
     to_the_minute,
 )
 from obscura.wire.words import EntryKind
 from service import ledger
-from service.db.access_tables import Decision
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import LedgerCorruption, NotFound
 from service.identity.access import require_visible, visible
 from service.logs import get_logger
-from service.views.admins import lifetime
 from service.views.rows import ROWS_MAX
 
 ENTRIES_A_PAGE = 40
@@ -56,14 +53,6 @@ Payer = AccountRecord | DoubtfulAccount
 def account(row: ledger.Account) -> AccountRecord:
     """Return the record of an account that was compared with its log."""
     return record_of(AccountRecord, row, balance=record_of(BalanceFacts, ledger.balance_of(row)))
-
-
-def payer(row: ledger.Account, fault: LedgerCorruption | None) -> Payer:
-    """Return an account as shown; if its log contradicts it, alert the operator."""
-    if fault is None:
-        return account(row)
-    get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
-    return DoubtfulAccount(row.id, row.name, row.owner, row.delta, row.unit, row.adjacency, fault)
 
 
 def sound(shown: Payer) -> AccountRecord:
@@ -103,10 +92,14 @@ class Payments:
         return self
 
     def payer(self, account_id: str) -> Payer:
-        """Return an account as shown."""
+        """Return an account as shown; if its log contradicts it, alert the operator."""
         if account_id not in self.accounts:
             raise NotFound("There is no such account.", account_id=account_id)
-        return payer(self.accounts[account_id], self.faults.get(account_id))
+        row, fault = self.accounts[account_id], self.faults.get(account_id)
+        if fault is None:
+            return account(row)
+        get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
+        return DoubtfulAccount(row.id, row.name, row.owner, row.delta, row.unit, row.adjacency, fault)
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
         """Return the function from nano-units to epsilon at an account's delta; 0 for an account in doubt."""
@@ -161,11 +154,11 @@ class EntriesPage:
     @property
     def groups(self) -> list[list[EntryRecord]]:
         """The entries, with consecutive charges of one job and stage grouped."""
-        return [list(run) for _, run in groupby(self.entries, _charged_for)]
 
+        def run_of(row: EntryRecord) -> object:
+            return (row.job_id, row.details.get("stage")) if row.kind == EntryKind.CHARGE else row.sequence
 
-def _charged_for(row: EntryRecord) -> object:
-    return (row.job_id, row.details.get("stage")) if row.kind == EntryKind.CHARGE else row.sequence
+        return [list(run) for _, run in groupby(self.entries, run_of)]
 
 
 def newest_entries(session: Session, account_id: str, before: int | None) -> EntriesPage:
@@ -192,7 +185,7 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
     account = ledger.get_account(session, account_id)
     before = max(account.head_sequence - CHART_POINTS_MAX, 0)
     rows = ledger.entries(session, account_id, before, CHART_POINTS_MAX)
-    # What trainings do is dated by the hour, so an entry may bear an earlier time than the one before it.
+    # Entries of trainings are dated by the hour, so one may have an earlier time than the entry before it.
     times = accumulate((to_the_minute(row.created_at) for row in rows), max)
     capacity = account.capacity_nano
     return [
@@ -202,23 +195,9 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
 
 def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
     """Return the open holds of an account, oldest first; None in doubt."""
-    # The states are spelt out, for SQLite uses the index on open holds only where it sees them.
+    # Literal, because SQLite uses the partial index on open holds only if it sees the states.
     of_account = HoldRow.account_id == account_id
     query = visible(session, HoldRow, select(HoldRow.id)).where(of_account, text("state IN ('held', 'armed')"))
     ids = session.scalars(query.order_by(HoldRow.created_at).limit(ROWS_MAX)).all()
     paid = Payments.read(session, [account_id], ids)
     return None if isinstance(paid.payer(account_id), DoubtfulAccount) else [paid.holds[id] for id in ids]
-
-
-def limit_request(row: Decision, now: datetime) -> LimitRequestRecord:
-    """Return the record of a limit request."""
-    return record_of(
-        LimitRequestRecord,
-        row,
-        requested_by=row.asked_with,
-        requested_by_admin=row.asked_by,
-        requested_at=row.asked_at,
-        decided_by=row.decided_with,
-        decided_by_admin=row.decided_by,
-        **lifetime(row, now),
-    )

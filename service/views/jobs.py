@@ -23,16 +23,15 @@ from service.identity.access import visible
 from service.jobs import charged_before_useful
 from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS
+from service.jobs.lifecycle import SILENT_MINUTES, blocked
 from service.jobs.lookup import get_job, made_by
-from service.jobs.silence import SILENT_MINUTES
 from service.views.accounts import Payer, Payments
 from service.views.rows import newest
 
 UNFINISHED_MAX = 100  # that a page shows
 AnyJob = Job | Row[Any]
 
-# What is shown of a job; its plan, which is long, and its secret stay in the database. Built once: that costs more than
-# running it.
+# Neither the plan, which is long, nor the secret. Built once: that costs more than running it.
 JOBS = select(
     Job.id,
     Job.kind,
@@ -60,14 +59,14 @@ ON_PAGES = (
     .outerjoin(AccountRow, AccountRow.id == Job.account_id)
     .outerjoin(Dataset, Dataset.id == Job.dataset_id)
 )
-# Spelt out, for SQLite uses the index on open jobs only where it sees the states.
+# Literal, because SQLite uses the partial index on open jobs only if it sees the states.
 _IS_UNFINISHED = text("jobs.state IN ('queued', 'running')")
 
 
 def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
     """Return the records of jobs, whole or as JOBS selects them. Raise LedgerCorruption in doubt."""
     paid = payments_of(session, rows).require_sound()
-    return _records(rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
+    return _records(session, rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
 
 
 def record(session: Session, row: Job) -> JobRecord:
@@ -85,7 +84,7 @@ def made(session: Session, row: Job) -> Any:
 
 def event(session: Session, row: Job) -> EventRecord:
     """Return the data of one server-sent event."""
-    drawn = samples_of(session, [row]).get(row.id)
+    sample = samples_of(session, [row]).get(row.id)
     return EventRecord(
         job_id=row.id,
         state=row.state.value,
@@ -93,7 +92,7 @@ def event(session: Session, row: Job) -> EventRecord:
         progress=progress(row, payments_of(session, [row]).require_sound()),
         failure=failure_of(row),
         release_id=row.release_id,
-        sample_id=None if drawn is None else drawn.id,
+        sample_id=None if sample is None else sample.id,
     )
 
 
@@ -107,13 +106,12 @@ def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
     ids = [row.id for row in rows if KINDS[row.kind].makes is Sample]
     if not ids:
         return {}
-    drawn = visible(session, Sample).where(Sample.job_id.in_(ids))
-    return {row.job_id: row for row in session.scalars(drawn)}
+    return {row.job_id: row for row in session.scalars(visible(session, Sample).where(Sample.job_id.in_(ids)))}
 
 
 def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
     """Return progress and charges: the allow-list of what a running job may report."""
-    said: dict[str, Any] = row.progress or {}
+    reported: dict[str, Any] = row.progress or {}
     charged_nano = planned_nano = 0
     charged_epsilon = planned_epsilon = 0.0
     if row.hold_id is not None and row.account_id is not None:
@@ -121,8 +119,8 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
         charged_nano, planned_nano = hold.charged_nano, hold.amount_nano
         charged_epsilon, planned_epsilon = epsilon_of(charged_nano), epsilon_of(planned_nano)
     return ProgressFacts(
-        **{name: said.get(name) for name in ("stage", "step", "steps", "eta_seconds")},
-        silent_minutes=said.get(SILENT_MINUTES) if row.state is JobState.RUNNING else None,
+        **{name: reported.get(name) for name in ("stage", "step", "steps", "eta_seconds")},
+        silent_minutes=reported.get(SILENT_MINUTES) if row.state is JobState.RUNNING else None,
         charged_nano=charged_nano,
         planned_nano=planned_nano,
         charged_epsilon=charged_epsilon,
@@ -131,35 +129,39 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 
 
 def _records(
+    session: Session,
     rows: Sequence[AnyJob],
     paid: Payments,
-    drawn: Mapping[str, Sample],
+    samples: Mapping[str, Sample],
     useful_from_nano: Mapping[str, int | None],
 ) -> list[JobRecord]:
-    return [_record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id)) for row in rows]
+    shown, reasons = [], blocked(session, rows)
+    for row in rows:
+        facts, sample, least_nano = progress(row, paid), samples.get(row.id), useful_from_nano.get(row.id)
+        shown.append(
+            record_of(
+                JobRecord,
+                row,
+                recipe=row.recipe if KINDS[row.kind].planned else None,
+                price_nano=facts.planned_nano,
+                price_epsilon=facts.planned_epsilon,
+                publishes_if_cancelled=None if least_nano is None else facts.charged_nano >= max(least_nano, 1),
+                progress=facts,
+                blocked=reasons.get(row.id),
+                failure=failure_of(row),
+                sample_id=None if sample is None else sample.id,
+            )
+        )
+    return shown
 
 
 def _useful_from_nano(session: Session, rows: Sequence[AnyJob]) -> dict[str, int | None]:
+    """Return the charge from which unfinished trainings have something to publish, by job id."""
     going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
     if not going_on:
         return {}
     stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(going_on))
     return {job_id: charged_before_useful(plan) for job_id, plan in session.execute(stored)}
-
-
-def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from_nano: int | None) -> JobRecord:
-    publishes = None if useful_from_nano is None else facts.charged_nano >= max(useful_from_nano, 1)
-    return record_of(
-        JobRecord,
-        row,
-        recipe=row.recipe if KINDS[row.kind].planned else None,
-        price_nano=facts.planned_nano,
-        price_epsilon=facts.planned_epsilon,
-        publishes_if_cancelled=publishes,
-        progress=facts,
-        failure=failure_of(row),
-        sample_id=None if drawn is None else drawn.id,
-    )
 
 
 @dataclass(frozen=True)
@@ -204,25 +206,25 @@ def _views(
     paid: Payments,
     useful_from_nano: Mapping[str, int | None] = MappingProxyType({}),
 ) -> list[JobView]:
-    drawn = samples_of(session, rows)
+    samples = samples_of(session, rows)
+
+    def took(row: Row[Any]) -> timedelta | None:
+        if row.started_at is None:
+            return None
+        return max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
+
     return [
         JobView(
             job=job,
-            title=KINDS[row.kind].title(row, drawn.get(row.id)),
+            title=KINDS[row.kind].title(row, samples.get(row.id)),
             attempt=row.attempt,
             sweep_id=row.sweep_id,
             account_name=row.account_name,
             dataset_name=row.dataset_name,
-            took=_took(row, now),
+            took=took(row),
         )
-        for row, job in zip(rows, _records(rows, paid, drawn, useful_from_nano), strict=True)
+        for row, job in zip(rows, _records(session, rows, paid, samples, useful_from_nano), strict=True)
     ]
-
-
-def _took(row: Row[Any], now: datetime) -> timedelta | None:
-    if row.started_at is None:
-        return None
-    return max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
 
 
 def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select
@@ -13,10 +12,9 @@ from sqlalchemy.orm.interfaces import ORMOption
 
 from obscura.wire.release_schemas import EvaluationRecord, HistogramFacts, IncompleteFacts, ReleaseRecord, SampleRecord
 from obscura.wire.schemas import DatasetRecord, record_of
-from obscura.wire.share_schemas import ShareRecord, ShareRequestRecord
+from obscura.wire.share_schemas import ShareRecord
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
-from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.project_tables import EVERY_PROJECT
@@ -27,7 +25,6 @@ from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.kinds.sample import show as show_sample
 from service.jobs.sharing import project_names
 from service.views.accounts import Payer, part_of_budget
-from service.views.admins import lifetime
 from service.views.datasets import dataset
 from service.views.jobs import payments_of
 from service.views.rows import ROWS_MAX, newest
@@ -58,20 +55,17 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
     """Return the records of releases, whole or as RELEASES selects them, with figures of their newest evaluations."""
     measured = newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
-    return [_record(row, measured.get(row.id), projects[row.account_id]) for row in rows]
-
-
-def _record(row: Release | Row[Any], measured: Evaluation | None, project_id: str) -> ReleaseRecord:
-    summary = with_figures(row.summary, measured)
-    histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
-    return record_of(
-        ReleaseRecord,
-        row,
-        summary=summary,
-        incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
-        histogram=None if histogram is None else HistogramFacts(**histogram),
-        project_id=project_id,
-    )
+    shown = []
+    for row in rows:
+        summary = with_figures(row.summary, measured.get(row.id))
+        histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
+        facts = {
+            "summary": summary,
+            "incomplete": None if row.incomplete is None else IncompleteFacts(**row.incomplete),
+            "histogram": None if histogram is None else HistogramFacts(**histogram),
+        }
+        shown.append(record_of(ReleaseRecord, row, project_id=projects[row.account_id], **facts))
+    return shown
 
 
 @dataclass(frozen=True)
@@ -151,44 +145,19 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
     ]
 
 
-def share_request(row: Decision, now: datetime) -> ShareRequestRecord:
-    """Return the record of a share request."""
-    other = None if row.shared_with == EVERY_PROJECT else row.shared_with
-    return record_of(ShareRequestRecord, row, shared_with=other, **lifetime(row, now))
-
-
-@dataclass(frozen=True)
-class EvaluationView:
-    """An evaluation on its release's page, and whether it is being cancelled."""
-
-    evaluation: EvaluationRecord
-    dataset_name: str
-    stopping: bool
-
-
-def evaluations(session: Session, release_id: str) -> list[EvaluationView]:
-    """Return the evaluations of a release, newest first."""
+def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecord, str, bool]]:
+    """Return the evaluations of a release, newest first, each with its dataset's name and whether it is cancelled."""
     query = visible(session, Evaluation).options(_with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
-    return [
-        EvaluationView(evaluate.show(row, row.job), row.dataset.name, row.job.cancel_requested)
-        for row in session.scalars(query.limit(EVALUATIONS_SHOWN))
-    ]
+    rows = session.scalars(query.limit(EVALUATIONS_SHOWN))
+    return [(evaluate.show(row, row.job), row.dataset.name, row.job.cancel_requested) for row in rows]
 
 
-@dataclass(frozen=True)
-class SampleView:
-    """A sample on its release's page, and whether it is being cancelled."""
-
-    sample: SampleRecord
-    stopping: bool
-
-
-def samples(session: Session, release_id: str) -> list[SampleView]:
-    """Return the samples of a release, newest first."""
+def samples(session: Session, release_id: str) -> list[tuple[SampleRecord, bool]]:
+    """Return the samples of a release, newest first, each with whether it is cancelled."""
     query = visible(session, Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
-    return [SampleView(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
+    return [(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
 
 
 def datasets_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:

@@ -71,25 +71,24 @@ def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRo
     trials: Sequence[Any] = session.execute(found).all()
     paid = payments_of(session, trials)
     payers = {id: paid.payer(id) for id in {row.account_id for row in rows}}
-    return [
-        _listed(row, [trial for trial in trials if trial.sweep_id == row.id], paid, payers[row.account_id])
-        for row in rows
-    ]
-
-
-def _listed(row: Sweep, trials: Sequence[Row[Any]], paid: Payments, payer: Payer) -> SweepRow:
-    holds = [_hold_of(trial, paid) for trial in trials]
-    return SweepRow(
-        id=row.id,
-        name=row.name,
-        created_at=to_the_minute(row.created_at),
-        payer=payer,
-        trials=len(trials),
-        ended=sum(trial.state in FINAL_STATES for trial in trials),
-        price_nano=row.price_nano,
-        held_nano=sum(map(_still_held, holds)),
-        spent_nano=sum(hold.captured_nano for hold in holds),
-    )
+    shown = []
+    for row in rows:
+        own = [trial for trial in trials if trial.sweep_id == row.id]
+        holds = [_hold_of(trial, paid) for trial in own]
+        shown.append(
+            SweepRow(
+                id=row.id,
+                name=row.name,
+                created_at=to_the_minute(row.created_at),
+                payer=payers[row.account_id],
+                trials=len(own),
+                ended=sum(trial.state in FINAL_STATES for trial in own),
+                price_nano=row.price_nano,
+                held_nano=sum(map(_still_held, holds)),
+                spent_nano=sum(hold.captured_nano for hold in holds),
+            )
+        )
+    return shown
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow, EntryRow
 from service.db.session import transaction
 
-STOCK = Stock("acc_a", "ds_a", "job_a", "swp_a", "rel_a", "smp_a", "lim_a", "prv_a", "token")
+STOCK = Stock("acc_a", "ds_a", "job_a", "swp_a", "rel_a", "smp_a", "dec_a", "prv_a", "token")
 
 
 def test_every_route_has_an_address():

@@ -56,10 +56,10 @@ def test_every_place_that_draws_noise_is_audited():
     audited = {
         "privacy/aggregation/topagg.py",  # votes on images, latents and moments
         "privacy/gradients/integers.py",  # every gradient estimator
-        "workers/recipes/class_histogram/loop.py",
-        "workers/recipes/select_public/loop.py",
-        "workers/recipes/moments/warm_start.py",  # hands on what the warm start asks for
-        "workers/recipes/moments/released_sums.py",  # of the warm start
+        "workers/recipes/class_histogram.py",
+        "workers/recipes/select_public.py",
+        "workers/recipes/warm_start.py",  # hands on what the warm start asks for
+        "workers/recipes/released_sums.py",  # of the warm start
     }
     root = Path(__file__).resolve().parents[2]
     drawing = {

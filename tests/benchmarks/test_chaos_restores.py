@@ -1,55 +1,67 @@
-"""The drills of loss: one of them, from a real service to its restart, and what the benchmark would call a loss."""
+"""Unit tests of the restore scenarios: one of them with the real service, and the checks that find a loss."""
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import chaos_services
-from benchmarks.chaos_restores import Drill, World, holdings, judge, prepare, run_drill
+from benchmarks.chaos_restores import (
+    OLDER_WITH_RECEIPTS,
+    Outcome,
+    World,
+    holdings,
+    prepare,
+    proved_spending,
+    refunds,
+    run_scenario,
+)
 from service.storage.folder import FolderStorage
 from service.storage.journals import Journal
 
 
 @pytest.mark.slow
-def test_what_was_paid_for_survives_a_forgotten_database(
+def test_nothing_is_lost_or_refunded_by_an_older_database(
     tmp_path: Path, warm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chaos_services, "_API", (warm, *chaos_services._API[1:]))
     template = World(tmp_path / "prepared")
     busy_seconds = prepare(template)
-    dice = random.Random(1)
-    drill = run_drill(0, "no database", template, template, tmp_path / "drill", dice, busy_seconds=busy_seconds)
-    assert drill.sound, drill
-    assert (drill.end, drill.releases_after) == ("says", drill.releases_before)
-    assert drill.releases_before >= 4
-    assert "installation_mismatch" in drill.said
+    place, dice = tmp_path / "scenario", random.Random(1)
+    outcome = run_scenario(0, OLDER_WITH_RECEIPTS, template, template, place, dice, busy_seconds=busy_seconds)
+    assert outcome.sound, outcome
+    assert outcome.locked
+    assert outcome.releases_before >= 4
 
-    # The control: folders that are gone, and spending that nothing says, are seen.
+    # The control: missing folders and spending that nothing proves are found.
     world = World(tmp_path / "control")
     shutil.copytree(template.folder, world.folder)
+    assert refunds(world, proved_spending(world.data_dir)) == 0
     before = holdings(world.data_dir)
-    codes, short = judge(world, None, {})
-    assert (codes, short) == ([], 0)
     shutil.rmtree(next((world.data_dir / "releases").glob("rel_*")))
     assert (before - holdings(world.data_dir)).total() == 1
-    journal = Journal(FolderStorage(world.data_dir), "job_" + "a" * 20, 1)
+    journal = Journal(FolderStorage(world.data_dir), "job_" + "a" * 20, 1, "acc_" + "a" * 20)
     journal.write(stage="votes", count=1, price_nano=1)
-    assert judge(world, None, {"acc_" + "a" * 20: 1}) == ([], 2)
+    assert refunds(world, proved_spending(world.data_dir) | {"acc_" + "a" * 20: 1}) == 2
 
 
 @pytest.mark.parametrize(
-    ("after", "unseen", "end", "sound"),
+    "changed",
     [
-        (4, 0, "works", True),
-        (4, 0, "says", True),
-        (3, 0, "works", False),
-        (4, 1, "works", False),
-        (4, 0, "neither", False),
+        {"releases_after": 3},
+        {"refunds_unseen": 1},
+        {"refunds_accepted": 1},
+        {"refunds_raised": 1},
+        {"images_elsewhere": 1},
+        {"works": False},
+        {"locked": False},
+        {"codes": []},
     ],
 )
-def test_a_drill_is_sound_only_if_nothing_is_lost_and_somebody_says_so(
-    after: int, unseen: int, end: str, sound: bool
-) -> None:
-    assert Drill(0, "kill", 4, after, unseen, end, [], 1.0).sound is sound
+def test_a_scenario_is_sound_only_if_nothing_is_lost_and_the_lock_is_explained(changed: dict[str, Any]) -> None:
+    sound = Outcome(0, OLDER_WITH_RECEIPTS, 4, 4, True, True, 0, 0, 0, 0, True, ["journal_ahead"], 1.0)
+    assert sound.sound
+    assert not replace(sound, **changed).sound

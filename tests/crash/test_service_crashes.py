@@ -86,11 +86,11 @@ def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene, pla
     scene.reconcile()  # an hour later
     assert json.loads(read(scene, dataset_id))["state"] == "declared"
     assert not (settings.data_dir / key_of(dataset_id)).exists()
-    assert not vault.key_path(settings, dataset_id).exists()
+    assert not vault.Vault.of(settings).key_path(dataset_id).exists()
     assert list((settings.data_dir / "quarantine").iterdir()) == []
 
     assert json.loads(scene.order("request", **sent).survived().said)["state"] == "ready"
-    assert np.array_equal(vault.open_dataset(settings, dataset_id)[0], images)
+    assert np.array_equal(vault.Vault.of(settings).open_dataset(dataset_id)[0], images)
 
 
 @pytest.mark.parametrize(("place", "key_gone"), [("delete.after", False), ("shred.after", True)])
@@ -98,10 +98,10 @@ def test_a_deletion_that_was_begun_is_finished_by_the_next_start(scene, place, k
     dataset_id, settings = scene.shop.dataset_id, scene.shop.settings
     sent = {"method": "DELETE", "path": f"/v1/datasets/{dataset_id}", "bell": str(scene.folder / "bell")}
     scene.order("request", die_at=place, **sent).killed()
-    assert vault.key_path(settings, dataset_id).exists() is not key_gone
+    assert vault.Vault.of(settings).key_path(dataset_id).exists() is not key_gone
     assert (settings.data_dir / key_of(dataset_id)).exists()
     assert json.loads(read(scene, dataset_id))["state"] == "deleted"
-    assert not vault.key_path(settings, dataset_id).exists()
+    assert not vault.Vault.of(settings).key_path(dataset_id).exists()
     assert not (settings.data_dir / key_of(dataset_id)).exists()
     scene.assert_sound()
 

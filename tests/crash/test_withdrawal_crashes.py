@@ -49,12 +49,12 @@ def test_a_withdrawal_that_was_begun_is_gone_on_with(scene, place, left):
 
     leaving = {"json": {"subjects": ["anna"]}}
     ask(scene, "POST", f"/v1/accounts/{account_id}/withdrawals", die_at=place, **leaving).killed()
-    assert len(vault.open_dataset(settings, row(scene, dataset_id).content)[0]) == left
-    assert vault.key_path(settings, dataset_id).exists(), "it died before it could destroy the old key"
+    assert len(vault.Vault.of(settings).open_dataset(row(scene, dataset_id).content)[0]) == left
+    assert vault.Vault.of(settings).key_path(dataset_id).exists(), "it died before it could destroy the old key"
     scene.reconcile()
     now = row(scene, dataset_id)
-    assert (now.state, vault.contents_of(settings, dataset_id)) == (DatasetState.READY, [now.content])
-    assert np.array_equal(vault.open_dataset(settings, now.content)[0], images[[1, 3]])
+    assert (now.state, vault.Vault.of(settings).contents_of(dataset_id)) == (DatasetState.READY, [now.content])
+    assert np.array_equal(vault.Vault.of(settings).open_dataset(now.content)[0], images[[1, 3]])
     for path in settings.keys_path.rglob("*.key"):
         with pytest.raises(SealBroken):
             vault.SealedArray(old, dataset_id, IMAGES_NAME, vault.read_key(path))

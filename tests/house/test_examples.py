@@ -33,7 +33,7 @@ from tests.house.examples import (
 from tests.obscura.small import LONG
 
 CLASSES = ("benign", "malignant")
-IDS = re.compile(r"\b(acc|ds|job|rel|smp|prv|swp|lim|adr|adm|whk)_[a-z2-7]{20}\b")
+IDS = re.compile(r"\b(acc|ds|job|rel|smp|prv|swp|dec|adm|whk)_[a-z2-7]{20}\b")
 INTRODUCTION = re.compile(r"\bkey_\w+:[0-9a-f]{64}\b")
 
 
@@ -230,7 +230,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
         if '"name": "faces"' in command:
             people = client.create_account(name="people", owner="clinic", epsilon=3, delta=1e-5, unit="subject")
             walk.seen["acc_..."] = people.id
-        elif "/v1/plans" in command or '"name": "bandwidths"' in command or "/limit-requests " in command:
+        elif "/v1/plans" in command or '"name": "bandwidths"' in command or "/raise-limit " in command:
             use("scans")
         elif '"samples": 30000' in command:
             use("test")
@@ -258,7 +258,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
             walk.seen["earlier"] = walk.seen["rel_..."]
         elif command.startswith("obscura limits request"):
             client.lower_limit(client.find_account("patients").id, epsilon=4.5, reason="it was raised to 5 before")
-        approves = command.startswith(("obscura admins approve", "obscura limits approve"))
+        approves = command.startswith("obscura decisions approve")
         return {"OBSCURA_TOKEN": bob} if approves else {}
 
     for document in TOGETHER:

@@ -48,7 +48,7 @@ def test_every_contract_is_kept():
         ("no-torch", "privacy/accounting/filter.py", "import torch"),
         ("no-torch", "service/jobs/planning.py", "import models.portable.generator"),
         ("no-torch", "workers/supervise/supervisor.py", "import workers.train.runner"),
-        ("workers", "workers/recipes/units.py", "import workers.train.progress"),
+        ("workers", "workers/recipes/records.py", "import workers.train.progress"),
         ("training-knows-no-service", "workers/recipes/registry.py", "import service.settings"),
         ("training-knows-no-service", "workers/evaluation/grid.py", "import celery"),
         ("confined-reader", "service/ingest/zip_directory.py", "import sqlalchemy"),

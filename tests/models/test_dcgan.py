@@ -8,7 +8,7 @@ from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.layers import plane, with_planes
 from privacy.gradients.per_sample import check_model
 from tests.models.checks import assert_drawn_from_seed_and_labels, assert_gradients_are_autograds, stream
-from workers.recipes.dpgan.loop import losses
+from workers.recipes.dpgan import losses
 
 CONFIG = DcganConfig(classes=3, channels=1, height=8, width=8, latent=5, features=8)
 

@@ -10,7 +10,7 @@ from models.private_classifier import ClassifierConfig, PrivateClassifier, load_
 from models.public_patterns import public_patterns
 from models.scattering import MAPS, Scattering
 from privacy.gradients.per_sample import check_model
-from privacy.plans.dp_classifier.plan import ARCHITECTURES
+from privacy.plans.dp_classifier import ARCHITECTURES
 from tests.models.small_extractors import extractor
 
 

@@ -44,7 +44,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/accounts/{account_id}/unfreeze": {"reason": "a test"},
     "POST /v1/accounts/{account_id}/withdrawals": {"subjects": ["anna"]},
     "POST /v1/accounts/{account_id}/lower-limit": {"reason": "a test", "epsilon": 0.5},
-    "POST /v1/accounts/{account_id}/limit-requests": {"reason": "a test", "epsilon": 500},
+    "POST /v1/accounts/{account_id}/raise-limit": {"reason": "a test", "epsilon": 500},
     "POST /v1/admins": {"name": "Eve", "introduction": "key_" + "e" * 20 + ":" + "0" * 64, "reason": "a test"}
     | {"project_id": "{project_id}"},
     "POST /v1/admins/{admin_id}/remove": {"reason": "a test"},
@@ -82,7 +82,7 @@ QUERIES = {
     "GET /": "?after={account_id}",
     "GET /datasets/new": "?account={account_id}",
     **{f"GET /v1/{many}": "?account_id={account_id}" for many in ("datasets", "jobs", "sweeps", "releases")},
-    "GET /v1/limit-requests": "?account_id={account_id}",
+    "GET /v1/decisions": "?account_id={account_id}",
     "GET /v1/keys": "?made_by={key_id}",
 }
 FORM = {
@@ -227,7 +227,7 @@ def share(department: Department) -> None:
         return  # it was shared before
     asked = answer.raise_for_status().json()
     second = TestClient(admin.app, base_url=str(admin.base_url), headers={"Authorization": f"Bearer {token}"})
-    second.post(f"/v1/share-requests/{asked['id']}/approve").raise_for_status()
+    second.post(f"/v1/decisions/{asked['id']}/approve").raise_for_status()
 
 
 def routes() -> list[tuple[str, str]]:

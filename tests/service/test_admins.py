@@ -203,6 +203,7 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
         DecisionAction.REMOVE: {"name": "carol", "admin_id": carol},
         DecisionAction.REVOKE: {"name": "carol", "admin_id": carol, "key_id": council.key_of(carol)},
         DecisionAction.SHARE: {"name": "r", "release_id": new_id("rel"), "shared_with": new_id("prj")},
+        DecisionAction.ACCEPT: {"name": new_id("acc")},
     }[action]
     done = []
     effects = {action: lambda *_: done.append(action)}
@@ -296,7 +297,7 @@ def test_an_admins_own_keys_are_the_same_person(council, open_account, now):
 def test_requests_grow_old_and_one_waits_at_a_time(council):
     bob = council.second()
     asked = council.ask("carol", by=council.first)
-    with pytest.raises(Conflict, match="waits already"):
+    with pytest.raises(Conflict, match="is pending"):
         council.ask("carol", by=bob)
     with pytest.raises(Conflict, match="7 days"):
         council.approve(asked, by=bob, after=timedelta(days=7))

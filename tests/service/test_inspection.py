@@ -22,7 +22,7 @@ from service.db.job_tables import Release
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import NotFound
 from service.inspection import inspect_at_start, inspect_ledger, sign_heads
-from service.ledger.stops import arming_stops
+from service.ledger.stops import arming_stops, lock_of
 from service.settings import Settings
 from service.storage.files import open_regular
 from service.storage.folder import FolderStorage
@@ -111,28 +111,17 @@ def test_a_receipt_that_a_user_holds_finds_it_too(book, backup, tmp_path):
     factory.kw["bind"].dispose()
 
 
-def test_an_operator_goes_on_with_an_older_database(book, backup):
-    """The procedure of docs/backups.md: take what is missing off the limit, set the evidence aside, clear."""
+def test_a_finding_says_how_much_is_missing_and_how_to_record_it(book, backup):
     newer = book.train("patients")["statement"]["account"]
     restored, account_id = backup(), book.accounts["patients"]
     factory = _open(restored)
-    inspect_at_start(restored, factory, now=book.now)
+    assert "obscura ledger accept ACCOUNT" in str(inspect_at_start(restored, factory, now=book.now))
     (finding,) = inspect_ledger(restored, factory).findings
     with transaction(factory, read_only=True) as session:
-        account = ledger.get_account(session, account_id)
-    told = f"{newer['spent_nano']} nano-units were spent; the database says {account.spent_nano}. A limit of epsilon "
-    assert told in finding.message
-    left = float(finding.message.split(told)[1].split()[0])
-    with transaction(factory) as session:
-        ledger.lower_limit(session, account_id=account_id, epsilon=left, reason="restored", now=book.tick())
-    (book.data_dir / "receipts").rename(book.data_dir / "receipts-before-the-restore")
-    assert inspect_ledger(restored, factory).clean
-    with transaction(factory) as session:
-        assert clear_stops(session) == 1
-        now_left = ledger.balance(session, account_id).left_nano
-    assert 0.99 < now_left / (account.capacity_nano - newer["spent_nano"]) <= 1
-    kept = book.data_dir / "receipts-before-the-restore" / f"{account_id}.json"
-    assert not inspect_ledger(restored, factory, given=[kept]).clean  # it stays true, for whoever holds the receipt
+        spent_nano = ledger.get_account(session, account_id).spent_nano
+        assert lock_of(session) == finding.code
+    assert f"{newer['spent_nano']} nano-units were spent; the database says {spent_nano}." in finding.message
+    assert f"`obscura ledger accept {account_id}` records the difference" in finding.message
     factory.kw["bind"].dispose()
 
 
@@ -176,7 +165,7 @@ def test_a_receipt_that_cannot_be_read_stops_its_own_account_alone(book, setting
 
 def test_a_journal_that_cannot_be_read_leaves_the_ledger_unverified(book, settings):
     job_id = new_id("job")
-    Journal(FolderStorage(book.data_dir), job_id, 1).write(stage="steps", count=1, price_nano=1)
+    Journal(FolderStorage(book.data_dir), job_id, 1, "acc_a").write(stage="steps", count=1, price_nano=1)
     path = book.data_dir / "journals" / f"{job_id}.jsonl"
     path.unlink()
     path.mkdir()

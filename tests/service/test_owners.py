@@ -59,12 +59,11 @@ class House:
         return str(self.approve(approved_by, made["request"]["id"])["admin_id"])
 
     def approve(self, who: str, request_id: str, status: int = 0) -> Any:
-        noun = "limit" if request_id.startswith("lim") else "admin"
-        return self.post(who, f"/v1/{noun}-requests/{request_id}/approve", status=status)
+        return self.post(who, f"/v1/decisions/{request_id}/approve", status=status)
 
     def ask_raise(self, who: str) -> str:
         body = {"epsilon": 2, "reason": "a second study"}
-        return str(self.post(who, f"/v1/accounts/{self.account}/limit-requests", body)["id"])
+        return str(self.post(who, f"/v1/accounts/{self.account}/raise-limit", body)["id"])
 
     def works(self, who: str) -> bool:
         return self.clients[who].get("/v1/keys").status_code == 200
@@ -133,12 +132,11 @@ def test_an_owner_of_another_project_decides_nothing_here(house):
     other = house.post("alice", "/v1/projects", {"name": f"lung {house.suffix}"})["id"]
     house.admit("frank", by="bob", project_id=other)
     for verb in ("approve", "decline"):
-        seen = house.clients["frank"].post(f"/v1/limit-requests/{asked}/{verb}")
-        missing = house.clients["frank"].post(f"/v1/limit-requests/lim_{'a' * 20}/{verb}")
+        seen = house.clients["frank"].post(f"/v1/decisions/{asked}/{verb}")
+        missing = house.clients["frank"].post(f"/v1/decisions/dec_{'a' * 20}/{verb}")
         assert seen.status_code == 404
-        assert seen.text.replace(asked, "") == missing.text.replace(f"lim_{'a' * 20}", "")
-    assert house.clients["frank"].get("/v1/limit-requests").json()["items"] == []
-    assert house.clients["frank"].get("/v1/admin-requests").json()["items"] == []
+        assert seen.text.replace(asked, "") == missing.text.replace(f"dec_{'a' * 20}", "")
+    assert house.clients["frank"].get("/v1/decisions").json()["items"] == []
 
 
 def test_with_an_admin_go_the_owners_named_alone_and_what_they_made_and_nobody_else(house):

@@ -79,7 +79,6 @@ SMALL: dict[str, dict[str, Any]] = {
         "rank": 2,
         "evaluation_samples": 500,
     },
-    "guided_moments": {"components": 6},
     "moments": {"components": 6},
     "datalens": {"teachers": 40, "images": 20, "top_k": 3},
     "class_histogram": {},
@@ -102,6 +101,10 @@ class Purse:
             raise BudgetExceeded(event.count, self.left)
         self.left -= event.count
         self.paid.append((stage, event))
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        return [(stage, event.count) for stage, event in self.paid]
 
     @property
     def events(self) -> list[Any]:

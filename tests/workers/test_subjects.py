@@ -13,28 +13,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.linear_teachers import LinearTeachers
+from models.closed_form_teachers import LinearTeachers
 from models.shards import Shards
 from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import ContributionUnbounded
-from privacy.mechanisms.contribution import one_record_each
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.mechanisms.partition import assert_disjoint, record_units, subject_units
-from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.mechanisms.partition import assert_disjoint, one_record_each, record_units, subject_units
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
+from privacy.plans.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from service.storage.folder import FolderStorage
 from tests.workers.small_trainings import TINY_DATALENS, Purse, weights
-from workers.recipes import units
-from workers.recipes.datalens.loop import shards_of
+from workers.recipes import records as units
+from workers.recipes.coefficients import cosine_basis
+from workers.recipes.datalens import shards_of
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.moments.coefficients import cosine_basis
-from workers.recipes.moments.released_sums import noisy_means, noisy_scatter
+from workers.recipes.records import records_to_sum, teacher_of_each
 from workers.recipes.registry import TRAINERS
-from workers.recipes.units import records_to_sum, teacher_of_each
-from workers.train.checkpoints import SealedFolder
+from workers.recipes.released_sums import noisy_means, noisy_scatter
+from workers.train.orders import SealedFolder
 
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "subject", subjects_declared=200)
 RECORDS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "record")

@@ -24,7 +24,7 @@ from PIL import Image
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, FILTERS
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
-from privacy.plans.moments.plan import VISIBLE
+from privacy.plans.moments import VISIBLE
 from workers.evaluation.grid import as_pixels, scale_for, strip
 from workers.evaluation.panels import MODE_COLLAPSE_RULE, Panels, measure
 

@@ -1,7 +1,7 @@
-"""What a recipe is given and what it must respect: a budget, a way to report, private data and a checkpoint directory.
+"""The contract of a recipe: a budget, a progress report, private data and a checkpoint folder.
 
-A recipe is one complete training loop. It knows neither the database nor the queue: whatever it spends goes through
-`Budget.charge` *before* the noisy value exists, and whatever it says goes through `Progress`.
+A recipe is one complete training loop without database or queue. It pays through `Budget.charge` *before* a noisy value
+exists, and reports through `Progress`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Cancelled(Exception):
-    """Raised by `Progress` when the training must stop now. A recipe lets it pass through."""
+    """Raised by `Progress` when the training must stop now. A recipe lets it propagate."""
 
 
 class NothingUseful(Exception):
@@ -40,18 +40,14 @@ class NothingUseful(Exception):
 
 
 class CheckpointDamaged(Exception):
-    """A checkpoint is not what was written. Nothing of it is used."""
+    """A checkpoint is not what was written. No part of it is used."""
 
 
 class Budget(Protocol):
     """The only way to pay for a release of private data."""
 
     def charge(self, event: Event, stage: str) -> None:
-        """Pay for `event.count` releases; the payment is durable when this returns.
-
-        Args:
-            event: what is about to be released, with its sensitivity and noise.
-            stage: the name of the plan's stage that this belongs to.
+        """Pay for `event.count` releases of a stage; durable when this returns.
 
         Raises:
             BudgetExceeded: the hold does not cover the event, or the training is to end early. Nothing was charged and
@@ -60,33 +56,28 @@ class Budget(Protocol):
 
 
 class Progress(Protocol):
-    """How a recipe says where it is. Only public numbers fit through."""
+    """Reports how far a recipe is, in public numbers only."""
 
     def __call__(self, *, stage: str, step: int, steps: int) -> bool | None:
-        """Report that `step` of `steps` of `stage` are done.
-
-        Returns:
-            True where the training is to end early: its budget refuses, and steps that are paid for may be left out.
+        """Report that `step` of `steps` of `stage` are done; return True if the training should end early.
 
         Raises:
-            Cancelled: the training was asked to stop at once.
+            Cancelled: the training must stop at once.
         """
 
 
 @dataclass(frozen=True, repr=False)
 class TrainingData:
-    """The private images of one dataset. Its text form shows nothing, so that no log or traceback can.
+    """The private images of one dataset. Its text form is empty, so that no log or traceback can show them.
 
     Args:
         private_images: `(n, h, w)` or `(n, h, w, c)` uint8, usually a read-only memory map.
         private_labels: `(n,)` int64, each below `len(classes)`.
         classes: the declared (public) class names, in label order.
-        private_subjects: `(n,)` int64, the random number of each record's subject (`service.ingest.subjects`); None
-            where the account's unit is the record.
-        public_extractor: what the plan's option `extractor` names; None where it names none.
-        public_anchors: uint8 images, shaped as private ones but of any size, of the dataset that the plan's option
-            `anchors_dataset_id` or `public_dataset_id` names; None where it names none.
-        public_anchor_labels: `(n,)` int64 of those, each below `len(public_anchor_classes)`; None likewise.
+        private_subjects: `(n,)` int64, random numbers of the records' subjects; None where the unit is the record.
+        public_extractor: named by the plan's option `extractor`, or None.
+        public_anchors: uint8 images of any size, from the public dataset that the plan names, or None.
+        public_anchor_labels: `(n,)` int64 of those, each below `len(public_anchor_classes)`, or None.
         public_anchor_classes: their class names, in label order.
     """
 
@@ -104,10 +95,10 @@ class TrainingData:
 
 
 class CheckpointFolder(Protocol):
-    """Where one job keeps its checkpoint, whose private values nobody can read once the data are deleted."""
+    """Storage of one job's checkpoint. Its private values become unreadable when the data are deleted."""
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Let `write` fill a new checkpoint, then put it in the place of the old one: readers see one or the other."""
+        """Replace the checkpoint atomically by what `write` writes."""
 
     def open(self) -> BinaryIO | None:
         """Open the checkpoint for reading; None before the first one.
@@ -119,7 +110,7 @@ class CheckpointFolder(Protocol):
 
 @runtime_checkable
 class SavesItself(Protocol):
-    """What is published and is no generator: a histogram, a classifier."""
+    """A release that is no generator: a histogram, a classifier."""
 
     def save(self, directory: Path) -> None:
         """Write it into an existing, empty directory."""
@@ -129,51 +120,47 @@ Trained = ReleasedGenerator | SavesItself  # what a recipe hands over; all of it
 
 
 def save_trained(trained: Trained, directory: Path) -> None:
-    """Write it into an existing, empty directory. These files, and no others, are what was trained."""
+    """Write the outcome of a training into an existing, empty directory; no other files belong to it."""
     if isinstance(trained, SavesItself):
         trained.save(directory)
     else:
         save_released(trained, directory)
 
 
-class Unkept:
+class NullCheckpoints:
     """A checkpoint folder that keeps nothing."""
 
-    def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Write nothing."""
+    def replace(self, write: Callable[[BinaryIO], None]) -> None: ...
 
     def open(self) -> BinaryIO | None:
-        """There is never a checkpoint."""
         return None
 
 
-def _tell_nobody(*, stage: str, step: int, steps: int) -> None:
+def _report_nothing(*, stage: str, step: int, steps: int) -> None:
     del stage, step, steps
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrustedCurator:
-    """What a mechanism needs of its training: it pays, draws noise, privatises and tells where it is.
+    """What a mechanism needs of its training: it pays, draws noise, privatises and reports.
 
-    Where several processes train together (`workers.recipes.ranks`), it is they who do, once. Its text form shows
-    nothing.
+    Several processes of one training (`workers.recipes.ranks`) do each of these once, together. Its text form is empty.
 
     Attributes:
-        budget: is charged by `pay`.
+        budget: charged by `pay`.
         secret: of the job; noise and coins derive from it.
         attempt: its number. Two attempts never share noise.
-        progress: is told how far the training is.
-        device: to compute on.
+        progress: receives reports.
     """
 
     budget: Budget
     secret: bytes
     attempt: int = 1
-    progress: Progress = _tell_nobody
+    progress: Progress = _report_nothing
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def pay(self, event: Event, stage: str) -> None:
-        """Charge for releases that do not exist yet; on several ranks, once for all of them.
+        """Charge for releases that do not exist yet, once for all ranks.
 
         Raises:
             BudgetExceeded: on every rank, as from `Budget.charge`.
@@ -181,7 +168,7 @@ class TrustedCurator:
         pay_once(lambda: self.budget.charge(event, stage))
 
     def tell(self, stage: str, step: int, steps: int) -> bool:
-        """Report that `step` of `steps` are done; return, on every rank alike, whether the training is to end early.
+        """Report progress; return, alike on every rank, whether the training is to end early.
 
         Raises:
             Cancelled: from `progress`.
@@ -194,19 +181,19 @@ class TrustedCurator:
         return privatise_once(private_sum, add_noise)
 
     def agree(self, public: Tensor) -> Tensor:
-        """Return the first rank's tensor on every rank: what is public may differ between them by rounding."""
+        """Return the first rank's tensor on every rank: public values may differ between ranks by rounding."""
         return from_first(public)
 
     def all_agree(self, answer: bool) -> bool:
-        """Return, on every rank alike, whether all of them say yes. Public."""
+        """Return, alike on every rank, whether all of them answer yes. Public."""
         return bool(least_of_all(torch.tensor(int(answer))))
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Let the first rank alone work, and return what it returns on every rank."""
+        """Run `work` on the first rank alone, and return its result on every rank."""
         return object_from_first(work() if rank() == 0 else None)
 
     def noise(self, purpose: str, *labels: str | int) -> SecureNoise:
-        """Return the secret noise, or coins, of one purpose: of this attempt and these labels alone."""
+        """Return the secret noise, or coins, of one purpose, for this attempt and these labels alone."""
         return SecureNoise.derive(self.secret, purpose, self.attempt, *labels)
 
     def generator(self, purpose: str, *labels: str | int, on_device: bool = False) -> torch.Generator:
@@ -217,20 +204,19 @@ class TrustedCurator:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(TrustedCurator):
-    """One attempt at a training: all that a recipe is given.
+    """One attempt at a training: everything that a recipe is given.
 
     Attributes:
-        plan: what was ordered, and is paid for.
-        facts: what the owner declared.
+        plan: accepted and paid for.
         data: PRIVATE.
-        checkpoints: the job's own. When it holds a checkpoint the training goes on from there, and steps done again
-            are paid again. A budget that refuses everything makes of a checkpoint what can be made of it.
+        checkpoints: of the job. Training resumes from a checkpoint, and repeated steps are paid again. With a budget
+            that refuses everything, a recipe publishes what the checkpoint allows.
     """
 
     plan: Plan
     facts: PublicFacts
     data: TrainingData
-    checkpoints: CheckpointFolder = field(default_factory=Unkept)
+    checkpoints: CheckpointFolder = field(default_factory=NullCheckpoints)
 
 
 class Trainer(Protocol):
@@ -240,23 +226,22 @@ class Trainer(Protocol):
         """Train and return what is released.
 
         Raises:
-            NothingUseful: the budget ended before there was anything worth publishing; so does a BudgetExceeded that
-                a recipe lets pass.
+            NothingUseful: the budget ended before there was anything worth publishing; a BudgetExceeded means the same.
             Cancelled: from `run.progress`.
         """
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a job, of those from which the time left is estimated.
+    """A part of a job, from which the time left is estimated.
 
-    Recipes say theirs in `work(plan, facts)`, from the plan and what was declared alone. Costs are seconds on two cores
-    for images of 28 x 28 grey pixels, measured roughly: only their ratios matter.
+    A recipe's `work(plan, facts)` lists them from public numbers. Costs are rough seconds on two cores for grey images
+    of 28 x 28; only their ratios matter.
 
     Attributes:
         stage: its name in reports.
         steps: how many steps it reports.
-        work: what it costs, in a unit that all pieces of a job share.
+        work: its cost, in a unit that all pieces of a job share.
     """
 
     stage: str
@@ -279,16 +264,14 @@ class TrainingCheckpoint:
 def save_checkpoint(
     folder: CheckpointFolder, *, step: int, state: Mapping[str, Any], header: Mapping[str, Any] | None = None
 ) -> None:
-    """Replace the checkpoint of a job atomically.
+    """Replace the checkpoint of a job atomically; of several ranks, only rank 0 writes.
 
     Args:
-        folder: the job's own, shared by its attempts.
-        step: how many steps are done; training goes on with this step.
+        folder: of the job, shared by its attempts.
+        step: how many steps are done.
         state: tensors, numbers, strings and nested dicts and lists of them (what `torch.load` accepts with
-            `weights_only=True`): weights, optimiser state, released targets.
-        header: JSON-able facts to check on resume, such as the recipe and a digest of its config.
-
-    Of several ranks, only rank 0 writes.
+            `weights_only=True`).
+        header: JSON-able facts to check on resume.
     """
     if rank() != 0:
         return
@@ -297,9 +280,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> TrainingCheckpoint | None:
-    """Read the checkpoint of a job, or None before the first one.
-
-    Of several ranks, all call it and rank 0 reads: the others might find what it writes later.
+    """Read the checkpoint of a job, or None before the first one. Every rank calls it; rank 0 alone reads.
 
     Raises:
         CheckpointDamaged: it is not what was written.

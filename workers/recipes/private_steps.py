@@ -1,14 +1,14 @@
 """The private part of every recipe of the DP-SGD family: Poisson-sampled steps of one gradient estimator.
 
 One step: pay; draw each unit by a coin of its own; deal the sampled units into passes of one size through the network
-and add their gradients to the estimator; let it privatise them; give what comes out to an ordinary optimiser.
-Everything after that is post-processing, also what `after_step` does with the network.
+and add their gradients to the estimator; let it privatise them; feed the result to an ordinary optimiser. Everything
+after that is post-processing, `after_step` included.
 
 Privacy:
-    What a unit adds is an integer vector of norm at most the sensitivity, measured where it is added
-    (`privacy.gradients.integers`), and depends on that unit, the network, and coins. Passes have one public shape,
+    A unit adds an integer vector of norm at most the sensitivity, measured where it is added
+    (`privacy.gradients.integers`), which depends on that unit, the network, and coins. Passes have one public shape,
     whose empty places add nothing (`privacy.gradients.arithmetic`). Coins of a pass (which records of a subject, which
-    noise levels) go to its places: for independent coins it is the same distribution as a coin of each unit's own, and
+    noise levels) belong to its places: for independent coins the distribution is that of a coin of each unit's own, and
     for every outcome of such coins neighbours' sums differ by what the one unit adds.
 """
 
@@ -35,9 +35,9 @@ from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.private_steps import STEPS, FreezeSchedule, StepsConfig, paid_together, poisson_event
-from workers.recipes.blocks import pass_size
 from workers.recipes.interface import Piece
 from workers.recipes.ranks import rank, ranks
+from workers.recipes.records import pass_size
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,7 +53,7 @@ _TRIAL_STEPS = 16  # and from one to the next at least so many steps: each costs
 
 @dataclass
 class StepsState:
-    """Where the private steps stand. Public: computed from releases alone.
+    """The state of the private steps. Public: computed from releases alone.
 
     Attributes:
         step: steps done.
@@ -68,23 +68,23 @@ class StepsState:
 
 @dataclass(frozen=True)
 class Task:
-    """What private steps train, and on what.
+    """A network to train by private steps, and its inputs.
 
     Attributes:
-        model: the network that sees private records, and nothing else does.
+        model: the only network that sees private records.
         losses: of every row.
-        rows: (units of a pass, coins) -> (inputs, targets), `repeats` rows of each unit beside each other, and rows of
-            any one kind where `NOBODY` stands. Each row is a function of its unit and of its coins. PRIVATE.
-        anchor_rows: gives public (inputs, targets) like those of `rows`, with labels drawn from a public stream. From
-            their gradients GEP finds its basis, and with them the machine's arithmetic is tried.
+        rows: (units of a pass, coins) -> (inputs, targets), `repeats` rows of each unit side by side, arbitrary ones
+            for `NOBODY`. Each row is a function of its unit and of its coins. PRIVATE.
+        anchor_rows: public (inputs, targets) like those of `rows`, with labels drawn from a public stream. GEP finds
+            its basis from their gradients, and the machine's arithmetic is tried on them.
         units: how many units there are. PRIVATE: used for drawing the samples only.
         repeats: rows of one unit.
         betas: of Adam.
-        public_rows: rows that need no private data, in whole units (a GAN's synthetic images). The estimator adds them
-            to a step's sum as it adds sampled units, clipped and frozen alike, so that both sides of a loss are bent
-            the same way. What they add is public: it moves the sum and not its sensitivity.
+        public_rows: rows that need no private data, in whole units (a GAN's synthetic images). The estimator clips and
+            freezes them like sampled units, so that both sides of a loss are bent alike. They move the sum and not its
+            sensitivity.
         after_step: called with the number of steps done after each.
-        ema: decay of the moving average that is kept of the weights; 0 keeps none.
+        ema: decay of the moving average of the weights; 0 keeps none.
     """
 
     model: nn.Module
@@ -105,11 +105,13 @@ class PrivateSteps:
 
     Attributes:
         task: the network and its records.
-        config: public parameters.
         event: of the plan's stage; its count is the number of steps.
         schedule: of frozen coordinates.
         estimator: of the network's gradient.
-        curator: pays, gives noise and coins, and is told of each step.
+        curator: pays, gives noise and coins, and reports each step.
+
+    Raises:
+        InvalidParameter: so many units are declared that sums of all may not be exact.
     """
 
     task: Task
@@ -122,11 +124,6 @@ class PrivateSteps:
     state: StepsState = field(init=False)
 
     def __post_init__(self) -> None:
-        """Build the optimiser.
-
-        Raises:
-            InvalidParameter: so many units are declared that sums of all may not be exact.
-        """
         declared = self.estimator.expected_batch / self.event.sampling_probability
         if declared > UNITS_MAX:
             raise InvalidParameter("units", declared, f"gradients of at most {UNITS_MAX} units are added up exactly")
@@ -145,7 +142,7 @@ class PrivateSteps:
         self._tried = -1  # which part of the training the last trial stood before
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> StepsState:
-        """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step."""
+        """Make all remaining steps, or as many as the hold pays for; one that ends early stops after its step."""
         total, together = self.event.count, paid_together(self.event.count)
         while self.state.step < total and not self.state.exhausted:
             count = min(together, total - self.state.step)
@@ -190,7 +187,7 @@ class PrivateSteps:
     def _add_sample(self) -> None:
         """Draw the step's sample and add what its units contribute. Every rank sees all coins.
 
-        A unit's rank is that of its group, which its own coin chose: one more moves no other to another machine.
+        A unit's rank is that of its group, which its own coin chose: one unit more moves no other to another rank.
         """
         task, step = self.task, self.state.step
         drawn = poisson_sample(task.units, self.event.sampling_probability, self.curator.noise("sampling", step))
@@ -204,7 +201,6 @@ class PrivateSteps:
                 self._add(*task.rows(units, coins), torch.from_numpy(units != NOBODY))
 
     def _add_public_rows(self) -> None:
-        """Add the public summand, on one rank: it enters once."""
         task = self.task
         if task.public_rows is None or rank() != 0:
             return
@@ -227,15 +223,15 @@ class PrivateSteps:
         )
 
     def _try_places(self) -> None:
-        """Find a pass's size where a process begins, and try it again after each quarter of a training's steps.
+        """Find the size of a pass when a process begins, and try it again after each quarter of a training's steps.
 
-        As large as is quick, or smaller until a record adds the same in each place, on every rank. Where a process
-        begins, on a copy of the network whose weights are moved; once steps were made, on the network as it stands.
+        Halve it until a record adds the same in each place, on every rank: at first on a copy of the network whose
+        weights are moved, once steps were made on the network itself.
 
         Privacy:
             What is tried are public records, on a network that was released or not yet trained, beside public
-            randomness, after numbers of steps that the plan tells. So what a trial finds is no function of private
-            records, and neither are the smaller passes that follow from it.
+            randomness, at steps that the plan fixes. So the result, and the size of passes, is no function of private
+            records.
         """
         part = self.state.step // max(_TRIAL_STEPS, -(-self.event.count // _TRIALS))
         if part == self._tried:
@@ -250,7 +246,6 @@ class PrivateSteps:
         self._size, self._tried = size, part
 
     def _places_alike(self, network: nn.Module, size: int) -> bool:
-        """Tell whether passes of a size do, on every rank; the estimator stays as it was."""
         estimator, repeats = self.estimator, self.task.repeats
         inputs, targets = self.task.anchor_rows(torch.Generator().manual_seed(0))
 
@@ -272,14 +267,14 @@ class PrivateSteps:
             self.state.average[name].lerp_(parameter.detach(), 1 - decay)
 
     def load_average(self) -> None:
-        """Put the averaged weights, where there are any, into the network."""
+        """Load the averaged weights, if any, into the network."""
         with torch.no_grad():
             for name, parameter in trainable(self.task.model).items():
                 if name in self.state.average:
                     parameter.copy_(self.state.average[name])
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Return what `restore` needs: tensors, numbers and nested dicts of them, none of them private."""
+        """Return the state for `restore`: tensors, numbers and nested dicts of them, none of them private."""
         return {
             "model": self.task.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -291,7 +286,7 @@ class PrivateSteps:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.task.model.load_state_dict(saved["model"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.estimator.restore(saved["estimator"])
@@ -302,7 +297,7 @@ class PrivateSteps:
 
 
 def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
-    """Return the private steps that a recipe's plan announces, with the estimator that it names.
+    """Return the private steps that a plan announces, with the estimator that it names.
 
     Raises:
         InvalidParameter: the estimator does not fit the network.
@@ -326,7 +321,7 @@ def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
 
 
 def steps_work(plan: Plan, facts: PublicFacts, row_seconds: float, rows_each: float = 1) -> Piece:
-    """Return the piece of all steps, of which each row costs so much: forward, backward and clipping."""
+    """Return the piece of all steps, at a cost for each row: forward, backward and clipping."""
     event = poisson_event(plan.stage(STEPS))
     rows = event.count * event.sampling_probability * facts.units_declared * rows_each
     return Piece(STEPS, event.count, row_seconds * rows * facts.size)

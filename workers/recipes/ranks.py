@@ -1,28 +1,24 @@
 """One training on several processes of one machine, each with a device of its own.
 
-The runner starts them for a job of the service (`workers.train.followers`); `torchrun` can, for a recipe that is called
-by hand.
-
-Without a process group, or alone in one, every function here does nothing but what one process needs. A recipe is the
-same program on every rank: each computes the whole public part, and its share of what looks at private records.
+The runner starts them (`workers.train.followers`), or `torchrun` for a recipe that is called by hand. Without a process
+group every function here does what one process needs. A recipe is the same program on every rank: each computes the
+whole public part, and its share of what looks at private records.
 
 Privacy:
-    The processes together are the curator: what they send to one another (partial sums, teachers' weights, checkpoints)
-    is private and stays between them. A release is made once: rank 0 holds the whole sum, adds the noise and hands the
-    result to the others. Drawing the same derived noise on every rank looks equivalent and is not: should two ranks'
-    sums ever differ, two releases of one noise tell the difference without any; and noise that each rank drew for its
-    own share would be the wrong amount. So a rank other than 0 draws no noise. Payments, too, are made once, by rank 0,
-    before any rank goes on.
+    The processes together are the curator: partial sums, teachers' weights and checkpoints are private and stay between
+    them. A release is made once: rank 0 holds the whole sum, adds the noise and sends the result. Drawing the same
+    derived noise on every rank would not be equivalent: if two ranks' sums ever differed, their difference would be
+    free of noise. So a rank other than 0 draws no noise. Payments, too, are made once, by rank 0, before any rank goes
+    on.
 
     Sensitivities are those of one process: which rank computes a unit's contribution changes neither its clipping nor
-    its vote. What they add up are integers, so partial sums are exact.
+    its vote. Contributions are integers, so partial sums are exact.
 
     A rank that dies ends the training: the others fail at their next exchange (`RankLost`), or the launcher ends them.
     What was paid and not released is lost then, as in any crash.
 
-    What is public may differ between ranks by rounding alone, as between GPUs, and changes no sensitivity. Where shares
-    are added that were measured against it (bases, carriers, the images that teachers vote on, a network's first
-    weights), all take rank 0's.
+    Public values may differ between ranks by rounding, which changes no sensitivity. Where shares were measured against
+    such a value (bases, carriers, images that teachers vote on, first weights), all ranks take rank 0's.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ _MEETING_FILE = "meeting"
 
 
 class RankLost(RuntimeError):
-    """Another process of this training is gone. What was exchanged until then stands; nothing more can be."""
+    """Another process of this training is gone. Earlier exchanges are valid; no further one is possible."""
 
 
 def ranks() -> int:
@@ -55,24 +51,24 @@ def ranks() -> int:
 
 
 def rank() -> int:
-    """Return the number of this process among them; 0 pays, adds noise and keeps checkpoints."""
+    """Return the number of this process; 0 pays, adds noise and keeps checkpoints."""
     return distributed.get_rank() if ranks() > 1 else 0
 
 
 def meet(number: int, together: int, folder: Path, *, device: torch.device, seconds: float) -> None:
-    """Join the other processes of a training on this machine; returns when all are there.
+    """Join the other processes of a training on this machine; return when all have joined.
 
-    They talk over the loopback interface, and GPUs over what joins them: NCCL on GPUs, gloo elsewhere.
+    They communicate over the loopback interface: by NCCL on GPUs, gloo elsewhere.
 
     Args:
         number: of this process, from 0.
         together: how many there are.
-        folder: of this meeting alone, which the user of these processes alone can read.
+        folder: private folder of this meeting.
         device: of this process.
-        seconds: that one exchange may take, which may wait for another rank to work alone.
+        seconds: timeout of one exchange, during which another rank may work alone.
 
     Raises:
-        RankLost: not all could come.
+        RankLost: not all could join.
     """
     loopback = next(name for _, name in socket.if_nameindex() if name in _LOOPBACK)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
@@ -94,21 +90,18 @@ def meet(number: int, together: int, folder: Path, *, device: torch.device, seco
 
 
 def part() -> None:
-    """Leave the others; does nothing for a process that has not met any."""
+    """Leave the others. Idempotent."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def share(count: int) -> slice:
-    """Return this process's part of so many things in a row; the parts of all ranks are disjoint and cover them."""
+    """Return this process's slice of so many things in a row; the slices of all ranks are disjoint and cover them."""
     return slice(rank() * count // ranks(), (rank() + 1) * count // ranks())
 
 
 def sum_on_first(values: Tensor) -> Tensor:
-    """Add up the tensors of all ranks, which have one shape and type.
-
-    Returns:
-        The sum on rank 0. PRIVATE. Elsewhere nothing of use.
+    """Add up the tensors of all ranks, which have one shape and type; only rank 0 gets the sum. PRIVATE.
 
     Raises:
         RankLost: as every exchange.
@@ -132,7 +125,7 @@ def from_first(values: Tensor) -> Tensor:
 
 
 def least_of_all(values: Tensor) -> Tensor:
-    """Return, number by number, the least of what the ranks pass, on every rank; all pass one shape and type."""
+    """Return the elementwise minimum of all ranks' tensors, which have one shape and type, on every rank."""
     if ranks() == 1:
         return values
     least = values.to(_exchange_device(), copy=True).contiguous()
@@ -142,7 +135,7 @@ def least_of_all(values: Tensor) -> Tensor:
 
 
 def object_from_first(value: T | None) -> T:
-    """Return what rank 0 passes on every rank. Sent by pickle, between the processes of one job only."""
+    """Return rank 0's value on every rank. Pickled, between the processes of one job only."""
     box: list[T | None] = [value]
     if ranks() > 1:
         with _exchange():
@@ -158,7 +151,7 @@ def weights_from_first(network: nn.Module) -> None:
 
 
 def join_on_first(rows: Tensor) -> Tensor:
-    """Return the rows of all ranks one after the other, in the order of `share`, on rank 0; elsewhere its own rows."""
+    """Return on rank 0 the rows of all ranks, in the order of `share`; elsewhere its own rows."""
     if ranks() == 1:
         return rows
     parts: list[Tensor] | None = [rows] * ranks() if rank() == 0 else None
@@ -168,7 +161,7 @@ def join_on_first(rows: Tensor) -> Tensor:
 
 
 def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
-    """Add up the integer sums of all ranks, let rank 0 privatise the total, and return what it made on every rank.
+    """Add up the integer sums of all ranks, privatise the total on rank 0, and return the release on every rank.
 
     Args:
         private_sum: of this rank's share, int64, of one shape everywhere. PRIVATE.
@@ -179,7 +172,7 @@ def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -
 
 
 def pay_once(charge: Callable[[], None]) -> None:
-    """Call what charges on rank 0, and let every rank go on when it is paid.
+    """Charge on rank 0; return on every rank once it is paid.
 
     Raises:
         BudgetExceeded: on every rank, when it was raised on rank 0.
@@ -201,7 +194,6 @@ def pay_once(charge: Callable[[], None]) -> None:
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """Tell a lost partner from an error of this process. The backends raise plain RuntimeErrors."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -211,6 +203,5 @@ def _exchange() -> Iterator[None]:
 
 
 def _exchange_device() -> torch.device:
-    """NCCL exchanges what is on the GPU, gloo what is in memory."""
     on_gpu = distributed.get_backend() == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

@@ -12,13 +12,13 @@ from workers.recipes.interface import Piece, Trainer
 
 def trainer_of(recipe: str) -> Trainer:
     """Return the function that trains a recipe."""
-    trainer: Trainer = import_module(f"workers.recipes.{recipe}.loop").train
+    trainer: Trainer = import_module(f"workers.recipes.{recipe}").train
     return trainer
 
 
 def work_of(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     """Return the pieces of a plan's training, from which the time left is estimated."""
-    pieces: tuple[Piece, ...] = import_module(f"workers.recipes.{plan.recipe}.loop").work(plan, facts)
+    pieces: tuple[Piece, ...] = import_module(f"workers.recipes.{plan.recipe}").work(plan, facts)
     return pieces
 
 

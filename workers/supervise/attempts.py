@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import TRAIN, DatasetState, EarlyEnd
 from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs, ledger, queue
-from service.datasets.vault import key_path
+from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, among, transaction
@@ -112,7 +112,7 @@ def has_keys(session: Session, settings: Settings, job: Job) -> bool:
     content = select(func.coalesce(Dataset.content_name, Dataset.id))
     ready = content.where(Dataset.state == DatasetState.READY)  # the keys of others are gone for good
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
-    paths = [settings.ledger_key_path, *(key_path(settings, name) for name in sorted(wanted))]
+    paths = [settings.ledger_key_path, *(Vault.of(settings).key_path(name) for name in sorted(wanted))]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         get_logger(__name__).warning("keys_missing", job_id=job.id, files=missing, folder=str(settings.keys_path))

@@ -18,8 +18,9 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import ENDED, TRAIN, JobState
 from service import jobs, queue
+from service.audit.data_folder import read_accepted
 from service.background import Background
-from service.datasets import deletion, receiving, withdrawal
+from service.datasets import deletion, receiving, states, withdrawal
 from service.db.access_tables import Outbox
 from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
@@ -82,6 +83,8 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
         if is_elsewhere(settings):
             deletion.destroy_copies(settings, factory)
         receiving.clean_up(settings, factory, now=now)
+        with transaction(factory) as session:
+            states.check_keys(session, settings, contents=False)
     return Reconciled(ended, rung, delivered)
 
 
@@ -262,6 +265,7 @@ def _unpublished_releases(session: Session, finished: list[str], idle: list[str]
     if not unpublished and not idle:
         return []
     states = {release_id_of(job_id): state for job_id, state in session.execute(select(Job.id, Job.state))}
+    unpublished -= read_accepted(session).releases  # which a restored database lacks, and which were paid for
     doomed = [name for name in finished if name in unpublished and states.get(name) in ENDED]
     return doomed + [name for name in idle if _identifier(name) in states]
 

@@ -59,7 +59,7 @@ class Stop(enum.StrEnum):
     FENCED = "fenced"  # another attempt has taken over, or the lease could not be renewed in time
 
 
-_STOPS = {None: None, jobs.Wish.STOP: Stop.CANCELLED, jobs.Wish.WIND_UP: Stop.WINDING_UP}
+_STOPS = {None: None, jobs.StopRequest.STOP: Stop.CANCELLED, jobs.StopRequest.WIND_UP: Stop.WINDING_UP}
 
 
 @dataclass(frozen=True)
@@ -198,16 +198,16 @@ class _Watch:
         self._looked = now
         self._tell_silence()
         with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
-            return _STOPS[jobs.wish_for(session, job_id=self._attempt.job_id, attempt=self._attempt.number)]
+            return _STOPS[jobs.stop_request(session, job_id=self._attempt.job_id, attempt=self._attempt.number)]
         return None
 
     def _tell_silence(self) -> None:
-        minutes = jobs.minutes_told(self._listener.silent_seconds, self._settings.silent_seconds_max)
+        minutes = jobs.reported_silence(self._listener.silent_seconds, self._settings.silent_seconds_max)
         if minutes == self._told:
             return
         attempt = self._attempt
         with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self._factory) as session:
-            jobs.tell_silence(session, job_id=attempt.job_id, attempt=attempt.number, minutes=minutes)
+            jobs.report_silence(session, job_id=attempt.job_id, attempt=attempt.number, minutes=minutes)
             self._told = minutes
 
     def _time_is_up(self) -> Stop:

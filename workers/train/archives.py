@@ -1,6 +1,6 @@
-"""The archive that a sample is, as a zip or a tar: entries as they come, all dated alike, and the SHA-256 of each last.
+"""Zip and tar archives of samples: entries in order, with one fixed date, and the SHA-256 of each at the end.
 
-Equal entries give equal bytes on every platform. Memory does not grow with what an entry holds.
+Equal entries give equal bytes on every platform. Memory does not grow with the size of an entry.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SUMS = "SHA256SUMS"
 
 
 def side_file() -> IO[bytes]:
-    """Return a temporary file for what is written beside the images and added after them; close it."""
+    """Return a temporary file for content that is added after the images; close it."""
     return tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)
 
 
 class Archive(ABC):
-    """A new archive. As a context it ends, unless something was raised, with `SHA256SUMS`."""
+    """A new archive. Leaving its context without an exception adds `SHA256SUMS`."""
 
     def __init__(self) -> None:
         self._lines = side_file()
@@ -68,12 +68,11 @@ class ZipArchive(Archive):
         return self
 
     def add(self, name: str, content: bytes) -> str:
-        """Write an entry and return its SHA-256."""
         self._archive.writestr(_zip_entry(name), content)
         return self._note(name, hashlib.sha256(content).hexdigest())
 
     def add_file(self, name: str, source: IO[bytes]) -> str:
-        """Write an entry from a file that is read from its beginning, and return its SHA-256."""
+        """Write an entry from the whole of a file, and return its SHA-256."""
         source.seek(0)
         with self.open(name) as entry:
             while chunk := source.read(_CHUNK_BYTES):
@@ -98,7 +97,7 @@ class ZipArchive(Archive):
 
 
 class TarArchive(Archive):
-    """A tar in WebDataset's convention: what is no image is called `__<name>__`, and its readers pass over it."""
+    """A tar in WebDataset's convention: other files than images are called `__<name>__`, which its readers skip."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -108,7 +107,6 @@ class TarArchive(Archive):
         return self
 
     def add(self, name: str, content: bytes) -> str:
-        """Write an entry and return its SHA-256."""
         self._write(name, len(content), io.BytesIO(content))
         return self._note(name, hashlib.sha256(content).hexdigest())
 
@@ -131,7 +129,7 @@ class TarArchive(Archive):
 
 
 class Hashing(io.RawIOBase):
-    """Hands on what is written, and knows the SHA-256 of it."""
+    """Forwards writes and computes their SHA-256."""
 
     def __init__(self, target: IO[bytes]) -> None:
         self._target = target
@@ -139,15 +137,13 @@ class Hashing(io.RawIOBase):
 
     @property
     def sha256(self) -> str:
-        """The hash of what was written so far, in hex."""
+        """The hash so far, in hex."""
         return self._digest.hexdigest()
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, content: Any) -> int:
-        """Write bytes, all of them."""
         self._digest.update(content)
         self._target.write(content)
         return len(content)

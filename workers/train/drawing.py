@@ -17,7 +17,7 @@ import torch
 from models.portable.drawing import batches, to_pixels, turns
 from models.released import ReleasedGenerator
 from models.watching import between_layers
-from privacy.aggregation.top_k import one_thread_per_operation
+from privacy.aggregation.topagg import one_thread_per_operation
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Progress
 
@@ -30,11 +30,10 @@ class SampleRequest:
     """Which images to draw. Everything in it is public.
 
     Args:
-        count: number of images, at least 1; without proportions classes take turns, so that class counts differ by at
-            most one.
+        count: number of images, at least 1.
         seed: public seed, 0 <= seed < 2**63.
         chosen: labels to draw, a non-empty subset of `range(len(names))` without repetition; None means all.
-        proportions: a number above 0 for each label that is drawn: how often they come; None means equally often.
+        proportions: a number above 0 for each drawn label; None: they take turns, so counts differ by at most one.
     """
 
     count: int
@@ -76,12 +75,12 @@ def draw(
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 
-    On a processor batches are drawn side by side, each on one thread: every batch has a random stream of its own and
-    adds in its own order, so equal seeds give equal bytes, however many threads there are.
+    On a CPU batches are drawn in parallel, each on one thread: every batch has a random stream of its own and adds in
+    its own order, so equal seeds give equal bytes, however many threads there are.
 
     Args:
-        on_drawn: is told how many images have been drawn and taken, before every layer of the network and after every
-            batch, never by two threads at once; what it raises ends the drawing.
+        on_drawn: called with the number of images drawn and taken, before every layer of the network and after every
+            batch, never by two threads at once; an exception ends the drawing.
     """
     generator.eval()
     device, drawn, turn, over = device_of(generator), 0, Lock(), Event()
@@ -119,20 +118,20 @@ def draw(
 
 
 def device_of(generator: ReleasedGenerator) -> torch.device:
-    """Return where a generator's numbers lie."""
+    """Return the device of a generator."""
     held = (value for module in generator.modules() for value in (*module.parameters(), *module.buffers()))
     return next((value.device for value in held), torch.device("cpu"))
 
 
 def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
-    """Return the piece of drawing so many images from what the plan trains, as `draw_with_progress` reports it."""
+    """Return the piece of drawing so many images, as `draw_with_progress` reports it."""
     return Piece(DRAWING, count, count * plan.config.drawing_seconds * facts.size)
 
 
 def draw_with_progress(
     generator: ReleasedGenerator, request: SampleRequest, progress: Progress
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
-    """Yield batches as `draw` does, and tell how many images there are."""
+    """Yield batches as `draw` does, and report progress."""
 
     def tell(drawn: int) -> None:
         progress(stage=DRAWING, step=drawn, steps=request.count)

@@ -1,11 +1,10 @@
 """The processes of one training, one for each GPU of the machine: the runner is rank 0 and starts the others.
 
-Followers (this module's `main`) live in the runner's process group, so whoever ends the runner ends them. They are
-started after arming and are gone before anything is evaluated or published. The runner alone talks to the ledger.
+Followers (this module's `main`) belong to the runner's process group, so whoever ends the runner ends them. They start
+after arming and are gone before anything is evaluated or published. Only the runner talks to the ledger.
 
-Whoever is lost, nobody waits for long. A follower that died makes the runner's next exchange fail, or never end; a
-thread here looks after the followers, and takes the runner out when it does not come to an end by itself. A follower
-whose runner died sees that its parent has changed.
+No loss blocks for long. When a follower dies, the runner's next exchange fails or hangs; a watch thread ends the runner
+if it does not end by itself. A follower whose runner died sees that its parent has changed.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ _FAREWELL_SECONDS = 20.0  # for followers to leave after the training
 
 
 def processes_wanted(settings: Settings, recipe: Recipe, device: torch.device) -> int:
-    """Return how many processes should train together: as many as were set, by default one for each GPU.
+    """Return how many processes should train together: the configured number, by default one for each GPU.
 
-    One where the recipe is not made for several, and never more than there are GPUs, where there are any.
+    One if the recipe does not support several, and never more than there are GPUs, if any.
     """
     if not recipe.together:
         return 1
@@ -60,20 +59,20 @@ def processes_wanted(settings: Settings, recipe: Recipe, device: torch.device) -
 
 
 def device_of(rank: int, device: torch.device) -> torch.device:
-    """Return the device of one rank, where `device` is the kind that the runner trains on."""
+    """Return the device of one rank, given the runner's kind of device."""
     return torch.device("cuda", rank) if device.type == "cuda" else device
 
 
 @contextmanager
 def followed(context: Context, processes: int) -> Iterator[torch.device]:
-    """Let the training in the block be that of rank 0 of so many processes, on the device that it is given.
+    """Run the block as rank 0 of so many processes, on the yielded device.
 
     Args:
         context: of the attempt, whose hold is armed.
-        processes: from `processes_wanted`. They find each other by a file in a new folder of the job's scratch.
+        processes: from `processes_wanted`. They meet by a file in a new folder of the job's scratch.
 
     Raises:
-        RankLost: a follower died. No error of this training, and no verdict about it: another attempt goes on.
+        RankLost: a follower died. This is no verdict about the training: another attempt goes on.
     """
     if processes == 1:
         yield context.device
@@ -119,7 +118,7 @@ def _start(context: Context, rank: int, processes: int, meeting: Path) -> subpro
 
 
 def _watch(context: Context, followers: Sequence[subprocess.Popen[bytes]], over: threading.Event) -> None:
-    """Take this process out when a follower died and the training does not end for it, as where an exchange hangs."""
+    """End this process if a follower died and the training does not end, as when an exchange hangs."""
     while not over.wait(_LOOK_SECONDS):
         lost = [process.returncode for process in followers if process.poll()]
         if not lost:
@@ -138,7 +137,6 @@ def _await(followers: Sequence[subprocess.Popen[bytes]], seconds: float) -> None
 
 
 def _end(followers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Leave no follower behind. They keep nothing, so there is nothing to wait for."""
     for process in followers:
         process.kill()
     for process in followers:
@@ -149,23 +147,20 @@ _FAILED = 1
 
 
 class RankZeroOnly:
-    """The budget and the checkpoints of a follower, which has neither. To ask for them is a recipe's mistake."""
+    """The budget and the checkpoints of a follower, which has neither; using them is a recipe's mistake."""
 
     def charge(self, event: Event, stage: str) -> None:  # noqa: ARG002 - the protocol's
-        """Refuse."""
         raise AssertionError("only rank 0 pays")
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:  # noqa: ARG002 - the protocol's
-        """Refuse."""
         raise AssertionError("only rank 0 keeps checkpoints")
 
     def open(self) -> BinaryIO | None:
-        """Refuse."""
         raise AssertionError("only rank 0 reads checkpoints")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take part in one attempt's training; returns the exit status, 0 when the training came to its end.
+    """Take part in one attempt's training; return the exit status, 0 when the training came to its end.
 
     A follower computes its share of what looks at private records (`workers.recipes.ranks`) and nothing else: it reads
     the order and the data as the runner does, and neither arms, pays, reports, keeps checkpoints nor publishes.
@@ -201,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_armed_training(context: Context) -> Training:
-    """Read what the runner reads, and see that it has armed.
+    """Read the training, and check that the runner has armed its hold.
 
     Raises:
         Conflict: the hold is not armed: no private data may be read (I4).
@@ -214,8 +209,7 @@ def read_armed_training(context: Context) -> Training:
     return training
 
 
-def _say_nothing(*, stage: str, step: int, steps: int) -> None:
-    """Report nothing: the runner does."""
+def _say_nothing(*, stage: str, step: int, steps: int) -> None: ...
 
 
 if __name__ == "__main__":

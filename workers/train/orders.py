@@ -1,44 +1,55 @@
-"""A training as it was accepted: its rows, what follows from them, and what its recipe is given."""
+"""A training as it was accepted: its rows, its budget and checkpoint, and the inputs of its recipe.
+
+A charge is a transaction, committed before the release that it pays for; between the two a line goes to the job's
+journal (`service.storage.journals`). Checkpoints are sealed under the dataset's key, so they die with the images.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar
+from io import BufferedReader, BufferedWriter, RawIOBase
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import torch
 from sqlalchemy.orm import Session
 
 from models.extractor import Extractor, ExtractorUnusable, read_extractor
-from obscura.wire.words import DatasetState, Visibility
+from obscura.wire.words import DatasetState, EntryKind, Visibility
+from privacy.accounting.events import Event
 from privacy.accounting.filter import Filter
+from privacy.errors import BudgetExceeded, EventRefused
 from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Images, Labels, key_id_of, key_path, open_content, read_key
+from service.datasets.vault import Images, Labels, Vault, key_id_of, open_content, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.errors import Conflict, LedgerCorruption, NotFound
+from service.errors import Conflict, HoldExhausted, LedgerCorruption, NotFound
 from service.failpoints import failpoint
 from service.jobs.training_sets import facts_of
+from service.sealing import CHUNK_BYTES, SealBroken, SealedReader, SealedWriter
 from service.settings import Settings
 from service.storage import storage_of
+from service.storage.files import open_regular
 from service.storage.interface import Storage, work_key
-from workers.recipes.interface import Budget, Progress, Run, Trainer, TrainingData
+from service.storage.journals import Journal
+from workers.recipes.interface import Budget, CheckpointDamaged, Progress, Run, Trainer, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt
-from workers.train.checkpoints import SealedFolder
 
 _PAGE_ROWS = 1000
 Ended = TypeVar("Ended")
+CHECKPOINT_FILE = "checkpoint.sealed"
 
 
-class NotHere(Conflict):
-    """This machine lacks what a training needs before data is opened, or to publish. The training is all right."""
+class MissingPrerequisite(Conflict):
+    """This machine lacks something that a training needs before data is opened, or to publish."""
 
     code: ClassVar[str] = "not_here"
 
@@ -61,12 +72,12 @@ class Context:
     trainers: Mapping[str, Trainer] = field(default_factory=lambda: TRAINERS, kw_only=True)
 
     def end(self, finish: Callable[..., Ended], *, at: str = "", **found: Any) -> Ended:
-        """End the job, in one transaction, with what this attempt has found.
+        """End the job in one transaction.
 
         Args:
             finish: of `service.jobs`.
-            at: the failpoints around the commit, where there are any.
-            found: what `finish` takes besides the attempt and the time.
+            at: the failpoints around the commit, if any.
+            found: further arguments of `finish`.
         """
         with transaction(self.factory) as session:
             attempt = {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
@@ -79,16 +90,15 @@ class Context:
 
     @property
     def storage(self) -> Storage:
-        """Where files are kept."""
         return storage_of(self.settings)
 
 
 @dataclass(frozen=True, repr=False)
 class Training:
-    """A training as it was ordered and paid for. All of it is public but `secret`, which seeds the noise.
+    """A training as it was accepted and paid for. All of it is public but `secret`, which seeds the noise.
 
     Attributes:
-        privacy_filter: by which the hold was priced; the account's may have changed since.
+        privacy_filter: that priced the hold; the account's may have changed since.
         charged_nano: by earlier attempts.
     """
 
@@ -105,7 +115,7 @@ class Training:
 
 
 def read_training(session: Session, attempt: Attempt) -> Training:
-    """Read what a training needs to start; no private data is touched.
+    """Read the rows of a training; no private data is touched.
 
     Raises:
         NotFound: the dataset's content is gone.
@@ -136,7 +146,7 @@ def read_training(session: Session, attempt: Attempt) -> Training:
 
 
 def anchors_of(session: Session, plan: Plan) -> Dataset | None:
-    """Return the public dataset whose images a plan needs; None where it names none.
+    """Return the public dataset whose images a plan needs, or None.
 
     Raises:
         LedgerCorruption: it is not public.
@@ -151,8 +161,6 @@ def public_dataset(session: Session, dataset_id: str) -> Dataset:
     dataset = session.get_one(Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise LedgerCorruption("A dataset that a job reads as public is not.", dataset_id=dataset_id)
-    if dataset.unchecked:
-        raise NotFound("A public dataset has not been compared with the private ones.", dataset_id=dataset_id)
     return dataset
 
 
@@ -163,7 +171,7 @@ def read_dataset_key(settings: Settings, dataset: Dataset) -> bytes:
         LedgerCorruption: it is not the key that the content arrived under: other arrays might be sealed under it.
         NotFound: it is gone.
     """
-    key = read_key(key_path(settings, dataset.content))
+    key = read_key(Vault.of(settings).key_path(dataset.content))
     if dataset.key_id not in (None, key_id_of(key)):  # None: uploaded before keys had ids
         raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
     return key
@@ -171,7 +179,7 @@ def read_dataset_key(settings: Settings, dataset: Dataset) -> bytes:
 
 @dataclass(frozen=True, repr=False)
 class PublicParts:
-    """What a training needs and nobody pays for: the extractor and the public dataset that its plan names, or None."""
+    """The free inputs of a training: the extractor and the public dataset that its plan names, or None."""
 
     extractor: Extractor | None = field(default=None, repr=False)
     anchors: Images | None = field(default=None, repr=False)
@@ -179,7 +187,7 @@ class PublicParts:
     anchor_classes: tuple[str, ...] = ()
 
     def given(self) -> dict[str, Any]:
-        """Return the same as fields of `TrainingData`."""
+        """Return them as fields of `TrainingData`."""
         return {
             "public_extractor": self.extractor,
             "public_anchors": self.anchors,
@@ -189,18 +197,18 @@ class PublicParts:
 
 
 def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> PublicParts:
-    """Read what a plan names and nobody pays for. Without it nothing is armed, opened or paid.
+    """Read the free inputs of a plan, before anything is armed, opened or paid.
 
     Raises:
-        NotHere: the plan's extractor is missing or unusable.
-        NotFound: the public dataset that the plan names has no content; other errors as `read_dataset_key`.
+        MissingPrerequisite: the plan's extractor is missing or unusable.
+        NotFound: the public dataset has no content; other errors as `read_dataset_key`.
     """
     settings = context.settings
     name = plan.config.needed_extractor
     try:
         extractor = read_extractor(settings.extractors_path, name) if name else None
     except ExtractorUnusable as error:
-        raise NotHere(f"The training cannot begin: {error}.", extractor=name) from None
+        raise MissingPrerequisite(f"The training cannot begin: {error}.", extractor=name) from None
     if anchors is None:
         return PublicParts(extractor)
     images, labels, _ = open_content(context.storage, anchors.content, read_dataset_key(settings, anchors))
@@ -215,7 +223,7 @@ def open_run(
     budget: Budget,
     progress: Progress,
 ) -> Run:
-    """Open the private data of a hold that is armed, and return what the recipe is given.
+    """Open the private data of an armed hold, and return the recipe's input.
 
     Args:
         context: of the attempt, on the device to train on.
@@ -241,3 +249,148 @@ def open_run(
         checkpoints=SealedFolder(context.storage, work_key(job_id), key, f"checkpoint {job_id}"),
         device=context.device,
     )
+
+
+@dataclass(frozen=True)
+class SealedFolder:
+    """The checkpoint of one job (`workers.recipes.interface.CheckpointFolder`).
+
+    Args:
+        folder: a storage key, shared by the job's attempts.
+        key: of the dataset, 32 bytes.
+        context: names the job, so that another job's checkpoint does not open here.
+    """
+
+    storage: Storage
+    folder: str
+    key: bytes = field(repr=False)
+    context: str
+
+    def replace(self, write: Callable[[BinaryIO], None]) -> None:
+        """Replace the checkpoint atomically by what `write` writes, sealed.
+
+        Raises:
+            OSError: the disk failed; the old checkpoint is still there.
+        """
+        key = f"{self.folder}/{CHECKPOINT_FILE}"
+        with self.storage.stage(key) as staging:
+            path = staging / CHECKPOINT_FILE
+            with path.open("xb") as file:
+                sealed = SealedWriter(file, self.key, self.context)
+                with BufferedWriter(_Sealing(sealed), CHUNK_BYTES) as stream:
+                    write(stream)
+                sealed.finish()
+            failpoint("checkpoint.before")
+            self.storage.publish(path, key)
+        failpoint("checkpoint.after")
+
+    def open(self) -> BinaryIO | None:
+        """Open the checkpoint after verifying all of it; None before the first one.
+
+        Raises:
+            CheckpointDamaged: it is not what was written, or was written under another key.
+        """
+        try:
+            file = open_regular(self.storage.open(self.folder, CHECKPOINT_FILE))
+        except NotFound:
+            return None
+        try:
+            sealed = BufferedReader(SealedReader(file, self.key, self.context), CHUNK_BYTES)
+            while sealed.read(CHUNK_BYTES):
+                pass
+        except SealBroken:
+            file.close()
+            raise CheckpointDamaged from None
+        sealed.seek(0)
+        return sealed
+
+
+class _Sealing(RawIOBase):
+    def __init__(self, sealed: SealedWriter) -> None:
+        super().__init__()
+        self._sealed = sealed
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._sealed.write(data)
+        return len(data)
+
+
+class HeldBudget:
+    """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
+
+    It is closed from the start if this attempt only publishes what was paid for.
+
+    Args:
+        context: of the attempt, which has armed the hold.
+        training: whose journal gets a line for every charge before anything is released for it.
+    """
+
+    def __init__(self, context: Context, training: Training) -> None:
+        self._context, self._training = context, training
+        self._journal = Journal(context.storage, training.job.id, context.attempt.number, training.account.id)
+        self.charged_nano = training.charged_nano
+        self.closed = training.job.ended_early is not None
+
+    def close(self) -> None:
+        """Refuse every further charge: the training ends early."""
+        self.closed = True
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Pay for `event.count` releases; durable when this returns.
+
+        Raises:
+            BudgetExceeded: the hold does not cover the event, or the budget is closed; nothing was charged.
+            EventRefused: the plan has no such stage, or announced it with another event.
+            OSError: the journal cannot be written; nothing may be released.
+        """
+        training, planned = self._training, self._training.plan.stage(stage)
+        if planned is None or not planned.announces(event):
+            raise EventRefused(stage, event)
+        amount_nano = planned.price_of(event.count)
+        if self.closed:
+            raise BudgetExceeded(amount_nano, 0)
+        try:
+            with transaction(self._context.factory) as session:
+                charged_nano = ledger.charge(
+                    session,
+                    hold_id=training.hold_id,
+                    attempt=self._context.attempt.number,
+                    amount_nano=amount_nano,
+                    stage=stage,
+                    event=event.to_json(),
+                    paid_as_whole=planned.paid_as_whole,
+                    now=datetime.now(UTC),
+                )
+                failpoint("charge.before")
+        except HoldExhausted as error:
+            left_nano = error.numbers.get("left_nano")
+            raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
+        failpoint("charge.after")
+        paid_nano, self.charged_nano = charged_nano - self.charged_nano, charged_nano
+        self._journal.write(stage=stage, count=event.count, price_nano=paid_nano)
+        failpoint("journal.after")
+
+    def in_numbers(self) -> dict[str, float]:
+        """Return the charged and planned amounts for reports."""
+        charged_nano, planned_nano = self.charged_nano, self._training.plan.price_nano
+        return {
+            "charged_nano": charged_nano,
+            "planned_nano": planned_nano,
+            "charged_epsilon": self._training.privacy_filter.epsilon_of(charged_nano),
+            "planned_epsilon": self._training.privacy_filter.epsilon_of(planned_nano),
+        }
+
+
+def charged_by_stage(session: Session, training: Training) -> Counter[str]:
+    """Return the nano-units that all attempts of a training have charged, by stage, from its account's entries."""
+    charged: Counter[str] = Counter()
+    after = 0
+    while rows := ledger.entries(session, training.account.id, after, _PAGE_ROWS):
+        for entry in rows:
+            if entry.kind is EntryKind.CHARGE and entry.hold_id == training.hold_id:
+                charged[entry.details["stage"]] += entry.amount_nano
+        after = rows[-1].sequence
+    return charged

@@ -1,7 +1,8 @@
 """Drawn images as one file, in each of the formats that a sample may have, with its README and the privacy card.
 
 The same generator and request give the same bytes, with the same versions of torch, Pillow and pyarrow on one kind of
-processor. Memory does not grow with the count.
+CPU. Memory does not grow with the count. A Croissant description (1.0,
+https://docs.mlcommons.org/croissant/docs/croissant-spec.html) goes with zips of PNG files and of Parquet.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,22 +25,43 @@ from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.words import SampleFormat
 from service.cards import TAGS, class_label, folder_names, guarantee, one_line, write_card
 from workers.train.archives import TarArchive, ZipArchive, side_file
-from workers.train.croissant import CROISSANT_FILE, describe_folders, describe_parquet
 from workers.train.drawing import SampleRequest, draw
 
 PARQUET_FILE = "data/train-00000-of-00001.parquet"  # as Hugging Face names the only part of a split
 _ROWS_IN_A_GROUP = 1024
 _README = "README.md"
+CROISSANT_FILE = "croissant.json"
+_WORDS = """
+    citeAs column conformsTo cr data dataBiases dataCollection dataType dct equivalentProperty examples extract field
+    fileObject fileProperty fileSet format includes isLiveDataset jsonPath key md5 parentField path
+    personalSensitiveInformation rai recordSet references regex repeated replace samplingRate sc separator source
+    subField transform
+"""
+_ELSEWHERE: Mapping[str, Any] = {
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "sc": "https://schema.org/",
+}
+_CONTEXT: Mapping[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    **{word: _ELSEWHERE.get(word, f"cr:{word}") for word in _WORDS.split()},
+}
 
 
 @dataclass(frozen=True)
 class SampleFile:
-    """What the file of a sample is and says besides its images. Each carries a README, the card and `SHA256SUMS`.
+    """The format of a sample's file and its text. Each carries a README, the card and `SHA256SUMS`.
 
     Args:
-        format: a zip of class folders with PNG images and `metadata.jsonl`; an npz of the arrays `images`
-            (n, h, w[, c]) uint8, `labels` (n,) int64 and `classes` (text); a zip of a Parquet file with the columns
-            `image` (PNG) and `label`; or a WebDataset tar.
+        format: a zip of class folders with PNG images and `metadata.jsonl`; an npz of the arrays `images` (n, h, w[,
+            c]) uint8, `labels` (n,) int64 and `classes` (text); a zip of a Parquet file with the columns `image` (PNG)
+            and `label`; or a WebDataset tar.
         title: name of the release, the heading of the README.
         card: the release's privacy card (JSON-able).
     """
@@ -59,11 +81,7 @@ def write_sample(
     file: SampleFile,
     on_drawn: Callable[[int], None] = lambda _drawn: None,
 ) -> None:
-    """Write the images of `request` to one file.
-
-    Args:
-        path: the file to write; its directory must exist.
-    """
+    """Write the images of `request` to one file in an existing directory."""
     readme = dataset_card(request, file).encode()
     card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     drawn = draw(generator, request, on_drawn=on_drawn)
@@ -176,7 +194,6 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
 
 
 def _proportions_in_words(request: SampleRequest) -> list[str]:
-    """Return what a sample's card says of proportions that were asked for; nothing where there were none."""
     if request.proportions is None:
         return []
     stated = zip(request.labels_drawn, request.proportions, strict=True)
@@ -185,7 +202,6 @@ def _proportions_in_words(request: SampleRequest) -> list[str]:
 
 
 def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:
-    """Yield every image as PNG, with its label."""
     for images, labels in drawn:
         for pixels, label in zip(images, labels.tolist(), strict=True):
             yield _png(pixels), label
@@ -211,3 +227,76 @@ def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
         buffer, {"shape": shape, "fortran_order": False, "descr": npy_format.dtype_to_descr(dtype)}
     )
     return buffer.getvalue()
+
+
+def describe_folders(title: str, card: Mapping[str, Any], names: Sequence[str]) -> bytes:
+    """Describe class folders of PNG files: records `images` with `image` and `folder`, which `classes` explains."""
+    files = {"@type": "cr:FileSet", "@id": "pictures", "encodingFormat": "image/png", "includes": "*/*.png"}
+    image = _field("images/image", "sc:ImageObject", {"fileSet": {"@id": "pictures"}} | _extract("content"))
+    path = {"fileSet": {"@id": "pictures"}} | _extract("fullpath") | {"transform": {"regex": "^([^/]+)"}}
+    folder = _field("images/folder", "sc:Text", path) | {"references": {"field": {"@id": "classes/folder"}}}
+    return _document(title, card, names, files, [image, folder])
+
+
+def describe_parquet(title: str, card: Mapping[str, Any], names: Sequence[str], path: str, sha256: str) -> bytes:
+    """Describe a Parquet file: records `images` with `image` and `label`, which `classes` explains."""
+    files = {
+        "@type": "cr:FileObject",
+        "@id": "table",
+        "contentUrl": path,
+        "encodingFormat": "application/x-parquet",
+        "sha256": sha256,
+    }
+    column = {"fileObject": {"@id": "table"}, "extract": {"column": "image"}, "transform": {"jsonPath": "bytes"}}
+    image = _field("images/image", "sc:ImageObject", column)
+    column = {"fileObject": {"@id": "table"}, "extract": {"column": "label"}}
+    label = _field("images/label", "sc:Integer", column) | {"references": {"field": {"@id": "classes/label"}}}
+    return _document(title, card, names, files, [image, label])
+
+
+def _document(
+    title: str,
+    card: Mapping[str, Any],
+    names: Sequence[str],
+    files: Mapping[str, Any],
+    fields: Sequence[Mapping[str, Any]],
+) -> bytes:
+    rows = [
+        {"classes/label": label, "classes/folder": folder, "classes/name": name}
+        for label, (folder, name) in enumerate(zip(folder_names(names), names, strict=True))
+    ]
+    classes = {
+        "@type": "cr:RecordSet",
+        "@id": "classes",
+        "name": "classes",
+        "dataType": "sc:Enumeration",
+        "key": {"@id": "classes/label"},
+        "field": [
+            _field("classes/label", "sc:Integer"),
+            _field("classes/folder", "sc:Text"),
+            _field("classes/name", "sc:Text"),
+        ],
+        "data": rows,
+    }
+    images = {"@type": "cr:RecordSet", "@id": "images", "name": "images", "field": fields}
+    document = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": title,
+        "description": "Synthetic images, drawn by a generator that was trained under differential privacy "
+        f"(epsilon {card.get('epsilon')}, delta {card.get('delta')}); privacy_card.json holds the full statement.",
+        "personalSensitiveInformation": "No image is a record of anybody; the privacy card says what that promises.",
+        "distribution": [files],
+        "recordSet": [classes, images],
+    }
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _field(identifier: str, kind: str, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    field = {"@type": "cr:Field", "@id": identifier, "name": identifier, "dataType": kind}
+    return field if source is None else {**field, "source": dict(source)}
+
+
+def _extract(what: str) -> dict[str, Any]:
+    return {"extract": {"fileProperty": what}}

@@ -1,12 +1,12 @@
-"""How a process that trains behaves: what it says when something breaks, how it keeps its memory and shares the cores.
+"""How a process that trains behaves: error reports, memory and cores.
 
-Of an error it says where and of which kind, never with which values. A traceback's messages may quote tensors, file
-names of an upload or single records, so only the project's own errors, whose messages are public by rule, keep theirs.
-The text goes to the operator's log.
+Error reports name places and types, never values. A traceback's messages may quote tensors, file names of an upload or
+single records, so only the project's own errors, whose messages are public by rule, keep theirs. The text goes to the
+operator's log.
 
-What one step frees, the next step uses. The allocator of glibc gives large blocks back to the operating system at once,
-and gets them again, page by page and zeroed, a moment later. A step of training frees and allocates the same blocks
-every time, so on a CPU that took up to half of a step (docs/research/dpsgd_throughput.md).
+Memory that one step frees, the next step uses. The allocator of glibc returns large blocks to the operating system at
+once, and gets them again, page by page and zeroed, a moment later, which took up to half of a step on a CPU
+(docs/research/dpsgd_throughput.md).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FRAMES_MAX = 50
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the traceback of an error and of what led to it: files, lines, functions and types, no values."""
+    """Return the traceback of an error and its causes: files, lines, functions and types, no values."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:
@@ -51,12 +51,12 @@ def trace_of(error: BaseException) -> str:
 
 
 def lines_of_trace(error: BaseException) -> list[str]:
-    """Return `trace_of` line by line, for the log: one long text is cut at its end, which says where it arose."""
+    """Return `trace_of` line by line, for the log, which cuts long texts at their end, where the origin is."""
     return trace_of(error).splitlines()
 
 
 def failure_code(error: BaseException, kind: Kind) -> FailureCode:
-    """Map what ended an attempt at a job of a kind to the closed set of reasons that may be told."""
+    """Map an attempt's error to the closed set of reasons that may be reported."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _is_allocator_failure(error):
         return FailureCode.OUT_OF_MEMORY
     if isinstance(error, BudgetExceeded | HoldExhausted):
@@ -69,7 +69,7 @@ def failure_code(error: BaseException, kind: Kind) -> FailureCode:
 
 
 def keep_values_out(stream: TextIO | None = None) -> None:
-    """Make every way in which the interpreter reports an error by itself go through `trace_of`."""
+    """Route every error report of the interpreter through `trace_of`."""
     target = stream or sys.stderr
 
     def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
@@ -104,7 +104,6 @@ def _one(error: BaseException) -> str:
 
 
 def _is_allocator_failure(error: BaseException) -> bool:
-    """Torch's CPU allocator raises a plain RuntimeError."""
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
@@ -114,7 +113,7 @@ _NEVER_TRIM = 2**31 - 1  # bytes
 
 
 def keep_freed_memory() -> None:
-    """Keep what is freed for what is allocated next, in blocks up to 32 MiB; no effect with another allocator."""
+    """Keep freed blocks of up to 32 MiB for reuse; no effect with another allocator than glibc's."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _MMAP_THRESHOLD_MAX)
@@ -122,24 +121,24 @@ def keep_freed_memory() -> None:
 
 
 def share_cores(processes: int) -> None:
-    """Give this process its part of the cores, unless the environment says how many threads it should have."""
+    """Give this process its share of the cores, unless the environment sets the number of threads."""
     if "OMP_NUM_THREADS" not in os.environ:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cores // processes))
 
 
 def sign_while_computing(give: Callable[[], None]) -> None:
-    """Have a sign of life given before every layer of any network of this process, and after every optimiser's step.
+    """Give a sign of life before every layer of any network of this process, and after every optimiser's step.
 
-    Together with reports of steps they come within seconds of each other, whatever a recipe computes, other than in
-    single operations on whole matrices, which take minutes at most.
+    With reports of steps they come within seconds of each other, except in single operations on whole matrices, which
+    take minutes at most.
     """
     register_module_forward_pre_hook(lambda *_: give())
     register_optimizer_step_post_hook(lambda *_: give())
 
 
 def begin_process(processes: int) -> Settings:
-    """Make this process one of so many that train on this machine; returns its settings, from the environment."""
+    """Set up one of so many processes that train on this machine; return its settings, from the environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
     settings = Settings()
     configure_logging(settings.log_level)

@@ -1,7 +1,7 @@
-"""How far a job is and how much longer it takes, from what was planned and whole seconds: public numbers alone.
+"""Progress and time left of a job, from public numbers alone: its plan and whole seconds.
 
-A job is a sequence of pieces whose relative work is known before it starts (`workers.recipes.registry.work_of`). What
-is left follows from the share that is done and the time that it took, so an estimate falls from piece to piece where
+A job is a sequence of pieces whose relative work is known before it starts (`workers.recipes.registry.work_of`). The
+time left follows from the share that is done and the time that it took, so an estimate falls from piece to piece where
 the weights are right.
 """
 
@@ -19,22 +19,21 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from service import jobs
 from service.db.session import transaction
 from workers.recipes.interface import Cancelled, Piece
-from workers.train.held_budget import HeldBudget
-from workers.train.orders import Context
+from workers.train.orders import Context, HeldBudget
 
 REPORTS_MAX = 100  # of one stage
 
 
 class ReportedProgress:
-    """Progress that stands in the job's row (`workers.recipes.interface.Progress`).
+    """Progress that is stored in the job's row (`workers.recipes.interface.Progress`).
 
-    Which steps are reported follows from the steps of the stage alone, never from how fast they are: at most a hundred,
+    The reported steps follow from the number of steps of the stage alone, never from their speed: at most a hundred,
     evenly spaced. So the sequence of reports is public when the plan is.
 
     Args:
         context: of the attempt. When its `stop` is set, it should stop, or end early; the job's row says which.
-        work: the pieces of the job, in order, from which the time left is estimated; without them, it is not.
-        budget: of a training, which shows what was charged; other jobs cost nothing.
+        work: the pieces of the job, in order, for the estimate of the time left.
+        budget: of a training; other jobs cost nothing.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class ReportedProgress:
         self._left: int | None = None
 
     def __call__(self, *, stage: str, step: int, steps: int) -> bool:
-        """Report that `step` of `steps` of `stage` are done. Returns whether the training is to end early.
+        """Report that `step` of `steps` of `stage` are done; return whether the training is to end early.
 
         Raises:
             Cancelled: the attempt was told to stop at once.
@@ -66,18 +65,18 @@ class ReportedProgress:
         return self._budget is not None and self._budget.closed
 
     def _heed(self) -> None:
-        """Find out why this attempt was told to stop: a training that is to publish what it has goes on without budget.
+        """React to `stop`: close the budget of a training that is to publish what it has.
 
         Raises:
             Cancelled: it is to stop at once, or was told to end early before; or the database is away.
         """
         stop, factory = self._context.stop, self._context.factory
         stop.clear()  # before the question: whoever wants more after the answer sets it again
-        wish = None
+        request = None
         if self._budget is not None and not self._winding_up:
             with suppress(OperationalError, InterfaceError), transaction(factory, read_only=True) as session:
-                wish = jobs.wish_for(session, **self._attempt)
-        if self._budget is None or wish is not jobs.Wish.WIND_UP:
+                request = jobs.stop_request(session, **self._attempt)
+        if self._budget is None or request is not jobs.StopRequest.WIND_UP:
             stop.set()
             raise Cancelled
         self._budget.close()
@@ -95,7 +94,6 @@ class ReportedProgress:
             jobs.report_progress(session, **self._attempt, progress={**report, **spent})
 
     def _eta(self, stage: str, step: int, steps: int) -> int | None:
-        """Estimate the seconds until the job ends; None before anything is known of its pace."""
         place = find_place(self._work, self._place, stage, step, steps)
         if place is None:
             return self._left
@@ -124,11 +122,11 @@ class Place:
 
 
 def find_place(pieces: Sequence[Piece], last: Place | None, stage: str, step: int, steps: int) -> Place | None:
-    """Return where a report says that the job is; None when no piece that is still to come reports like this.
+    """Return the place in the job that a report means; None if no remaining piece reports like this.
 
     Args:
         last: the place of the report before.
-        step: reported; where it is lower than in the last report of this stage, another piece of that name began.
+        step: reported; if lower than in the last report of this stage, another piece of that name began.
     """
     start = 0 if last is None else last.piece
     if last is not None and step < last.step and (stage, steps) == (pieces[start].stage, pieces[start].steps):
@@ -140,7 +138,7 @@ def find_place(pieces: Sequence[Piece], last: Place | None, stage: str, step: in
 
 
 def work_done(pieces: Sequence[Piece], place: Place) -> float:
-    """Return the work that is done at a place, in the pieces' unit."""
+    """Return the work done at a place, in the pieces' unit."""
     piece = pieces[place.piece]
     return sum(earlier.work for earlier in pieces[: place.piece]) + piece.work * place.step / max(piece.steps, 1)
 
@@ -148,15 +146,12 @@ def work_done(pieces: Sequence[Piece], place: Place) -> float:
 def seconds_left(
     pieces: Sequence[Piece], first: Place, now: Place, elapsed_seconds: int, before: int | None = None
 ) -> int | None:
-    """Estimate the seconds until all pieces are done.
+    """Estimate the seconds until all pieces are done, rounded up to a coarse number; None while the pace is unknown.
 
     Args:
         first: where this attempt began.
         elapsed_seconds: whole seconds between the two.
-        before: the estimate that was shown last.
-
-    Returns:
-        At least 0, rounded up to a coarse number; None while the pace is not known.
+        before: the last shown estimate.
     """
     done = work_done(pieces, now)
     mine = done - work_done(pieces, first)

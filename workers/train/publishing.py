@@ -1,6 +1,6 @@
-"""The files of a release: what was trained, privacy card, report and sample grid, and what is said about them.
+"""The files of a release: the outcome of the training, privacy card, report and sample grid.
 
-Everything here is computed from what the recipe released, from public data and from the ledger.
+Everything here is computed from the recipe's releases, from public data and from the ledger.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from models.released import ReleasedGenerator, load_released
 from obscura.wire.formats import CARD_FILE
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
-from privacy.plans.balance import SharesConfig
+from privacy.plans.options import SharesConfig
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.db.session import transaction
@@ -35,11 +35,10 @@ from service.ledger.chain import body_hash
 from service.times import to_the_hour
 from workers.evaluation.grid import write_grid
 from workers.evaluation.report import PaidStage, ReleaseFacts, write_report
-from workers.recipes.class_histogram.loop import read_histogram
+from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, device_of, draw_with_progress, drawing_work
-from workers.train.held_budget import charged_by_stage
-from workers.train.orders import Context, Training
+from workers.train.orders import Context, Training, charged_by_stage
 
 RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
 GRID_FILE = "grid.png"
@@ -51,7 +50,7 @@ _PICTURE_SEED = 0
 
 
 def publishing_work(training: Training) -> tuple[Piece, ...]:
-    """Return the pieces of `write_artifact`: what a generator's grid and report draw."""
+    """Return the pieces of `write_artifact`: drawing for a generator's grid and report."""
     plan, facts = training.plan, training.facts
     if RECIPES[plan.recipe].publishes != "generator":
         return ()
@@ -59,11 +58,11 @@ def publishing_work(training: Training) -> tuple[Piece, ...]:
 
 
 def write_artifact(directory: Path, trained: Path, context: Context, training: Training, progress: Progress) -> None:
-    """Fill a folder with everything that a release consists of.
+    """Write all files of a release.
 
     Args:
-        directory: an empty folder, not yet visible to anybody.
-        trained: folder with what the recipe handed over.
+        directory: an empty folder, not yet visible to others.
+        trained: folder with the recipe's outcome.
     """
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
@@ -102,8 +101,6 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
 
 @dataclass(frozen=True)
 class _Description:
-    """What is said of a release of any kind: its name and card, and what was paid for."""
-
     name: str
     card: dict[str, Any]
     ran: Mapping[str, Event]
@@ -119,7 +116,7 @@ def _show_generator(
     description: _Description,
     progress: Progress,
 ) -> None:
-    """Write grid and report of a generator. Drawing for them takes seconds; what takes longer is an evaluation."""
+    """Write grid and report of a generator, in seconds; whatever takes longer is an evaluation."""
     classes = training.facts.classes
     images, labels = _drawn_to_show(generator, classes, progress)
     _write_grid(directory / GRID_FILE, images, labels, classes)
@@ -154,7 +151,7 @@ def _show_generator(
 
 
 def _events(training: Training, charged: Counter[str], released: Mapping[str, int]) -> dict[str, Event]:
-    """What was paid for, stage by stage; releases done again after a crash count again."""
+    """Return the events that were paid for, by stage; releases repeated after a crash count again."""
     ran = {}
     for stage in training.plan.stages:
         whole = stage.paid_as_whole is not None
@@ -165,10 +162,7 @@ def _events(training: Training, charged: Counter[str], released: Mapping[str, in
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:
-    """Say why a training ended early and how many of the planned releases were made; None for one that did not.
-
-    All of it is planned or charged, and public.
-    """
+    """Return why a training ended early and how many of the planned releases were made; None if it did not. Public."""
     stages = {
         stage.name: {"made": min(ran[stage.name].count if stage.name in ran else 0, stage.event.count)}
         | {"planned": stage.event.count}
@@ -182,7 +176,6 @@ def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: Early
 
 
 def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
-    """The privacy card: what is guaranteed, how it was paid for, and where to look it up."""
     certificate = build_certificate(
         filter=training.privacy_filter,
         events=list(ran.values()),
@@ -228,10 +221,9 @@ def _images_to_show(classes: int) -> int:
 def _drawn_to_show(
     generator: ReleasedGenerator, classes: tuple[str, ...], progress: Progress
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Draw what grid and report show: images (n, h, w, c) and labels (n,), classes taking turns.
+    """Draw images (n, h, w, c) and labels (n,) for grid and report, classes taking turns.
 
-    A generator that is slow to draw from must not keep its release waiting: it draws the grid's images, and more until
-    the seconds are over.
+    A slow generator must not delay its release: it draws the grid's images, and more until the seconds are over.
     """
     least = _GRID_PER_CLASS * len(classes)
     request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)

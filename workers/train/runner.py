@@ -1,7 +1,7 @@
 """The process that does the work of one attempt: `python -m workers.train.runner --job ID --attempt N`.
 
-Fresh for every attempt, so memory comes back, CUDA is never forked, and a crash takes nothing with it. It reads its
-settings from the environment and everything else from the database.
+A new process for every attempt returns all memory, never forks CUDA, and isolates crashes. It reads its settings from
+the environment and everything else from the database.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from privacy.errors import BudgetExceeded
 from service import jobs
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import ClockRefused, Conflict, NotFound, ObscuraError, StaleAttempt
-from service.jobs import FailureCode, JobState
+from service.jobs import JobState
 from service.ledger.stops import ArmingStopped
 from service.logs import get_logger
 from service.settings import Settings
@@ -31,7 +31,7 @@ from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.signs import SignsOfLife
-from workers.train.orders import Context, NotHere
+from workers.train.orders import Context, MissingPrerequisite
 from workers.train.process import (
     begin_process,
     device_kind,
@@ -47,7 +47,7 @@ _ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before any
 
 
 def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Trainer] = TRAINERS) -> int:
-    """Run one attempt; returns the exit status (`workers.supervise.attempts.ExitStatus`)."""
+    """Run one attempt; return the exit status (`workers.supervise.attempts.ExitStatus`)."""
     parser = argparse.ArgumentParser(prog="python -m workers.train.runner", description="Run one attempt of a job.")
     parser.add_argument("--job", required=True, help="id of the job")
     parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that was claimed")
@@ -107,9 +107,9 @@ def _attempt(context: Context) -> ExitStatus:
         job = jobs.get_job(session, job_id)
         if job.state is not JobState.RUNNING or job.attempt != attempt:
             return ExitStatus.STALE
-        wish, kind = jobs.wish_for(session, job_id=job_id, attempt=attempt), jobs.KINDS[job.kind]
+        request, kind = jobs.stop_request(session, job_id=job_id, attempt=attempt), jobs.KINDS[job.kind]
     try:
-        if wish is jobs.Wish.STOP:
+        if request is jobs.StopRequest.STOP:
             raise Cancelled
         import_module(kind.module).run(context)
     except Cancelled:
@@ -135,25 +135,22 @@ def _attempt(context: Context) -> ExitStatus:
 
 
 def _waits(context: Context, error: Exception) -> bool:
-    """Tell whether an attempt failed by what its machine or storage lacks now, where a verdict would cost what was
-    paid for: a training that needs only to publish that, or could not even go on with it.
+    """Return whether an attempt failed because of its machine or storage and should be retried later.
+
+    A verdict would lose what was paid for: a training that only needs to publish that, or could not even continue.
     """
-    if not isinstance(error, NotHere | OSError):
+    if not isinstance(error, MissingPrerequisite | OSError):
         return False
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, context.attempt.job_id)
-        publishes = job.salvage_attempt == context.attempt.number or isinstance(error, NotHere)
+        publishes = job.salvage_attempt == context.attempt.number or isinstance(error, MissingPrerequisite)
         return publishes and jobs.may_publish(session, job)
 
 
 def _handed_on(context: Context, error: Exception, *, pause_seconds: float = 0.0) -> ExitStatus:
-    """Leave the job to another attempt, here or elsewhere, which does not count as lost.
-
-    Args:
-        pause_seconds: before that, so that nobody tries again and again at once.
-    """
+    """Leave the job to another attempt, after a pause; it does not count as lost."""
     this = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
-    code = error.code if isinstance(error, ObscuraError) else FailureCode.OUT_OF_DISK.value
+    code = error.code if isinstance(error, ObscuraError) else type(error).__name__
     get_logger(__name__).error("operator_needed", **this, code=code, trace=lines_of_trace(error))
     until = time.monotonic() + pause_seconds
     while time.monotonic() < until and not context.stop.wait(_LOOK_SECONDS):
@@ -163,7 +160,7 @@ def _handed_on(context: Context, error: Exception, *, pause_seconds: float = 0.0
 
 
 def _stopped(context: Context) -> ExitStatus:
-    """End the job if its user wanted that and nothing paid for is lost by it; else leave it to another attempt."""
+    """End the job if its user asked for that and nothing paid for is lost; otherwise leave it to another attempt."""
     try:
         context.end(jobs.finish_cancelled)
     except Conflict:  # this process drains

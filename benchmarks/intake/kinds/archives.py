@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, InBrowser, Input, Outcome, Read, Refused, grey
+from benchmarks.intake.inputs import Asked, Build, InBrowser, Input, Outcome, Read, Refused, grey
 
 COUNT = 12
 WORDS = ("normal", "sick")
 BOTH = Read(WORDS, COUNT)
-Build = Callable[[Path, np.random.Generator], None]
 
 
-def images(rng: np.random.Generator, *classes: str) -> Iterator[tuple[str, bytes]]:
-    """Paths in class folders, and the images there."""
+def pictures(rng: np.random.Generator, *classes: str) -> Iterator[tuple[str, bytes]]:
     for number in range(COUNT):
         file = io.BytesIO()
         Image.fromarray(grey(rng)).save(file, "PNG")
@@ -30,12 +28,10 @@ def images(rng: np.random.Generator, *classes: str) -> Iterator[tuple[str, bytes
 
 
 def zipped(form: Callable[[str], str] = str, *extra: tuple[str, bytes], classes: tuple[str, ...] = WORDS) -> Build:
-    """A zip of class folders; `form` makes a member's name of a path."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         with zipfile.ZipFile(folder / "a.zip", "w") as archive, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of names that are there twice
-            for path, data in (*images(rng, *classes), *extra):
+            for path, data in (*pictures(rng, *classes), *extra):
                 info = zipfile.ZipInfo("x")
                 info.filename = form(path)  # a ZipInfo that is made with it would mend it
                 archive.writestr(info, data)
@@ -44,8 +40,6 @@ def zipped(form: Callable[[str], str] = str, *extra: tuple[str, bytes], classes:
 
 
 def in_code_page(page: str, *classes: str) -> Build:
-    """A zip whose names are bytes of a code page, and do not say so."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         longest = max(len(name.encode(page)) for name in classes)
         stand_ins = {f"{number}" * longest: name for number, name in enumerate(classes)}
@@ -59,11 +53,9 @@ def in_code_page(page: str, *classes: str) -> Build:
 
 
 def tarred(mode: Any, name: str) -> Build:
-    """A tar of class folders."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / name, mode) as archive:
-            for path, data in images(rng, *WORDS):
+            for path, data in pictures(rng, *WORDS):
                 info = tarfile.TarInfo(f"./{path}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
@@ -72,7 +64,6 @@ def tarred(mode: Any, name: str) -> Build:
 
 
 def encrypted(folder: Path, rng: np.random.Generator) -> None:
-    """A zip whose members say that they are encrypted."""
     zipped()(folder, rng)
     data = bytearray((folder / "a.zip").read_bytes())
     for magic, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -84,20 +75,17 @@ def encrypted(folder: Path, rng: np.random.Generator) -> None:
 
 
 def cut(folder: Path, rng: np.random.Generator) -> None:
-    """A zip whose download broke."""
     zipped()(folder, rng)
     data = (folder / "a.zip").read_bytes()
     (folder / "a.zip").write_bytes(data[: len(data) // 2])
 
 
 def other(head: bytes, name: str) -> Build:
-    """An archive of another kind."""
     return lambda folder, _rng: (folder / name).write_bytes(head + bytes(100)) and None  # type: ignore[func-returns-value]
 
 
 def kaggle(folder: Path, rng: np.random.Generator) -> None:
-    """A zip of images in folders that mean nothing, and a table on top."""
-    names = [(f"images/{number:03d}.png", data) for number, (_, data) in enumerate(images(rng, *WORDS))]
+    names = [(f"pictures/{number:03d}.png", data) for number, (_, data) in enumerate(pictures(rng, *WORDS))]
     lines = [f"{number:03d},{WORDS[number % 2]}" for number in range(COUNT)]
     with zipfile.ZipFile(folder / "archive.zip", "w") as archive:
         archive.writestr("train.csv", "\n".join(["image,label", *lines]))
@@ -106,7 +94,6 @@ def kaggle(folder: Path, rng: np.random.Generator) -> None:
 
 
 def of_file(name: str, build: Build, expected: Outcome, path: str = "a.zip", **more: Any) -> Input:
-    """An input of which an archive is pushed."""
     return Input(name, build, expected, path=path, **more)
 
 

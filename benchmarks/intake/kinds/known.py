@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, Input, Read, Refused, grey, numbered, put
+from benchmarks.intake.inputs import Asked, Build, Input, Read, Refused, grey, numbered, put
 
 COUNT = 12
 NAMES = ("normal", "sick")
 BOTH = Read(NAMES, COUNT)
-Build = Callable[[Path, np.random.Generator], None]
 
 
 def png(rng: np.random.Generator) -> bytes:
-    """An image as the content of a file."""
     file = io.BytesIO()
     Image.fromarray(grey(rng)).save(file, "PNG")
     return file.getvalue()
@@ -31,8 +29,6 @@ def png(rng: np.random.Generator) -> bytes:
 def parquet(
     *files: str, names: tuple[str, ...] | None = NAMES, labels: Any = None, image: str = "image", **columns: Any
 ) -> Build:
-    """Parquet files of image structs, with ClassLabel metadata where there are names."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         import pyarrow
         from pyarrow import parquet as files_of
@@ -41,8 +37,8 @@ def parquet(
         for path in files:
             place = folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
-            images = [{"bytes": png(rng), "path": f"{number}.png"} for number in range(COUNT)]
-            table = pyarrow.table({image: images, "label": said, **columns})
+            pictures = [{"bytes": png(rng), "path": f"{number}.png"} for number in range(COUNT)]
+            table = pyarrow.table({image: pictures, "label": said, **columns})
             if names is not None:
                 label = {"names": list(names), "_type": "ClassLabel"}
                 features = {image: {"_type": "Image"}, "label": label}
@@ -53,15 +49,14 @@ def parquet(
 
 
 def saved(folder: Path, rng: np.random.Generator) -> None:
-    """What `save_to_disk` makes of a dictionary of parts, written by pyarrow alone."""
     import pyarrow
 
     for part in ("train", "test"):
         place = folder / part
         place.mkdir()
         features = {"image": {"_type": "Image"}, "label": {"names": list(NAMES), "_type": "ClassLabel"}}
-        images = [{"bytes": png(rng), "path": None} for _ in range(COUNT)]
-        table = pyarrow.table({"image": images, "label": [number % 2 for number in range(COUNT)]})
+        pictures = [{"bytes": png(rng), "path": None} for _ in range(COUNT)]
+        table = pyarrow.table({"image": pictures, "label": [number % 2 for number in range(COUNT)]})
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
         with pyarrow.ipc.new_stream(place / "data-00000-of-00001.arrow", table.schema) as stream:
             stream.write_table(table)
@@ -71,7 +66,6 @@ def saved(folder: Path, rng: np.random.Generator) -> None:
 
 
 def torn(folder: Path, rng: np.random.Generator) -> None:
-    """A Parquet file whose download broke."""
     parquet("a.parquet")(folder, rng)
     data = (folder / "a.parquet").read_bytes()
     (folder / "a.parquet").write_bytes(data[: len(data) // 2])
@@ -80,8 +74,6 @@ def torn(folder: Path, rng: np.random.Generator) -> None:
 def webdataset(
     name: str, ending: str, content: Callable[[int], str], *, classes: tuple[str, ...] | None = None
 ) -> Build:
-    """A tar of images, each followed by a file that tells its label."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / name, "w:gz" if name.endswith("gz") else "w") as archive:
             members = [] if classes is None else [("__classes.json__", json.dumps(classes).encode())]
@@ -96,8 +88,6 @@ def webdataset(
 
 
 def metadata(file: str, lines: Callable[[int], str], head: str = "", folder: str = "") -> Build:
-    """Images in one folder, and the table that Hugging Face's ImageFolder looks for."""
-
     def build(place: Path, rng: np.random.Generator) -> None:
         put(place, rng, *numbered(folder, COUNT))
         text = "\n".join([*([head] if head else []), *(lines(number) for number in range(COUNT))])
@@ -107,7 +97,6 @@ def metadata(file: str, lines: Callable[[int], str], head: str = "", folder: str
 
 
 def own_folder(place: Path, rng: np.random.Generator) -> None:
-    """A sample of Obscura, unpacked: folders whose names are not those of the classes, and who says so."""
     folders, names = ("0_T-shirt_top", "1_Ankle_boot"), ("T-shirt/top", "Ankle boot")
     lines = []
     for number in range(COUNT):
@@ -120,7 +109,6 @@ def own_folder(place: Path, rng: np.random.Generator) -> None:
 
 
 def own_zip(place: Path, rng: np.random.Generator) -> None:
-    """The same, as it was downloaded."""
     inside = place / "unpacked"
     inside.mkdir()
     own_folder(inside, rng)
@@ -130,7 +118,6 @@ def own_zip(place: Path, rng: np.random.Generator) -> None:
 
 
 def coco(place: Path, rng: np.random.Generator, several: bool = False) -> None:
-    """COCO's JSON of images, categories and what is seen in which."""
     put(place, rng, *numbered("images", COUNT))
     seen = [{"id": n, "image_id": n, "category_id": 1 + n % 2, "bbox": [0, 0, 9, 9]} for n in range(COUNT)]
     seen += [{"id": 99, "image_id": 0, "category_id": 2}] if several else []
@@ -142,7 +129,6 @@ def coco(place: Path, rng: np.random.Generator, several: bool = False) -> None:
 
 
 def yolo_boxes(place: Path, rng: np.random.Generator) -> None:
-    """YOLO's folders for detection: boxes, and no classes of images."""
     put(place, rng, *numbered("images/train", COUNT))
     (place / "labels" / "train").mkdir(parents=True)
     for number in range(COUNT):
@@ -151,7 +137,6 @@ def yolo_boxes(place: Path, rng: np.random.Generator) -> None:
 
 
 def yolo_classes(place: Path, rng: np.random.Generator) -> None:
-    """YOLO's folders for classification."""
     for part in ("train", "val", "test"):
         for name in NAMES:
             put(place, rng, *numbered(f"{part}/{name}", COUNT // 2))
@@ -181,7 +166,7 @@ INPUTS = (
         Refused("says whose"), path="a.parquet"),
     Input("hf_parquet_lesion", parquet("a.parquet", lesion_id=[n // 2 for n in range(COUNT)]),
         Read(NAMES, COUNT, said="seem to be of one person"), path="a.parquet"),
-    Input("hf_parquet_torn", torn, Refused("cannot be read as a table of images"), path="a.parquet"),
+    Input("hf_parquet_torn", torn, Refused("cannot be read as a table of pictures"), path="a.parquet"),
     Input("hf_saved", saved, Read(NAMES, COUNT, said="not test")),
     Input("webdataset", webdataset("a.tar", "cls", lambda n: str(n % 2)), Read(("0", "1"), COUNT), path="a.tar"),
     Input("webdataset_names", webdataset("a.tar", "cls", lambda n: str(n % 2), classes=NAMES), BOTH, path="a.tar"),
@@ -209,5 +194,5 @@ INPUTS = (
     Input("hf_parquet_without_some_labels", parquet("a.parquet", labels=[0, 1, None, -1] * 3),
         Asked("--skip-unlabelled"), path="a.parquet"),
     Input("hf_parquet_without_some_labels_skipped", parquet("a.parquet", labels=[0, 1, None, -1] * 3),
-        Read(NAMES, 6, said="6 images without a label"), path="a.parquet", options={"skip_unlabelled": True}),
+        Read(NAMES, 6, said="6 pictures without a label"), path="a.parquet", options={"skip_unlabelled": True}),
 )  # fmt: skip

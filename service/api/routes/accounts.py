@@ -1,27 +1,27 @@
-"""Accounts: budgets, ledgers, freezing and closing, and requests for higher limits."""
+"""Accounts: populations with one privacy budget each and their ledgers."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
+from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.schemas import (
     AccountRecord,
     AccountRequest,
     EntryRecord,
     Identifier,
     LimitChangeRequest,
-    LimitRequestRecord,
     Page,
     ReasonRequest,
     WithdrawalRecord,
     WithdrawalRequest,
     record_of,
 )
-from service import ledger, restrictions
-from service.api.conditional import answer, answer_decision
+from service import ledger
+from service.api.conditional import answer
 from service.api.deps import (
     DATA,
     INSTALLATION,
@@ -34,12 +34,11 @@ from service.api.deps import (
     Service,
 )
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.pages import answer_newest, decode_cursor, each, encode_cursor, narrowed
+from service.api.pages import decode_cursor, encode_cursor
+from service.api.routes.decisions import answer_asked
 from service.datasets import withdrawal
-from service.db.access_tables import Decision
 from service.db.session import transaction
-from service.dependencies import calling
-from service.identity import decisions, projects
+from service.identity import projects
 from service.identity.access import Principal
 from service.views import accounts as views
 
@@ -51,8 +50,8 @@ AccountId = Annotated[Identifier, Path()]
 def open_account(service: Running, request: Request, body: AccountRequest) -> Response:
     """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
     with transaction(service.factory) as session:
-        wish = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
-        record = views.account(ledger.open_account(session, **wish, now=service.clock()))
+        terms = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
+        record = views.account(ledger.open_account(session, **terms, now=service.clock()))
     return answer(request, record, status_code=201, headers={"Location": f"/v1/accounts/{record.id}"})
 
 
@@ -94,17 +93,14 @@ def lower_limit(
     """Lower the lifetime limit at once. If more is already spent and held, nothing is left and the account is
     frozen.
     """
-    wish = {"account_id": account_id, **body.model_dump()}
+    change = {"account_id": account_id, **body.model_dump()}
     with transaction(service.factory) as session:
-        record = views.account(ledger.lower_limit(session, **wish, by=admin.id, now=service.clock()))
+        record = views.account(ledger.lower_limit(session, **change, by=admin.id, now=service.clock()))
     return answer(request, record)
 
 
 @router.post(
-    "/{account_id}/limit-requests",
-    status_code=201,
-    response_model=LimitRequestRecord,
-    summary="Ask for a higher limit",
+    "/{account_id}/raise-limit", status_code=201, response_model=DecisionRecord, summary="Ask for a higher limit"
 )
 def request_raise(
     service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
@@ -113,11 +109,8 @@ def request_raise(
 
     One request can be pending at a time. Delta and rate stay as they were when the account was opened.
     """
-    with transaction(service.factory) as session:
-        now = service.clock()
-        wish = {"account_id": account_id, **body.model_dump()}
-        record = views.limit_request(ledger.request_raise(session, **wish, asked_with=admin.id, now=now), now)
-    return answer(request, record, status_code=201, headers={"Location": f"/v1/limit-requests/{record.id}"})
+    asked = {"account_id": account_id, **body.model_dump()}
+    return answer_asked(service, request, partial(ledger.request_raise, **asked, asked_with=admin.id))
 
 
 @router.post("/{account_id}/freeze", response_model=AccountRecord, summary="Freeze an account")
@@ -135,9 +128,9 @@ def unfreeze(service: Running, admin: Admin, request: Request, account_id: Accou
 def _switch(
     service: Service, admin: Principal, request: Request, account_id: str, body: ReasonRequest, *, frozen: bool
 ) -> Response:
-    wish = {"account_id": account_id, "frozen": frozen, **body.model_dump()}
+    change = {"account_id": account_id, "frozen": frozen, **body.model_dump()}
     with transaction(service.factory) as session:
-        record = views.account(ledger.set_frozen(session, **wish, by=admin.id, now=service.clock()))
+        record = views.account(ledger.set_frozen(session, **change, by=admin.id, now=service.clock()))
     return answer(request, record)
 
 
@@ -183,52 +176,6 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
 
 
 def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
-    # A place is taken first: whoever waits for one must not keep other writers waiting.
-    with calling("storage"), transaction(service.factory) as session:
-        record = views.account(restrictions.set_closed(session, service.storage, account_id, closed=closed))
+    with transaction(service.factory) as session:
+        record = views.account(ledger.set_closed(session, account_id, closed=closed))
     return answer(request, record)
-
-
-limit_router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
-RequestId = Annotated[Identifier, Path()]
-_decide = partial(answer_decision, effects=ledger.LIMIT_EFFECTS, show=views.limit_request)
-
-
-@limit_router.get("", dependencies=[READ], response_model=Page[LimitRequestRecord], summary="List limit requests")
-def list_limit_requests(
-    service: Running,
-    request: Request,
-    page: Paging,
-    account_id: Annotated[Identifier | None, Query(description="Of this account only.")] = None,
-) -> Response:
-    """List the requests to raise a limit, decided ones too, newest first."""
-    about_limits = Decision.action.in_(ledger.LIMIT_EFFECTS)
-    asked = about_limits, *narrowed(Decision, account_id=account_id)
-    show = each(partial(views.limit_request, now=service.clock()))
-    return answer_newest(service, request, page, Decision, show, *asked, moment="asked_at")
-
-
-@limit_router.get(
-    "/{request_id}", dependencies=[READ], response_model=LimitRequestRecord, summary="Read a limit request"
-)
-def read_limit_request(service: Running, request: Request, request_id: RequestId) -> Response:
-    """Read a request: who asked for what and why, and what was decided."""
-    with transaction(service.factory, read_only=True) as session:
-        found = decisions.get_decision(session, request_id, ledger.LIMIT_EFFECTS)
-        record = views.limit_request(found, service.clock())
-    return answer(request, record)
-
-
-@limit_router.post("/{request_id}/approve", response_model=LimitRequestRecord, summary="Approve a higher limit")
-def approve_raise(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
-    """Raise the limit. The ledger records the reason and both people. A frozen account stays frozen.
-
-    403 when the same person asked for it, with whichever key.
-    """
-    return _decide(service, request, admin, request_id, approved=True)
-
-
-@limit_router.post("/{request_id}/decline", response_model=LimitRequestRecord, summary="Decline a higher limit")
-def decline_raise(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
-    """Leave the limit as it is. Whoever asked may withdraw the request this way."""
-    return _decide(service, request, admin, request_id, approved=False)

@@ -1,4 +1,4 @@
-"""Admins and the decisions about them, projects, and API keys."""
+"""Admins, projects, people, and API keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from obscura.wire.admin_schemas import (
     AdminAnswer,
     AdminList,
-    AdminRequestRecord,
     AdmissionRequest,
+    DecisionRecord,
     KeyRecord,
     KeyRequest,
     NewKeyRecord,
@@ -26,9 +26,10 @@ from obscura.wire.admin_schemas import (
 )
 from obscura.wire.schemas import Identifier, Page, ReasonRequest
 from service import quotas
-from service.api.conditional import answer, answer_decision
+from service.api.conditional import answer
 from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, ApiRoute, Paging, Running
 from service.api.pages import answer_newest, each
+from service.api.routes.decisions import answer_asked
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
 from service.db.project_tables import Project
@@ -39,9 +40,7 @@ from service.views import admins as views
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS, route_class=ApiRoute)
 AdminId = Annotated[str, Path(max_length=64)]
-RequestId = Annotated[str, Path(max_length=64)]
 KeyId = Annotated[Identifier, Path()]
-_decide = partial(answer_decision, effects=admins.EFFECTS, show=views.admin_request)
 
 
 @router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
@@ -66,51 +65,23 @@ def ask_admission(service: Running, admin: Admin, request: Request, body: Admiss
     with transaction(service.factory) as session:
         now = service.clock()
         made = admins.ask_admission(session, **body.model_dump(), asked_with=admin.id, now=now)
-        admitted = isinstance(made, AdminRow)
         record = AdminAnswer(
             admin=views.admin(made) if isinstance(made, AdminRow) else None,
-            request=views.admin_request(made, now) if isinstance(made, Decision) else None,
+            request=views.decision(session, made, now) if isinstance(made, Decision) else None,
         )
-    location = f"/v1/{'admins' if admitted else 'admin-requests'}"
+    location = "/v1/admins" if record.request is None else f"/v1/decisions/{record.request.id}"
     return answer(request, record, status_code=201, headers={"Location": location})
 
 
-@router.post(
-    "/admins/{admin_id}/remove", status_code=201, response_model=AdminRequestRecord, summary="Ask for a removal"
-)
+@router.post("/admins/{admin_id}/remove", status_code=201, response_model=DecisionRecord, summary="Ask for a removal")
 def ask_removal(service: Running, admin: Admin, request: Request, admin_id: AdminId, body: ReasonRequest) -> Response:
     """Ask for an admin to be removed, which another must approve: the one who is to go, for instance.
 
     With the person go all their keys, the keys that these have made, and so on, and owners of projects whom the person
     has named alone. 409 where fewer than two admins of the installation would be left.
     """
-    with transaction(service.factory) as session:
-        now = service.clock()
-        made = admins.ask_removal(session, admin_id=admin_id, reason=body.reason, asked_with=admin.id, now=now)
-        record = views.admin_request(made, now)
-    return answer(request, record, status_code=201, headers={"Location": "/v1/admin-requests"})
-
-
-@router.get(
-    "/admin-requests", dependencies=[ADMIN], response_model=Page[AdminRequestRecord], summary="List admin requests"
-)
-def list_admin_requests(service: Running, request: Request, page: Paging) -> Response:
-    """List what was asked about admins, decided requests too, newest first."""
-    about_admins = Decision.action.in_(admins.EFFECTS)
-    show = each(partial(views.admin_request, now=service.clock()))
-    return answer_newest(service, request, page, Decision, show, about_admins, moment="asked_at")
-
-
-@router.post("/admin-requests/{request_id}/approve", response_model=AdminRequestRecord, summary="Approve it")
-def approve_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
-    """Do what another admin has asked for. 403 where the same person asked, with whichever key."""
-    return _decide(service, request, admin, request_id, approved=True)
-
-
-@router.post("/admin-requests/{request_id}/decline", response_model=AdminRequestRecord, summary="Decline it")
-def decline_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
-    """Leave everything as it is. Whoever asked may withdraw the request this way."""
-    return _decide(service, request, admin, request_id, approved=False)
+    ask = partial(admins.ask_removal, admin_id=admin_id, reason=body.reason, asked_with=admin.id)
+    return answer_asked(service, request, ask)
 
 
 project_router = APIRouter(prefix="/v1/projects", tags=["projects"], responses=PROBLEMS, route_class=ApiRoute)
@@ -238,15 +209,12 @@ def rotate_key(service: Running, admin: Admin, key_id: KeyId, body: RotationRequ
 
 
 @key_router.post(
-    "/{key_id}/ask-revocation", status_code=201, response_model=AdminRequestRecord, summary="Ask for a revocation"
+    "/{key_id}/ask-revocation", status_code=201, response_model=DecisionRecord, summary="Ask for a revocation"
 )
 def ask_revocation(service: Running, admin: Admin, request: Request, key_id: KeyId, body: ReasonRequest) -> Response:
     """Ask for another admin's key to be revoked, with all that it has made. A second admin, or its owner, approves.
 
     409 for a key that you can revoke alone.
     """
-    with transaction(service.factory) as session:
-        now = service.clock()
-        made = admins.ask_revocation(session, key_id=key_id, reason=body.reason, asked_with=admin.id, now=now)
-        record = views.admin_request(made, now)
-    return answer(request, record, status_code=201, headers={"Location": "/v1/admin-requests"})
+    ask = partial(admins.ask_revocation, key_id=key_id, reason=body.reason, asked_with=admin.id)
+    return answer_asked(service, request, ask)

@@ -16,6 +16,7 @@ from service.api.pages import answer_newest, each, narrowed
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
+from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.identity.access import find
@@ -70,12 +71,11 @@ def put_content(
     A refused upload changes nothing: the dataset stays declared, and the answer names the rule that was broken.
     """
     body = Body(request, service.uploads.limits)
+    context = DatasetContext.of(service.settings, service.factory, service.clock)
     with service.uploads.taken(caller.id, caller.project_id):
         try:
             sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check)
-            dataset = receiving.receive(
-                service.settings, service.factory, dataset_id, sent, clock=service.clock, by=caller.id
-            )
+            dataset = receiving.receive(context, dataset_id, sent, by=caller.id)
         except BaseException:
             body.drain()
             raise
@@ -91,8 +91,8 @@ def list_datasets(
     state: Annotated[DatasetState | None, Query(description="In this state only.")] = None,
 ) -> Response:
     """List datasets, newest first, optionally of one account or state."""
-    asked = narrowed(Dataset, account_id=account_id, state=state)
-    return answer_newest(service, request, page, Dataset, each(views.dataset), *asked)
+    conditions = narrowed(Dataset, account_id=account_id, state=state)
+    return answer_newest(service, request, page, Dataset, each(views.dataset), *conditions)
 
 
 @router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")
@@ -104,7 +104,7 @@ def read_dataset(service: Running, request: Request, dataset_id: DatasetId) -> R
 
 
 @router.delete(
-    "/{dataset_id}", dependencies=[DATA], response_model=DatasetRecord, summary="Delete a dataset's images for ever"
+    "/{dataset_id}", dependencies=[DATA], response_model=DatasetRecord, summary="Delete a dataset's images forever"
 )
 def delete_dataset(
     service: Running,

@@ -1,4 +1,4 @@
-"""Plans, jobs and sweeps: price, start, follow and cancel trainings."""
+"""Recipes, plans, jobs and sweeps: price, start, follow and cancel trainings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, CancelRequest, JobRecord, PlanRecord, PlanRequest
-from obscura.wire.schemas import Identifier, Page
+from obscura.wire.recipe_schemas import RecipeList, RecipeRecord
+from obscura.wire.schemas import Identifier, Name, Page, record_of
 from obscura.wire.sweep_schemas import SweepRecord, SweepRequest
 from obscura.wire.words import JobState
+from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
 from service.api.conditional import answer
@@ -36,6 +38,7 @@ from service.api.ordering import order_sweep
 from service.api.pages import answer_newest, narrowed
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
+from service.errors import NotFound
 from service.identity import auth
 from service.identity.access import Principal
 from service.views import jobs as views
@@ -45,6 +48,31 @@ if TYPE_CHECKING:
     RecipeName = str
 else:
     RecipeName = Literal[tuple(RECIPES)]
+
+recipe_router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROBLEMS, route_class=ApiRoute)
+
+
+@recipe_router.get("", dependencies=[READ], response_model=RecipeList, summary="List recipes")
+def list_recipes(request: Request) -> Response:
+    """List the recipes with their presets, defaults and the JSON Schema of their options."""
+    return answer(request, RecipeList(items=[describe_recipe(recipe) for recipe in RECIPES.values()]))
+
+
+@recipe_router.get("/{recipe}", dependencies=[READ], response_model=RecipeRecord, summary="Read a recipe")
+def read_recipe(request: Request, recipe: Annotated[Name, Path()]) -> Response:
+    """Return a recipe: its presets, defaults and the JSON Schema of its options."""
+    known = RECIPES.get(recipe)
+    if known is None:
+        raise NotFound(f"There is no such recipe. Choose one of {', '.join(RECIPES)}.")
+    return answer(request, describe_recipe(known))
+
+
+def describe_recipe(recipe: Recipe) -> RecipeRecord:
+    """Return the record of a recipe."""
+    presets = {name: dict(chosen) for name, chosen in recipe.presets.items()}
+    sets = {"units": sorted(recipe.units), "follows": sorted(recipe.follows)}
+    return record_of(RecipeRecord, recipe, presets=presets, **sets)
+
 
 plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, route_class=ApiRoute)
 
@@ -79,9 +107,9 @@ def list_jobs(
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Response:
     """List jobs, newest first, optionally of one account, state or recipe."""
-    asked = narrowed(Job, state=state, recipe=recipe)
-    asked += [] if account_id is None else [Job.account_id == account_id]
-    return answer_newest(service, request, page, Job, views.records, *asked, columns=views.JOBS)
+    conditions = narrowed(Job, state=state, recipe=recipe)
+    conditions += [] if account_id is None else [Job.account_id == account_id]
+    return answer_newest(service, request, page, Job, views.records, *conditions, columns=views.JOBS)
 
 
 @router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
@@ -167,8 +195,8 @@ def create_sweep(
 def list_sweeps(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List sweeps with their trials, newest first, at most six per page, optionally of one account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
-    asked = [] if account_id is None else [Sweep.account_id == account_id]
-    return answer_newest(service, request, short, Sweep, sweeps.records, *asked)
+    conditions = [] if account_id is None else [Sweep.account_id == account_id]
+    return answer_newest(service, request, short, Sweep, sweeps.records, *conditions)
 
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], response_model=SweepRecord, summary="Read a sweep")

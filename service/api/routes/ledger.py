@@ -1,21 +1,24 @@
-"""The state of the ledger's verification. `obscura ledger verify` runs it, on the machine."""
+"""The state of the ledger's verification, which `obscura ledger verify` runs on the machine, and the audit log."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import Minute
+from obscura.wire.schemas import Identifier, Minute
 from service.api.conditional import answer
-from service.api.deps import INSTALLATION, PROBLEMS, ApiRoute, Running
+from service.api.deps import AUDIT, INSTALLATION, PROBLEMS, ApiRoute, Running
 from service.audit.arming import verifications
 from service.audit.checkpoints import newest_checkpoint
 from service.db.session import transaction
 from service.ledger import EVERYWHERE
 from service.ledger.stops import arming_stops
+from service.views import admins as views
+
+LINES_MAX = 1000  # of an answer
 
 
 class _Facts(BaseModel):
@@ -94,3 +97,29 @@ def read_ledger_state(service: Running, request: Request) -> Response:
     with transaction(service.factory, read_only=True) as session:
         record = read_ledger(session)
     return answer(request, record)
+
+
+audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], responses=PROBLEMS, route_class=ApiRoute)
+
+
+class Lines(Response):
+    """JSON lines."""
+
+    media_type = "application/jsonl"
+
+
+@audit_router.get("", dependencies=[AUDIT], response_class=Lines, summary="Read the audit log")
+def list_audit_events(
+    service: Running,
+    limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Lines of the answer, at most.")] = LINES_MAX,
+    after: Annotated[Identifier | None, Query(description="`id` of the last line that you have.")] = None,
+) -> Response:
+    """Read the audit log, oldest first, one JSON object per line.
+
+    Each event has `id`, `at` (to the minute), `action`, `object_id`, `outcome` (`allowed`, `refused`, `missing` or
+    `failed`), `key_id`, `admin_id` and `project_id`. Send the last `id` as `after` to continue; fewer lines than
+    `limit` mean that there are no more yet. Empty if the service keeps no audit log. Treat it as private.
+    """
+    with transaction(service.factory, read_only=True) as session:
+        records = views.oldest_events(session, after=after, limit=limit)
+    return Lines("".join(f"{record.model_dump_json()}\n" for record in records))

@@ -52,8 +52,8 @@ def list_releases(service: Running, request: Request, page: Paging, account_id: 
         with transaction(service.factory, read_only=True) as session:
             own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == account_id)
             account_id = session.scalar(own) or ""
-    asked = [] if account_id is None else [Release.account_id == account_id]
-    return answer_newest(service, request, page, Release, views.records, *asked, columns=views.RELEASES)
+    conditions = [] if account_id is None else [Release.account_id == account_id]
+    return answer_newest(service, request, page, Release, views.records, *conditions, columns=views.RELEASES)
 
 
 @router.get("/{release_id}", dependencies=[VIEW], response_model=ReleaseRecord, summary="Read a release")
@@ -180,7 +180,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
         "description": "The whole content.",
         "content": {packing.media_type: {} for packing in formats.PACKINGS.values()},
     },
-    206: {"description": "The range asked for."},
+    206: {"description": "The range conditions for."},
     304: {"description": "The client has it."},
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
     410: {"description": "Removed: samples are kept for a time. It can be drawn again."},

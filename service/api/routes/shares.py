@@ -1,4 +1,4 @@
-"""Releases that other projects see: who shares which, and what two people decide about it."""
+"""Releases that are shared with other projects."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session
 
+from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.schemas import Identifier, Page
-from obscura.wire.share_schemas import ShareRecord, ShareRequest, ShareRequestRecord
+from obscura.wire.share_schemas import ShareRecord, ShareRequest
 from service import jobs
-from service.api.conditional import answer, answer_decision
+from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, ApiRoute, Paging, Running
-from service.api.pages import answer_newest, each
+from service.api.pages import answer_newest
+from service.api.routes.decisions import answer_asked
 from service.api.routes.releases import ReleaseId
-from service.db.access_tables import Decision
 from service.db.job_tables import Share
 from service.db.session import transaction
 from service.views import releases as views
@@ -37,7 +38,7 @@ def list_shares(service: Running, request: Request, release_id: ReleaseId, page:
     return answer_newest(service, request, page, Share, show, Share.release_id == release_id)
 
 
-@router.post("", status_code=201, response_model=ShareRequestRecord, summary="Ask for a release to be shared")
+@router.post("", status_code=201, response_model=DecisionRecord, summary="Ask for a release to be shared")
 def ask_share(service: Running, admin: Admin, request: Request, release_id: ReleaseId, body: ShareRequest) -> Response:
     """Ask for a release to be shared with another project, or with all. Another owner must approve it, or an admin.
 
@@ -45,11 +46,8 @@ def ask_share(service: Running, admin: Admin, request: Request, release_id: Rele
     measured, and draws from it and measures it as its own. It sees no account, dataset or job of it, and neither report
     nor receipt.
     """
-    with transaction(service.factory) as session:
-        now = service.clock()
-        wish = {"release_id": release_id, **body.model_dump()}
-        record = views.share_request(jobs.ask_share(session, **wish, asked_with=admin.id, now=now), now)
-    return answer(request, record, status_code=201, headers={"Location": "/v1/share-requests"})
+    ask = partial(jobs.ask_share, release_id=release_id, **body.model_dump(), asked_with=admin.id)
+    return answer_asked(service, request, ask)
 
 
 @router.delete("/{share_id}", dependencies=[ADMIN], response_model=ShareRecord, summary="Stop sharing it")
@@ -64,30 +62,3 @@ def end_share(
         share = jobs.end_share(session, release_id=release_id, share_id=share_id, now=service.clock())
         (record,) = views.shares(session, [share])
     return answer(request, record)
-
-
-request_router = APIRouter(prefix="/v1/share-requests", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute)
-RequestId = Annotated[Identifier, Path()]
-_decide = partial(answer_decision, effects=jobs.SHARE_EFFECTS, show=views.share_request)
-
-
-@request_router.get(
-    "", dependencies=[ADMIN], response_model=Page[ShareRequestRecord], summary="List requests to share releases"
-)
-def list_share_requests(service: Running, request: Request, page: Paging) -> Response:
-    """List what was asked about sharing releases, decided requests too, newest first."""
-    about_shares = Decision.action.in_(jobs.SHARE_EFFECTS)
-    show = each(partial(views.share_request, now=service.clock()))
-    return answer_newest(service, request, page, Decision, show, about_shares, moment="asked_at")
-
-
-@request_router.post("/{request_id}/approve", response_model=ShareRequestRecord, summary="Approve sharing a release")
-def approve_share(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
-    """Share the release as was asked for. 403 where the same person asked, with whichever key."""
-    return _decide(service, request, admin, request_id, approved=True)
-
-
-@request_router.post("/{request_id}/decline", response_model=ShareRequestRecord, summary="Decline sharing a release")
-def decline_share(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
-    """Leave everything as it is. Whoever asked may withdraw the request this way."""
-    return _decide(service, request, admin, request_id, approved=False)

@@ -32,8 +32,8 @@ def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Resp
     """
     private, now = service.settings.webhooks_private, service.clock()
     with transaction(service.factory) as session:
-        made = hooks.create(session, admin, **body.model_dump(), private=private, now=now)
-        record = NewWebhookRecord(**dict(views.webhooks(session, [made], now)[0]), secret=made.secret)
+        webhook = hooks.create(session, admin, **body.model_dump(), private=private, now=now)
+        record = NewWebhookRecord(**dict(views.webhooks(session, [webhook], now)[0]), secret=webhook.secret)
     headers = {"Location": "/v1/webhooks", "Cache-Control": "no-store"}
     return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")
 

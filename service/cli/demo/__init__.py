@@ -88,7 +88,15 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
         }
         balance = client.account(account.id).balance
         summary = {
-            **_of_plan(found, plan, release.summary),
+            "dataset": found.name,
+            "dataset_source": found.source,
+            **{name: runs[-1][name] for name in ("recipe", "epsilon", "teachers", "images_aggregated")},
+            "delta": plan.delta,
+            "unit": plan.unit,
+            "adjacency": plan.adjacency,
+            "price": plan.price_nano,
+            "accuracy": release.summary.get("accuracy", {}),
+            "evaluation": release.summary.get("evaluation", {}),
             "runs": runs,
             "capacity": balance.capacity_nano,
             "spent": balance.spent_nano,
@@ -120,6 +128,7 @@ def _measured(walk: Onboarding, found: DemoImages, releases: Sequence[Release]) 
 
 
 def _run(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
+    """Return the row of one training; `seconds` from its request to its release."""
     return {
         "recipe": plan.recipe,
         "epsilon": plan.epsilon,
@@ -131,38 +140,20 @@ def _run(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
     }
 
 
-def _of_plan(found: DemoImages, plan: PlanRecord, measured: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "dataset": found.name,
-        "dataset_source": found.source,
-        "recipe": plan.recipe,
-        "epsilon": plan.epsilon,
-        "delta": plan.delta,
-        "unit": plan.unit,
-        "adjacency": plan.adjacency,
-        "price": plan.price_nano,
-        "teachers": plan.buys.get("teachers", 0),
-        "images_aggregated": measured.get("images_aggregated", plan.buys.get("images_to_aggregate", 0)),
-        "accuracy": measured.get("accuracy", {}),
-        "evaluation": measured.get("evaluation", {}),
-    }
-
-
 def _show(output: Output, summary: dict[str, Any], out: Path) -> None:
     if output.as_json:
         output.record(summary, "summary")
         return
-    accuracies = {show_words(name): _percent(summary["accuracy"].get(name)) for name in METHODS}
+    measured = {name: summary["accuracy"].get(name) for name in METHODS}
+    accuracies = {
+        show_words(name): "-" if value is None else show_percent(value, up=False) for name, value in measured.items()
+    }
     output.record(
         accuracies, f"accuracy on the public test images of {summary['dataset']}, of what learned images of {TEACHERS}"
     )
     output.rows(summary["runs"], tuple(summary["runs"][0]), "runs")
     output.record({show_words(name): summary[name] for name in ("download", "report", "privacy_card")}, "kept")
     output.text(f"All figures: {out / 'summary.json'}")
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else show_percent(value, up=False)
 
 
 def _fresh_folder(out: Path) -> Path:

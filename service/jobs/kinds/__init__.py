@@ -1,4 +1,4 @@
-"""The kinds of jobs, each in a file of its own: what is ordered, when it is accepted, and how it ends."""
+"""The kinds of jobs, each in its own file: its order, its acceptance and its end."""
 
 from service.jobs.kinds import evaluate, preview, sample, train
 

@@ -1,4 +1,4 @@
-"""Evaluations: releases measured on public datasets, as often as anybody likes. They cost nothing."""
+"""Evaluations of releases on public datasets. They cost nothing and may be repeated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.jobs.submission import new_job, queue_job, require_drawable
 
 LISTED_MAX = 50
 SAMPLES_MIN, SAMPLES_PER_TEST_IMAGE = 1000, 3
-# Of a release's summary, what comes from evaluations.
+# The fields of a release's summary that evaluations fill in.
 _FIGURES = (
     "accuracy",
     "balanced_accuracy",
@@ -39,12 +39,12 @@ _FIGURES = (
 def accept(
     session: Session, ask: Ask, *, release_id: str, dataset_id: str, samples: int | None, seed: int | None
 ) -> Job:
-    """Accept the measuring of a release on public images.
+    """Accept the evaluation of a release on public images.
 
     Raises:
-        InvalidInput: an argument is out of range, or the dataset is private or of another kind.
+        InvalidInput: an argument is out of range, or the dataset is private or of another shape.
         NotFound: no such release or dataset.
-        Conflict: the release is a histogram, or the dataset's content is not there.
+        Conflict: the release is a histogram, or the dataset's content has not arrived.
     """
     release = get_release(session, release_id)
     if release.kind is ReleaseKind.HISTOGRAM:
@@ -72,10 +72,10 @@ def queue_evaluation(
     samples: int | None = None,
     seed: int | None = None,
 ) -> Job:
-    """Queue the evaluation of a release that is there, or is published in this transaction.
+    """Queue the evaluation of a release, which this transaction may be publishing.
 
-    An evaluation belongs to the sweep that its training is a trial of, unless another project asks for it. Without
-    numbers it takes the training's options, and at most `samples_for` the test set.
+    It belongs to the sweep of its training, unless another project asks for it. The defaults of `samples` and `seed`
+    come from the training's options; `samples` is at most `samples_for` the test set.
     """
     training, payer = training_of(session, release), payer_of(session, release)
     config = plan_from_json(training.plan).config
@@ -108,7 +108,7 @@ def finish(
     confusion: Sequence[Sequence[int]] | None,
     now: datetime,
 ) -> Evaluation:
-    """End a running evaluation with what it measured. Replaying it changes nothing.
+    """End a running evaluation with its results. Idempotent.
 
     Args:
         results: what lists and reports show, JSON.
@@ -117,7 +117,7 @@ def finish(
     counts = None if confusion is None else [list(row) for row in confusion]
     found = {"results": dict(results), "confusion": counts, "finished_at": now}
     return finish_made(
-        session, KIND.name, Evaluation, job_id=job_id, attempt=attempt, found=found, same="results", now=now
+        session, KIND.name, Evaluation, job_id=job_id, attempt=attempt, results=found, same="results", now=now
     )
 
 
@@ -130,9 +130,9 @@ def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluati
 
 
 def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None:
-    """Return the accuracy of a classifier of real images that an evaluation on a dataset has found with this seed.
+    """Return the accuracy of a classifier of real images that an earlier evaluation with this seed has measured.
 
-    It is the same for every release: public images, of which one half is learned and the other is asked.
+    It is the same for every release: the classifier learns one half of the public images and is tested on the other.
     """
     of_dataset = Evaluation.dataset_id == dataset_id, Evaluation.seed == seed, Evaluation.finished_at.is_not(None)
     of_generators = visible(session, Evaluation).where(*of_dataset, Evaluation.samples.is_not(None))
@@ -144,17 +144,14 @@ def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None
 
 
 def newest_evaluations(session: Session, release_ids: Sequence[str]) -> dict[str, Evaluation]:
-    """Return the newest finished evaluation of each release that has one. One query, whatever their number."""
+    """Return the newest finished evaluation of each release that has one, in one query."""
     return {row.release_id: row for row in _finished_of(session, release_ids)}  # the last one stays
 
 
 def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, Evaluation]:
     """Return, by release, its newest finished evaluation on the dataset that its training named.
 
-    What was asked for later, perhaps on other images, does not decide between the trials of a sweep.
-
-    Args:
-        trials: trainings, or rows of their columns.
+    Later evaluations on other images do not decide between the trials of a sweep, which may be rows of columns.
     """
     named = {job.release_id: job.evaluation_dataset_id for job in trials if job.release_id is not None}
     found = _finished_of(session, list(named))
@@ -169,20 +166,13 @@ def _finished_of(session: Session, release_ids: Sequence[str]) -> Sequence[Evalu
 
 
 def with_figures(summary: Mapping[str, Any], newest: Evaluation | None) -> dict[str, Any]:
-    """Return a release's summary with the accuracies of its newest evaluation.
-
-    Releases from before evaluations were jobs of their own have theirs in the summary itself.
-    """
-    if newest is None or newest.results is None:
-        return dict(summary)
-    return {
-        **{name: value for name, value in summary.items() if name not in _FIGURES},
-        **{name: newest.results[name] for name in _FIGURES if newest.results.get(name) is not None},
-    }
+    """Return a release's summary with the accuracies of its newest evaluation."""
+    results = (newest.results if newest is not None else None) or {}
+    return {**summary, **{name: results[name] for name in _FIGURES if results.get(name) is not None}}
 
 
 def show(made: Evaluation, job: Job) -> EvaluationRecord:
-    """Return the record of an evaluation, whose state is its job's."""
+    """Return the record of an evaluation and its job."""
     measured = {name: (made.results or {}).get(name) for name in _FIGURES if name != "evaluation"}
     return record_of(EvaluationRecord, made, state=job.state, failure=failure_of(job), **measured)
 

@@ -1,7 +1,7 @@
-"""Previews: what a plan would make, tried on a public stand-in before anything is held. They cost nothing.
+"""Previews: rehearse a plan on a public stand-in before anything is held. They cost nothing.
 
-The recipe, the noise and what it is paid with are those of the plan; the images are public, generated if need be, so
-nothing private is read and the ledger is not asked.
+Recipe, noise and budget are those of the plan. The images are public, or generated, so nothing private is read and the
+ledger is not used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
 from obscura.wire.wording import show_percent
 from obscura.wire.words import Visibility
-from privacy.plans.moments.appearance import SEEN
+from privacy.plans.moments import SEEN
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
@@ -29,9 +29,9 @@ from service.jobs.planning import plan_on, require_anchors_ready, require_ready
 from service.jobs.submission import planned_job, queue_job
 from service.jobs.training_sets import training_set
 
-STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records: bytes of memory
-_NAMED = 3  # classes that are recognised least
-_STATIC, _FAINT = 0.25, 0.6  # parts of what real images would teach, beyond guessing
+STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records, in bytes of memory
+_NAMED = 3  # number of classes with the lowest accuracy that are named
+_STATIC, _FAINT = 0.25, 0.6  # fractions of the accuracy gain over guessing that real images give
 
 
 def accept(
@@ -44,11 +44,11 @@ def accept(
     options: Mapping[str, Any],
     stand_in_dataset_id: str | None,
 ) -> Job:
-    """Accept the preview of a training. It needs no budget, and no content of the dataset: only what was declared.
+    """Accept the preview of a training. It needs no budget and only the declaration of the dataset.
 
     Raises:
-        InvalidInput: the training cannot be planned, publishes nothing to look at or is too large to be rehearsed, or
-            the stand-in is of no use.
+        InvalidInput: the training cannot be planned, publishes no images or is too large to be rehearsed, or the
+            stand-in does not fit.
         NotFound: no such dataset.
         Conflict: the stand-in's content has not arrived.
     """
@@ -69,15 +69,15 @@ def accept(
 def finish(
     session: Session, *, job_id: str, attempt: int, results: Mapping[str, Any], grid: bytes | None, now: datetime
 ) -> Preview:
-    """End a running preview with what it found. Replaying it changes nothing.
+    """End a running preview with its results. Idempotent.
 
     Args:
         results: JSON; see `workers.train.kinds.preview.Forecast`.
-        grid: a PNG picture of what a generator drew; None of a classifier.
+        grid: a PNG of generated images; None for a classifier.
     """
     found = {"results": dict(results), "grid": grid, "finished_at": now}
     return finish_made(
-        session, KIND.name, Preview, job_id=job_id, attempt=attempt, found=found, same="results", now=now
+        session, KIND.name, Preview, job_id=job_id, attempt=attempt, results=found, same="results", now=now
     )
 
 
@@ -116,16 +116,16 @@ def forecast_sentence(
     by_class: Mapping[str, float] | None = None,
     stated: bool = False,
 ) -> str:
-    """Say what a preview found, and warn where there is little to see.
+    """Describe the result of a preview, and warn if noise dominates.
 
     Args:
-        accuracy: of a classifier that learned what was drawn, tested on images of the stand-in.
-        real: of the same that learned the stand-in's own images; None where a classifier itself was previewed.
-        chance: of guessing.
-        stand_in: what stood in for the private images.
-        balanced: mean over the classes of what is recognised of each; likewise `real_balanced`.
-        by_class: what is recognised of each class.
-        stated: whether the stand-in has a stated balance: then means over the classes are told, and rare classes'.
+        accuracy: of a classifier that learned the generated images, tested on images of the stand-in.
+        real: of one that learned the stand-in's own images; None if a classifier itself was previewed.
+        chance: accuracy of guessing.
+        stand_in: name of the stand-in.
+        balanced: mean over the classes of the recall; likewise `real_balanced`.
+        by_class: recall of each class.
+        stated: the stand-in has a stated balance, so report means over the classes, and the worst classes.
     """
     of = stand_in
     if stated and balanced is not None:
@@ -147,13 +147,12 @@ def forecast_sentence(
 
 
 def _seen(job: Job) -> list[str]:
-    """Return what the plan says that people will see of its images, where it says so."""
     seen = job.plan.get("facts", {}).get("what_people_see")
     return [] if seen is None else [SEEN[seen]]
 
 
 def show(made: Preview, job: Job) -> PreviewRecord:
-    """Return the record of a preview, whose state is its job's."""
+    """Return the record of a preview and its job."""
     found = made.results or {}
     return PreviewRecord(
         id=made.id,

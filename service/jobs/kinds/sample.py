@@ -1,4 +1,4 @@
-"""Samples: synthetic images drawn from a release, as often as anybody likes. They cost nothing."""
+"""Samples: synthetic images generated from a release. They cost nothing and may be repeated."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def accept(
     format: str,
     proportions: Mapping[str, float] | str | None = None,
 ) -> Job:
-    """Accept the drawing of synthetic images from a release.
+    """Accept a request for synthetic images from a release.
 
     Raises:
         InvalidInput: an argument is out of range.
         NotFound: no such release.
-        Conflict: the release is no generator.
+        Conflict: the release is not a generator.
     """
     release = get_release(session, release_id)
     require_drawable("count", count, ask.samples_max, seed)
@@ -87,11 +87,7 @@ def _checked(
     classes: Sequence[str] | None,
     known: Sequence[str],
 ) -> Mapping[str, float]:
-    """Return proportions in label order, if images can be drawn in them.
-
-    Raises:
-        InvalidInput: they do not fit the classes, classes were given as well, or the release states none.
-    """
+    """Return valid proportions in label order, or raise InvalidInput."""
     if classes is not None:
         raise InvalidInput("Give classes or proportions, not both: proportions name the classes that are drawn.")
     try:
@@ -110,34 +106,30 @@ def _checked(
 def finish(
     session: Session, *, job_id: str, attempt: int, path: str, sha256: str, size_bytes: int, now: datetime
 ) -> Sample:
-    """End a running sampling, whose file is in place. Replays change nothing.
-
-    Args:
-        path: of the file, relative to the data directory.
-        sha256: of the file, as hex.
-        size_bytes: of the file, > 0.
-    """
+    """End a running sampling whose file is in place, at a path relative to the data directory. Idempotent."""
     require_sha256(sha256)
     if size_bytes <= 0:
         raise InvalidInput("A sample's file is not empty.")
-    found = {"sha256": sha256, "path": path, "bytes": size_bytes}
-    return finish_made(session, KIND.name, Sample, job_id=job_id, attempt=attempt, found=found, same="sha256", now=now)
+    results = {"sha256": sha256, "path": path, "bytes": size_bytes}
+    return finish_made(
+        session, KIND.name, Sample, job_id=job_id, attempt=attempt, results=results, same="sha256", now=now
+    )
 
 
 def due(session: Session, *, before: datetime, limit: int) -> Sequence[str]:
-    """Return the ids of samples that were drawn before a moment and whose files were not removed, oldest first."""
+    """Return the ids of samples that were generated before a time and whose files still exist, oldest first."""
     drawn = visible(session, Sample, select(Sample.id)).join(Job, Job.id == Sample.job_id)
     drawn = drawn.where(Sample.sha256.is_not(None), Sample.removed_at.is_(None), Job.finished_at < before)
     return session.scalars(drawn.order_by(Job.finished_at, Sample.id).limit(limit)).all()
 
 
 def let_go(session: Session, sample_ids: Sequence[str], *, now: datetime) -> None:
-    """Say of samples that their files were removed, which comes afterwards."""
+    """Mark samples as removed, before their files are."""
     session.execute(update(Sample).where(Sample.id.in_(sample_ids)).values(removed_at=now))
 
 
 def show(made: Sample, job: Any) -> SampleRecord:
-    """Return the record of a sample, whose state is its job's; the job may be a row of its columns."""
+    """Return the record of a sample and its job, which may be a row of columns."""
     return record_of(SampleRecord, made, state=job.state, failure=failure_of(job))
 
 

@@ -1,4 +1,4 @@
-"""Trainings: the one kind of job that costs budget. Its price is held with the order, and paid with its release."""
+"""Trainings: the only kind of job that costs budget. The order holds its price; its release captures it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from service.ledger.chain import body_hash, canonical_json
 from service.ledger.commitments import columns_of, row_digest
 from service.wording import RECIPE_TITLES
 
-PRICINGS_MAX = 3  # of one request: a raise takes two people, and seldom comes while a price is found
+PRICINGS_MAX = 3  # of one request: a raise takes two people, and rarely happens while a price is computed
 Held = TypeVar("Held")
 
 
@@ -47,7 +47,7 @@ def accept(
     options: Mapping[str, Any],
     evaluation_dataset_id: str | None,
 ) -> Job:
-    """Accept a training: its price is held on the dataset's account from now on.
+    """Accept a training and hold its price on the dataset's account.
 
     Raises:
         InvalidInput: an argument is out of range.
@@ -70,7 +70,7 @@ def accept(
 
 
 def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) -> None:
-    """Refuse an epsilon above the account's rest, even where the plan's rounded price would fit."""
+    """Raise if an epsilon exceeds what is left, even if the plan's rounded price would fit."""
     account = trained.account
     ledger.require_unfrozen(account)
     budget_nano = trained.budget_nano(epsilon)
@@ -82,15 +82,14 @@ def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[Tr
     """Price trainings on a dataset and hold the price; retry if the limit was raised between the two.
 
     Args:
-        dataset_id: a private dataset.
-        held_on: plans and holds on a dataset that is locked and an account whose limit may be raised meanwhile.
+        held_on: plans and holds on a locked dataset and an account whose limit may be raised meanwhile.
 
     Raises:
-        RateChanged: as often as this tries, a raise came in between.
+        RateChanged: a raise came in between in every attempt.
     """
     for left in reversed(range(PRICINGS_MAX)):
         try:
-            with session.begin_nested():  # rolled back, it gives back the account's lock: prices are found without it
+            with session.begin_nested():  # its rollback releases the account's lock: prices are computed without it
                 return held_on(training_set(session, dataset_id, lock=True))
         except ledger.RateChanged:
             if not left:
@@ -108,11 +107,9 @@ def hold_price(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """Hold the price of a planned training, with what is needed to recompute it and bound to the order, and queue it.
+    """Queue a planned training and hold its price, with the facts to recompute it and the digests of its order.
 
     Args:
-        ask: who asks. Of two jobs the older is taken first.
-        trained: what it is trained on, and who pays.
         named: ids of the sweep and of the evaluation dataset, by the job's columns.
 
     Raises:
@@ -139,7 +136,7 @@ def hold_price(
             details=details,
             now=job.created_at,
         )
-    except InsufficientBudget as error:  # another job was faster
+    except InsufficientBudget as error:  # a concurrent job was held first
         raise error.suggesting(newest_release(session, trained.account)) from None
     job.hold_id = held.id
     failpoint("hold.after")
@@ -147,7 +144,7 @@ def hold_price(
 
 
 def newest_release(session: Session, account: Account) -> str | None:
-    """Return the id of the newest release of an account, which can be sampled at no cost."""
+    """Return the id of the newest release of an account, from which images can be generated at no cost."""
     of_account = visible(session, Release, select(Release.id)).where(Release.account_id == account.id)
     newest = of_account.order_by(Release.created_at.desc(), Release.id)
     return session.scalar(newest.limit(1))
@@ -169,17 +166,17 @@ def publish(
     kind: str = ReleaseKind.GENERATOR,
     incomplete: Mapping[str, Any] | None = None,
 ) -> Release:
-    """Publish what was trained: capture, receipt, release row and success in one transaction (I7).
+    """Publish a release: capture, receipt, release row, success and the evaluation that the training names.
 
-    The evaluation on the dataset that the training names is queued in the same transaction.
+    All of it is one transaction (I7).
 
     Args:
         job_id: a running training.
         release_id: `rel_...`, chosen when the artifact was written.
-        artifact_sha256: of the artifact that is in place already, as hex.
+        artifact_sha256: of the artifact, which is in place already, as hex.
         artifact_dir: relative to the data directory.
-        kind: what the release is, a `ReleaseKind`.
-        incomplete: of a training that ended early, how much of its plan was made, and why it ended, JSON.
+        kind: a `ReleaseKind`.
+        incomplete: JSON; the part of the plan that was made, and why, of a training that ended early.
 
     Raises:
         StaleAttempt: the attempt has been superseded, or the job has ended otherwise or was discarded.
@@ -225,7 +222,7 @@ def publish(
     capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
     release.receipt = make_receipt(session, capture, release_id=release_id, key=key)
     session.add(release)
-    if incomplete is None:  # everything was made before anybody could end it
+    if incomplete is None:  # the plan was complete before the request to end took effect
         job.ended_early = job.salvage_attempt = None
     end_job(session, job, JobState.SUCCEEDED, now=now, release_id=release_id)
     if job.evaluation_dataset_id is not None:

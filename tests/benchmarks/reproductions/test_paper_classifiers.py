@@ -18,7 +18,7 @@ from benchmarks.runs import steps_plan
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from privacy.gradients.integers import squares
 from privacy.gradients.topagg import norm_top_k
-from privacy.plans.dp_classifier.plan import PRESETS, DpClassifierConfig
+from privacy.plans.dp_classifier import PRESETS, DpClassifierConfig
 from privacy.plans.options import read_options
 from tests.benchmarks.conftest import light_and_dark
 

@@ -12,7 +12,7 @@ from benchmarks import runs
 from benchmarks.reproductions import datalens
 from benchmarks.small_data import Folder, channels_first
 from privacy.accounting.filter import open_filter
-from privacy.plans.datalens.plan import PRESETS, DataLensConfig
+from privacy.plans.datalens import PRESETS, DataLensConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from tests.benchmarks.conftest import bright_rows, light_and_dark

@@ -13,7 +13,7 @@ from PIL import Image
 
 from obscura.client import DownloadCorrupt
 from obscura.client.contents import ClassesDiffer, PlaceTaken, combine, read_images, unpack
-from workers.train.croissant import describe_folders
+from workers.train.packing import describe_folders
 
 LABELS = np.array([2, 0, 2, 0], dtype=np.int64)
 NAMES = ["cat", "1", "dog"]  # no image of label 1

@@ -14,9 +14,21 @@ import numpy as np
 import pytest
 
 from benchmarks.audited import Audited
-from benchmarks.audited_gradients import SETTINGS, Setting, b_gep, dpsgd, frozen, gep, play, projection, rgp, topagg
+from benchmarks.audited_gradients import (
+    SETTINGS,
+    Setting,
+    b_gep,
+    dpsgd,
+    frozen,
+    gep,
+    play,
+    projection,
+    rgp,
+    topagg,
+    train_steps,
+    watched,
+)
 from benchmarks.audited_releases import audited_central_images
-from benchmarks.audited_steps import train_steps, watched
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import LateBudget
 from benchmarks.gradient_games import PLAIN_MU, exchanged, owned, ranked, scaled, seen, spread
@@ -27,8 +39,7 @@ from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, sampled
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon
 from privacy.auditing.one_run import flip_coins, gaussian_refuted, guess
 from privacy.auditing.payment_order import PaymentJournal, ReleasedUnpaid
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Stage
+from privacy.plans.plan import PlanBudget, Stage
 from privacy.plans.private_steps import STEPS
 
 SURE = 1 - 1e-7

@@ -15,9 +15,8 @@ from privacy.accounting.filter import open_filter
 from privacy.auditing.one_run import flip_coins
 from privacy.auditing.payment_order import PaymentJournal, ReleasedUnpaid
 from privacy.errors import BudgetExceeded
-from privacy.plans.budget import PlanBudget
-from privacy.plans.datalens.plan import VOTES
-from privacy.plans.plan import Plan, Stage
+from privacy.plans.datalens import VOTES
+from privacy.plans.plan import Plan, PlanBudget, Stage
 from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import TINY_DATALENS
 

@@ -29,7 +29,7 @@ from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, mu_lower_bound
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon
 from privacy.auditing.one_run import flip_coins, gaussian_refuted, guess
-from privacy.plans.moments.warm_start import POOLED
+from privacy.plans.warm_start import POOLED
 
 SURE = 1 - 1e-7
 DELTA = 1e-5

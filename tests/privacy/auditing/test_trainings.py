@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.audited_pixel_votes import pixel_vote_scores
 from benchmarks.audited_trainings import (
     Tap,
     decode,
     digits_population,
     generator_scores,
+    pixel_vote_scores,
     train,
     warm_start_scores,
 )
@@ -23,8 +23,7 @@ from models.portable.generator import Generator
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_mu
 from privacy.auditing.one_run import epsilon_lower_bound, flip_coins, gaussian_refuted, guess
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.registry import build_plan
 
 SURE = 1 - 1e-7  # the chance with which a correct training is flagged is at most 1e-7, whatever the canaries do

@@ -59,11 +59,9 @@ ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
             "pooled_share": 0.3,
             "class_share": 0.4,
         },
+        {"guide_share": 0.2, "guide_steps": 3, "guide_logit": 9, "guide": True},
+        {"guide_share": 0.9, "guide": True},
         {"shrink": True, "evaluation_seed": 3},
-    ),
-    "guided_moments": (
-        {"guide_share": 0.2, "guide_steps": 3, "guide_logit": 9},
-        {"guide_share": 0.9},
     ),
     "dpgan": (
         {"discriminator_steps": 4, "accuracy_floor": 0, "records_per_subject": 9},
@@ -114,8 +112,10 @@ TOGETHER: Mapping[str, tuple[dict[str, Any], ...]] = {  # each value is right, a
         {"teachers": 9},
         {"clusters": 3},
         {"mean_share": 0.5},
+        {"guide_share": 0, "guide": True},
+        {"guide_steps": 11, "guide": True},
+        {"clusters": 3, "guide": True},
     ),
-    "guided_moments": ({"guide_share": 0}, {"guide_steps": 11}, {"clusters": 3}),
     "dpgan": ({"multiplicity": 2}, {"discriminator_steps": 5, "discriminator_steps_max": 4}),
     "select_public": ({}, {"public_dataset_id": "ds_public", "extractor": "../a"}),
 }

@@ -9,10 +9,10 @@ import pytest
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig, stated_shares
-from privacy.plans.moments.plan import VISIBLE
+from privacy.plans.moments import VISIBLE
+from privacy.plans.options import SharesConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import RECIPES, build_plan, plan_from_json
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json, stated_shares
 
 ACCOUNT = open_filter(1.0, 1e-5)
 FACTS = PublicFacts(("normal", "sick"), 64, 64, 1, 2020, "record")
@@ -42,7 +42,7 @@ def test_where_nothing_is_stated_even_classes_are_said_to_be_assumed() -> None:
 @pytest.mark.parametrize("shares", ["", "2000,20"])
 def test_what_is_not_known_of_a_recipe_is_said(recipe: str, shares: str) -> None:
     made = plan(recipe, class_shares=shares)
-    known = recipe in ("moments", "guided_moments")
+    known = recipe == "moments"
     assert ("class_shown_from" in made.facts) == known
     assert any("not known of this recipe" in note for note in made.notes) != known
 

@@ -11,9 +11,8 @@ import pytest
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.dp_diffusion import plan as dp_diffusion
-from privacy.plans.dp_diffusion.plan import CENTRAL, DpDiffusionConfig
-from privacy.plans.dpgan import plan as dpgan
+from privacy.plans import dp_diffusion, dpgan
+from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import ESTIMATORS, STEPS
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens.plan import config_from_options
-from privacy.plans.moments.defaults import config_that_follows
+from privacy.plans.datalens import config_from_options
+from privacy.plans.moments import config_that_follows
 from privacy.plans.options import RecipeConfig, options_schema, read_options
 from privacy.plans.registry import RECIPES
 from tests.privacy.plans.golden_options import FACTS, VALUES

@@ -6,7 +6,7 @@ import pytest
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens import plan as datalens
+from privacy.plans import datalens
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from workers.recipes.registry import TRAINERS

@@ -19,7 +19,7 @@ from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
-from privacy.plans.dp_classifier.plan import ARCHITECTURES
+from privacy.plans.dp_classifier import ARCHITECTURES
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import ESTIMATORS, STEPS, StepsConfig
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json

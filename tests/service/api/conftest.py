@@ -1,15 +1,21 @@
-"""A real service behind a real socket: the application in a server thread, on an SQLite file of the test's own.
+"""The world of the API's tests: a real service behind a real socket, on an SQLite file of the test's own.
 
-Its mode is "celery" with a broker that takes no message, so jobs stay queued until a test plays the worker.
+`served` is the running service with a key for each scope; its methods ask it over HTTP and play its worker (its mode is
+"celery" with a broker that accepts no message, so jobs stay queued until a test claims them). `fresh` is a new
+installation with its first admin only. `dataset`, `job` and `released` are a private dataset that is ready, a queued
+training on it, and a function that makes an account with a release. Tests override `settings` and the bounds
+(`stream_limits`, `upload_limits`, `gate_limits`); `on_either_database` are settings for both databases.
+`connected` and `received` talk to the socket as no client library would.
 """
 
 import hashlib
 import io
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +23,17 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from click.testing import Result
 from fastapi import FastAPI
+from typer.testing import CliRunner
 
+from obscura.cli.app import app as command_line
 from obscura.client import Client
 from obscura.client.transport import trusted
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
 from service.api.events import StreamLimits
+from service.api.middleware import GateLimits
 from service.api.uploading import UploadLimits
 from service.audit.signing import open_signing_key
 from service.cli.serving import listen, server_config
@@ -114,6 +124,27 @@ class Served:
                 token = make_key(session, name=name, scopes=scopes, now=utc_now())[1]
             self.http[name] = self.bearer(token)
         return self.http[name]
+
+    def member(self, project_id: str, role: str) -> "Served":
+        """The same service, asked with a new key of a project."""
+        made = self.send("keys", {"name": role, "role": role, "project_id": project_id}, status=201)
+        client = self.http[made["id"]] = self.bearer(made["token"])
+        return replace(self, tokens={"admin": made["token"]}, http={"admin": client, "read": client})
+
+    def project(self, name: str = "heart") -> str:
+        """Make a project; returns its id."""
+        return str(self.send("projects", {"name": name}, status=201)["id"])
+
+    def browser(self, token: str) -> httpx.Client:
+        """Somebody who is signed in."""
+        client = self.http[f"browser {len(self.http)}"] = self.stranger()
+        client.headers["Origin"] = self.url
+        client.post("/login", data={"key": token})
+        return client
+
+    def obscura(self, *words: str) -> Result:
+        """Run a command against the service, in this process and as its admin."""
+        return CliRunner().invoke(command_line, ["--url", self.url, "--token", self.tokens["admin"], *words])
 
     def stranger(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS, verify=trusted())
@@ -210,12 +241,24 @@ def upload_limits() -> UploadLimits:
 
 
 @pytest.fixture
+def gate_limits() -> GateLimits:
+    """Bounds of the requests; tests override it."""
+    return GateLimits()
+
+
+@pytest.fixture
 def settings(tmp_path: Path, sqlite_template: Path) -> Settings:
     """Settings of the test's service, with a migrated database."""
     data_dir = tmp_path / "service"
     data_dir.mkdir()
     shutil.copyfile(sqlite_template, data_dir / "obscura.db")
     return Settings(data_dir=data_dir, mode="celery", page_size_max=5)
+
+
+@pytest.fixture
+def on_either_database(tmp_path: Path, database_url: str) -> Settings:
+    """Settings of the test's service, once for each kind of database."""
+    return Settings(data_dir=tmp_path / "service", database_url=database_url, mode="celery", page_size_max=5)
 
 
 def _broker_that_is_away(name: str, args: Sequence[Any]) -> None:
@@ -237,9 +280,12 @@ def serving(settings: Settings, *scopes: str, **limits: Any) -> Iterator[Served]
 
 
 @pytest.fixture
-def served(settings: Settings, stream_limits: StreamLimits, upload_limits: UploadLimits) -> Iterator[Served]:
+def served(
+    settings: Settings, stream_limits: StreamLimits, upload_limits: UploadLimits, gate_limits: GateLimits
+) -> Iterator[Served]:
     """The running service."""
-    with serving(settings, *SCOPES, stream_limits=stream_limits, upload_limits=upload_limits) as served:
+    limits = {"stream_limits": stream_limits, "upload_limits": upload_limits, "gate_limits": gate_limits}
+    with serving(settings, *SCOPES, **limits) as served:
         yield served
 
 
@@ -282,6 +328,18 @@ class running:
 
 
 @pytest.fixture
+def dataset(served: Served) -> dict[str, Any]:
+    """A private dataset that is ready."""
+    return served.ready_dataset(served.account(name="patients")["id"])
+
+
+@pytest.fixture
+def job(served: Served, dataset: dict[str, Any]) -> dict[str, Any]:
+    """A queued training on it."""
+    return dict(served.train(dataset["id"]).json())
+
+
+@pytest.fixture
 def released(served: Served) -> Callable[[], tuple[dict[str, Any], str]]:
     """Make a job that has published; returns the account and the release's id."""
 
@@ -307,3 +365,20 @@ def npz(count: int, *, side: int = 4, classes: int = 2) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, images=images, labels=np.arange(count, dtype=np.int64) % classes)
     return buffer.getvalue()
+
+
+def connected(url: str, sent: bytes = b"") -> socket.socket:
+    """A connection to a service, which has sent something."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    made = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
+    made.sendall(sent)
+    return made
+
+
+def received(connection: socket.socket, until: bytes | None = None) -> bytes:
+    """Read until something comes, or the other side closes; returns what came."""
+    content = b""
+    with suppress(ConnectionResetError):
+        while (until is None or until not in content) and (more := connection.recv(65536)):
+            content += more
+    return content

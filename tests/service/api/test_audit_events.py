@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from obscura.cli import app as cli
 from obscura.client import Client
 from obscura.wire.words import Outcome
-from service.api import auditing
-from service.api.auditing import Audit, EventWriter
+from service.api.auditing import Audit, EventWriter, LogLimits
 from service.db.audit_tables import AuditEvent
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.identity.recording import Act, event_of
@@ -32,8 +31,11 @@ ACTS = set(Act)
 JOB = f"job_{'a' * 20}"
 
 
-def served_with(tmp_path: Path, url: str, **settings: Any) -> AbstractContextManager[Served]:
-    return serving(Settings(data_dir=tmp_path / "var", database_url=url, mode="celery", **settings), "admin", "read")
+def served_with(
+    tmp_path: Path, url: str, *, log_limits: LogLimits = LogLimits(), **changes: Any
+) -> AbstractContextManager[Served]:
+    settings = Settings(data_dir=tmp_path / "var", database_url=url, mode="celery", **changes)
+    return serving(settings, "admin", "read", log_limits=log_limits)
 
 
 def events_of(url: str, *conditions: Any) -> list[AuditEvent]:
@@ -90,9 +92,9 @@ def test_what_cannot_be_logged_is_refused_and_changes_nothing(tmp_path, database
         assert served.client("admin").get("/v1/accounts").status_code == 200
 
 
-def test_where_it_is_not_required_requests_go_on_and_what_waited_is_written_later(tmp_path, database_url, monkeypatch):
-    monkeypatch.setattr("service.api.auditing.RETRY_SECONDS", 0.05)
-    with served_with(tmp_path, database_url, audit_log="on") as served:
+def test_where_it_is_not_required_requests_go_on_and_what_waited_is_written_later(tmp_path, database_url):
+    limits = LogLimits(retry_seconds=0.05)
+    with served_with(tmp_path, database_url, audit_log="on", log_limits=limits) as served:
         spoil(served.factory)
         try:
             assert served.client("admin").get("/v1/jobs").status_code == 200
@@ -151,11 +153,11 @@ def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, database
         rotated = one.post(f"/v1/keys/{key}/rotate", json={"overlap_seconds": 60}).json()["id"]
         one.post(f"/v1/keys/{rotated}/revoke", json={})
         account = served.account(project_id=project)["id"]
-        asked = one.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 3, "reason": "r"}).json()["id"]
-        own = one.post(f"/v1/limit-requests/{asked}/approve")
-        two.post(f"/v1/limit-requests/{asked}/approve").raise_for_status()
-        again = one.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 4, "reason": "r"}).json()["id"]
-        two.post(f"/v1/limit-requests/{again}/decline").raise_for_status()
+        asked = one.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 3, "reason": "r"}).json()["id"]
+        own = one.post(f"/v1/decisions/{asked}/approve")
+        two.post(f"/v1/decisions/{asked}/approve").raise_for_status()
+        again = one.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 4, "reason": "r"}).json()["id"]
+        two.post(f"/v1/decisions/{again}/decline").raise_for_status()
         browser.close()
     assert own.status_code == 403
     me = f"key_{served.tokens['admin'].split('_')[1]}"
@@ -210,11 +212,10 @@ def test_an_upload_is_logged_where_it_began_whatever_becomes_of_it(tmp_path, dat
     assert uploads == [(dataset, Outcome.ALLOWED), (again, Outcome.ALLOWED), (dataset, Outcome.REFUSED)]
 
 
-def test_a_flood_of_refusals_is_counted(tmp_path, database_url, monkeypatch):
+def test_a_flood_of_refusals_is_counted(tmp_path, database_url):
     """1,500 requests beyond the limit left 1,512 events."""
-    monkeypatch.setattr(auditing, "ALIKE_MAX", 3)
     settings = {"audit_log": "required", "requests_per_minute": 5}
-    with served_with(tmp_path, database_url, **settings) as served:
+    with served_with(tmp_path, database_url, log_limits=LogLimits(alike_max=3), **settings) as served:
 
         def ask(scope: str | None, address: str, count: int, path: str = "/v1/jobs", **headers: str) -> list[int]:
             client = served.client(scope)
@@ -241,9 +242,9 @@ def test_a_flood_of_refusals_is_counted(tmp_path, database_url, monkeypatch):
     }
 
 
-def test_the_count_of_a_flood_is_written_at_the_end_of_its_window(tmp_path, factory, database_url, monkeypatch):
-    monkeypatch.setattr(auditing, "FLOOD_SECONDS", 0.5)
-    writer = EventWriter(factory, Settings(data_dir=tmp_path, audit_log="required"), lambda: NOW)
+def test_the_count_of_a_flood_is_written_at_the_end_of_its_window(tmp_path, factory, database_url):
+    settings = Settings(data_dir=tmp_path, audit_log="required")
+    writer = EventWriter(factory, settings, lambda: NOW, LogLimits(flood_seconds=0.5))
     event = event_of(None, "GET /v1/jobs", JOB, Outcome.REFUSED, at=NOW)
     writer.start()
     try:
@@ -257,9 +258,8 @@ def test_the_count_of_a_flood_is_written_at_the_end_of_its_window(tmp_path, fact
         writer.stop()
 
 
-def test_floods_of_very_many_senders_take_bounded_memory(tmp_path, factory, monkeypatch):
-    monkeypatch.setattr(auditing, "FLOODS_MAX", 10)
-    writer = EventWriter(factory, Settings(data_dir=tmp_path, audit_log="on"), lambda: NOW)
+def test_floods_of_very_many_senders_take_bounded_memory(tmp_path, factory):
+    writer = EventWriter(factory, Settings(data_dir=tmp_path, audit_log="on"), lambda: NOW, LogLimits(floods_max=10))
     event = event_of(None, "GET /v1/jobs", None, Outcome.REFUSED, at=NOW)
     for number in range(50):
         for _ in range(5):

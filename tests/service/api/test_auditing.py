@@ -157,7 +157,7 @@ def test_events_name_objects_and_never_what_was_sent(installation: Installation)
     before = installation.newest()
     made = owner.post("/v1/keys", json={"name": SECRET, "role": "viewer"}).json()
     owner.get(f"/v1/jobs/{SECRET}", params={SECRET: SECRET}, headers={"X-Request-Id": SECRET})
-    owner.get("/v1/limit-requests", params={"account_id": SECRET})
+    owner.get("/v1/decisions", params={"account_id": SECRET})
     owner.get(f"/v1/releases/{installation.ids['release_id']}/files/{SECRET}")
     owner.get(f"/sign-in/{'ab' * 32}")
     owner.post(f"/v1/keys/{made['id']}/revoke", json={"with_made": True})
@@ -171,7 +171,7 @@ def test_events_name_objects_and_never_what_was_sent(installation: Installation)
         ("POST /v1/keys", None),
         ("key made", made["id"]),
         ("GET /v1/jobs/{job_id}", None),
-        ("GET /v1/limit-requests", None),
+        ("GET /v1/decisions", None),
         ("GET /v1/releases/{release_id}/files/{name}", installation.ids["release_id"]),
         ("GET /sign-in/{secret}", None),
         ("POST /v1/keys/{key_id}/revoke", made["id"]),

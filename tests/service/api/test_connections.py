@@ -16,29 +16,18 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from service.api import middleware
+from service.api.middleware import Gate, GateLimits
 from service.api.routes import health
 from service.cli.serving import CONNECTIONS_MAX, raise_open_files
 from service.main import create_app
 from service.settings import Settings
-from tests.service.api.conftest import _broker_that_is_away, running
+from tests.service.api.conftest import _broker_that_is_away, connected, received, running, serving
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 60
 HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 HALF_A_FORM += b"Content-Length: 9\r\n\r\nk"
 HALF_A_HEAD = b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\n"
-
-
-def address(url: str) -> tuple[str, int]:
-    host, port = url.removeprefix("http://").split(":")
-    return host, int(port)
-
-
-def connected(url: str, sent: bytes = b"") -> socket.socket:
-    made = socket.create_connection(address(url), timeout=PATIENCE_SECONDS)
-    made.sendall(sent)
-    return made
 
 
 def alive(url: str) -> bool:
@@ -48,15 +37,6 @@ def alive(url: str) -> bool:
 
 def ready(url: str) -> httpx.Response:
     return httpx.get(f"{url}/v1/health/ready", timeout=30)
-
-
-def received(connection: socket.socket, until: bytes | None = None) -> bytes:
-    """Read until something comes, or the other side closes; returns what came."""
-    found = b""
-    with suppress(ConnectionResetError):
-        while (until is None or until not in found) and (more := connection.recv(65536)):
-            found += more
-    return found
 
 
 def dripped_until_closed(connection: socket.socket, drop: bytes) -> bool:
@@ -72,8 +52,13 @@ def dripped_until_closed(connection: socket.socket, drop: bytes) -> bool:
 
 
 @pytest.fixture
-def application(settings: Settings) -> Any:
-    return create_app(settings, send=_broker_that_is_away)
+def application(settings: Settings, gate_limits: GateLimits) -> Any:
+    return create_app(settings, send=_broker_that_is_away, gate_limits=gate_limits)
+
+
+def limited(**limits: Any) -> pytest.MarkDecorator:
+    """Run a test against a service with these bounds of its requests."""
+    return pytest.mark.parametrize("gate_limits", [GateLimits(**limits)], ids=[""])
 
 
 def test_more_half_open_requests_than_the_process_has_room_for_leave_it_reachable(tmp_path):
@@ -119,9 +104,7 @@ def test_the_connection_that_waits_longest_makes_room(application):
             assert other.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_a_connection_that_is_being_answered_makes_no_room(served):
-    account = served.account()
-    job = served.train(served.ready_dataset(account["id"])["id"]).json()
+def test_a_connection_that_is_being_answered_makes_no_room(served, job):
     head = f"GET /v1/jobs/{job['id']}/events HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Authorization: Bearer {served.tokens['read']}\r\n\r\n"
     with ExitStack() as crowd:
@@ -153,8 +136,8 @@ def test_a_body_that_nobody_waits_for_is_not_read_for_ever(application):
         assert dripped_until_closed(slow, b"x")
 
 
-def test_a_body_has_to_come_in_time(application, monkeypatch):
-    monkeypatch.setattr(middleware, "BODY_SECONDS_MAX", 0.5)
+@limited(body_seconds_max=0.5)
+def test_a_body_has_to_come_in_time(application):
     with running(application) as url, connected(url, HALF_A_FORM) as slow:
         assert received(slow, b"\r\n\r\n").startswith(b"HTTP/1.1 408")
 
@@ -244,20 +227,18 @@ def test_readiness_answers_in_time_when_the_database_does_not(served, monkeypatc
     wait_until(lambda: ready(served.url).status_code == 200)
 
 
-def test_a_crowd_of_requests_leaves_room_for_liveness(served, monkeypatch):
-    gate = served.app.middleware_stack
-    while not hasattr(gate, "requests_max"):
-        gate = gate.app
-    monkeypatch.setattr(gate, "requests_max", 0)
-    answer = served.client("read").get("/v1/accounts")
-    assert (answer.status_code, answer.json()["code"]) == (503, "busy")
-    assert int(answer.headers["retry-after"]) > 0
-    assert alive(served.url)
+@pytest.mark.parametrize("bound", ["requests_max", "per_address_max"])
+def test_a_crowd_of_requests_leaves_room_for_liveness(settings, bound):
+    with serving(settings, "read", gate_limits=GateLimits(**{bound: 0})) as served:
+        answer = served.client("read").get("/v1/accounts")
+        assert (answer.status_code, answer.json()["code"]) == (503, "busy")
+        assert int(answer.headers["retry-after"]) > 0
+        assert alive(served.url)
 
 
-def gate_of(served: Any) -> Any:
+def gate_of(served: Any) -> Gate:
     found = served.app.middleware_stack
-    while not hasattr(found, "requests_max"):
+    while not isinstance(found, Gate):
         found = found.app
     return found
 
@@ -266,10 +247,9 @@ def half_a_form(url: str, client: str) -> socket.socket:
     return connected(url, HALF_A_FORM.replace(b"\r\n", f"\r\nX-Forwarded-For: {client}\r\n".encode(), 1))
 
 
-def test_incomplete_bodies_of_one_address_keep_nobody_out(served, monkeypatch):
+@limited(requests_max=10, waiting_max=20, waiting_per_address_max=5)
+def test_incomplete_bodies_of_one_address_keep_nobody_out(served):
     """Each used to count as a request for 30 seconds."""
-    monkeypatch.setattr(gate_of(served), "requests_max", 10)
-    monkeypatch.setattr(gate_of(served), "_room", middleware.WaitingRoom(20, 5))
     with ExitStack() as crowd:
         patient = crowd.enter_context(half_a_form(served.url, "203.0.113.7"))
         slow = [crowd.enter_context(half_a_form(served.url, "203.0.113.66")) for _ in range(40)]
@@ -282,36 +262,32 @@ def test_incomplete_bodies_of_one_address_keep_nobody_out(served, monkeypatch):
             assert received(waiting, b"\r\n\r\n").startswith(b"HTTP/1.1 401")
 
 
-def test_incomplete_bodies_of_many_addresses_make_room_for_each_other(served, monkeypatch):
-    monkeypatch.setattr(gate_of(served), "requests_max", 10)
-    monkeypatch.setattr(gate_of(served), "_room", middleware.WaitingRoom(20, 5))
+@limited(requests_max=10, waiting_max=20, waiting_per_address_max=5)
+def test_incomplete_bodies_of_many_addresses_make_room_for_each_other(served):
     with ExitStack() as crowd:
         slow = [crowd.enter_context(half_a_form(served.url, f"203.0.113.{n // 4}")) for n in range(40)]
         assert received(slow[0], b"\r\n\r\n").startswith(b"HTTP/1.1 503")
-        wait_until(lambda: len(gate_of(served)._room) == 20)
+        wait_until(lambda: len(gate_of(served).room) == 20)
         assert served.client(None).post("/login", data={"key": served.tokens["read"]}).status_code == 303
-    wait_until(lambda: not gate_of(served)._open and not len(gate_of(served)._room), "a request is still counted")
+    wait_until(lambda: not gate_of(served).open and not len(gate_of(served).room), "a request is still counted")
 
 
-def test_one_address_does_not_take_all_requests(served, monkeypatch):
-    monkeypatch.setattr(gate_of(served), "per_address_max", 0)
-    assert served.client("read").get("/v1/jobs").status_code == 503
-    monkeypatch.undo()
+def test_one_address_does_not_take_all_requests(served):
     with _every_thread_busy(served), ExitStack() as crowd:
-        monkeypatch.setattr(gate_of(served), "per_address_max", 2)  # the writers are of one address, too
+        gate_of(served).limits = GateLimits(per_address_max=2)  # the writers are of one address, too
         head = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.tokens['read']}\r\n"
         for _ in range(4):
             crowd.enter_context(connected(served.url, f"{head}X-Forwarded-For: 203.0.113.66\r\n\r\n".encode()))
-        wait_until(lambda: gate_of(served)._open["203.0.113.66"] == 2)
-        assert gate_of(served)._open["203.0.113.66"] == 2
+        wait_until(lambda: gate_of(served).open["203.0.113.66"] == 2)
+        assert gate_of(served).open["203.0.113.66"] == 2
 
 
 def test_a_client_that_hangs_up_is_one_line_of_the_log(served, caplog, capfd):
     """It used to be an unexpected error with its stack."""
     for head in (HALF_A_FORM, HALF_A_FORM.replace(b"/login", b"/logout")):
         with connected(served.url, head):
-            wait_until(lambda: len(gate_of(served)._room) == 1)
-        wait_until(lambda: gate_of(served)._open.total() + len(gate_of(served)._room) == 0)
+            wait_until(lambda: len(gate_of(served).room) == 1)
+        wait_until(lambda: gate_of(served).open.total() + len(gate_of(served).room) == 0)
     logged = capfd.readouterr()
     assert not [record for record in caplog.records if record.exc_info]
     assert "Traceback" not in logged.out + logged.err
@@ -325,7 +301,8 @@ def test_connections_whose_clients_do_not_read_make_room(application):
         for _ in range(20):
             unread = crowd.enter_context(socket.socket())
             unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            unread.connect(address(url))
+            host, _, port = url.removeprefix("http://").partition(":")
+            unread.connect((host, int(port)))
             unread.sendall(asks)
         wait_until(lambda: _answers(url))
         whole = httpx.get(f"{url}/reference/swagger-ui-bundle.js", timeout=PATIENCE_SECONDS)

@@ -17,12 +17,6 @@ def stream_limits() -> StreamLimits:
     return StreamLimits(streams_max=3, streams_per_key_max=2, seconds_max=1.5, poll_seconds=0.02, heartbeat_seconds=0.2)
 
 
-@pytest.fixture
-def job(served: Any) -> dict[str, Any]:
-    """A queued training."""
-    return dict(served.train(served.ready_dataset(served.account()["id"])["id"]).json())
-
-
 def events_of(served: Any, job_id: str, last: str | None = None, scope: str = "read") -> list[ServerSentEvent]:
     headers = {"Last-Event-ID": last} if last else {}
     with served.client(scope).stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as answer:

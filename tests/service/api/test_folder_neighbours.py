@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
-from typer.testing import CliRunner
 
-from obscura.cli.app import app
 from obscura.cli.console import CliError
 from obscura.client import Client, Dataset, Datasets, MoreThanStated
 from obscura.client.one_step import push_for
@@ -85,9 +83,8 @@ def one_step(_: Served, client: Client, folder: Path) -> Dataset:
 
 def quickstart(*flags: str) -> Bring:
     def bring(served: Served, client: Client, folder: Path) -> Dataset:
-        target = ("--url", served.url, "--token", served.tokens["admin"])
         place = str(folder.parent / f"synthetic-{folder.name}")
-        ran = CliRunner().invoke(app, [*target, "quickstart", str(folder), "--yes", "--out", place, *flags])
+        ran = served.obscura("quickstart", str(folder), "--yes", "--out", place, *flags)
         assert "no training here" in ran.stderr, ran.output
         return next(each for each in Dataset.listed(client.transport) if each.name == folder.name)
 

@@ -21,8 +21,6 @@ import uvicorn
 from sqlalchemy import select
 
 from benchmarks.api_stock import SMALL, lay_in
-from service import admins, auth
-from service.access import Scope
 from service.api.events import StreamLimits
 from service.cli.serving import listen, server_config
 from service.db.access_tables import ApiKey, Decision
@@ -31,6 +29,8 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
+from service.identity import admins, auth
+from service.identity.access import Scope
 from service.main import create_app, utc_now
 from service.settings import Settings
 

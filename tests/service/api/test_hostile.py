@@ -3,10 +3,8 @@
 import base64
 import json
 import math
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,26 +15,20 @@ from service.api.pages import encode_cursor
 from service.api.problems import ERRORS_MAX
 from service.db.session import transaction
 from service.settings import Settings
-from tests.service.api.conftest import ACCOUNT, DATASET
-from tests.service.api.test_connections import address, received
+from tests.service.api.conftest import ACCOUNT, DATASET, connected, received
 
-LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "limit-requests")
+LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "decisions")
 
 
 @pytest.fixture
-def settings(tmp_path: Path, database_url: str) -> Settings:
-    """Settings of a service on either database."""
-    return Settings(data_dir=tmp_path / "service", database_url=database_url, mode="celery", page_size_max=5)
+def settings(on_either_database: Settings) -> Settings:
+    return on_either_database
 
 
 def raw(served: Any, request: bytes) -> bytes:
     """Send bytes that no client library would, and return the answer's head."""
-    with socket.create_connection(address(served.url), timeout=60) as connection:
-        connection.sendall(request)
-        found = b""
-        while b"\r\n\r\n" not in found and (more := connection.recv(65536)):
-            found += more
-    return found
+    with connected(served.url, request) as connection:
+        return received(connection, b"\r\n\r\n")
 
 
 def test_budgets_that_mean_nothing_are_refused(served):
@@ -114,11 +106,11 @@ def test_ids_that_are_none(served):
     client.post("/login", data={"key": served.tokens["admin"]})
     pages = ("accounts", "datasets", "jobs", "releases", "sweeps")
     for path in PATHS:
-        routes = [path.format(kind) for kind in (*pages, "samples", "limit-requests")]
+        routes = [path.format(kind) for kind in (*pages, "samples", "decisions")]
         routes += [path.removeprefix("/v1").format(kind) for kind in pages]
         for route in routes:
             assert 400 <= client.get(route).status_code < 500, route
-    for route in ("/v1/limit-requests?account_id=%00", "/jobs?before=%00", "/?after=%00"):
+    for route in ("/v1/decisions?account_id=%00", "/jobs?before=%00", "/?after=%00"):
         assert 400 <= client.get(route).status_code < 500
 
 
@@ -136,10 +128,9 @@ OPTIONS = [
 ]
 
 
-def test_options_that_cannot_be_kept(served):
-    dataset_id = served.ready_dataset(served.account()["id"])["id"]
+def test_options_that_cannot_be_kept(served, dataset):
     headers = {"Content-Type": "application/json", "Idempotency-Key": "k"}
-    order = f'"dataset_id": "{dataset_id}", "recipe": "datalens", "epsilon": 1'
+    order = f'"dataset_id": "{dataset["id"]}", "recipe": "datalens", "epsilon": 1'
     for options in OPTIONS:
         job, sweep = f'"options": {options}', f'"name": "s", "trials": [{{"options": {options}}}, {{}}]'
         for path, asked in (("/v1/plans", job), ("/v1/jobs", job), ("/v1/sweeps", sweep)):
@@ -249,8 +240,7 @@ def test_a_request_whose_end_is_ambiguous_is_refused_and_its_connection_closed(s
     """A proxy may take a part of it for the next request, and the service another part."""
     hidden = b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     head = f"{method} /v1/health/live HTTP/1.1\r\nHost: localhost\r\n".encode()
-    with socket.create_connection(address(served.url), timeout=60) as connection:
-        connection.sendall(head + framing + b"\r\n0\r\n\r\n" + hidden)
+    with connected(served.url, head + framing + b"\r\n0\r\n\r\n" + hidden) as connection:
         answer = received(connection, b"not to come")
     assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")), answer
     assert answer.count(b"HTTP/1.1 ") == 1

@@ -29,7 +29,7 @@ from tests.service.api.conftest import ACCOUNT, DATASET, PATIENCE_SECONDS, Serve
 from workers.supervise.reconcile import reconcile
 
 SPENT_NANO = 1000
-RAISES = {"/v1/limit-requests/{request_id}/approve", "/decisions/{request_id}/approve"}
+RAISES = {"/v1/decisions/{request_id}/approve", "/decisions/{request_id}/approve"}
 
 
 def routes(router: Any) -> Iterator[Any]:
@@ -112,16 +112,16 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
         return why | {"name": name, "introduction": introduction or introduce()[1]}
 
     def asked() -> dict[str, str]:
-        return {"request_id": alice.get("/v1/admin-requests").json()["items"][0]["id"]}
+        return {"request_id": alice.get("/v1/decisions").json()["items"][0]["id"]}
 
     named = ask("POST", "/v1/admins", person("bob", introduction_of_bob), client=alice)
     assert named["request"] is None, "the second person is admitted at once"
     assert ask("POST", "/v1/admins", person("carol"), client=alice)["admin"] is None, "the third is asked for"
-    carol = ask("POST", "/v1/admin-requests/{request_id}/approve", client=bob, **asked())
+    carol = ask("POST", "/v1/decisions/{request_id}/approve", client=bob, **asked())
     ask("POST", "/v1/admins", person("nobody"), client=alice)
-    ask("POST", "/v1/admin-requests/{request_id}/decline", client=bob, **asked())
+    ask("POST", "/v1/decisions/{request_id}/decline", client=bob, **asked())
     ask("POST", "/v1/admins/{admin_id}/remove", why, client=bob, admin_id=carol["admin_id"])
-    ask("POST", "/v1/admin-requests/{request_id}/approve", client=alice, **asked())
+    ask("POST", "/v1/decisions/{request_id}/approve", client=alice, **asked())
     key_of_bob = introduction_of_bob.split(":")[0]
     ask("POST", "/v1/keys/{key_id}/ask-revocation", why, client=alice, key_id=key_of_bob)
     declared = DATASET | {"visibility": "private", **account}
@@ -145,7 +145,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
 
     def higher(client: httpx.Client, epsilon: float) -> dict[str, str]:
         made = ask(
-            "POST", "/v1/accounts/{account_id}/limit-requests", why | {"epsilon": epsilon}, client=client, **account
+            "POST", "/v1/accounts/{account_id}/raise-limit", why | {"epsilon": epsilon}, client=client, **account
         )
         return {"request_id": made["id"]}
 
@@ -158,12 +158,12 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
 
     def shared() -> dict[str, str]:
         """Approve what was asked last, and return the share."""
-        newest = alice.get("/v1/share-requests").json()["items"][0]["id"]
-        ask("POST", "/v1/share-requests/{request_id}/approve", client=bob, request_id=newest)
+        newest = alice.get("/v1/decisions").json()["items"][0]["id"]
+        ask("POST", "/v1/decisions/{request_id}/approve", client=bob, request_id=newest)
         return release | {"share_id": alice.get(shares.format(**release)).json()["items"][0]["id"]}
 
     refused = ask("POST", shares, why, client=alice, **release)["id"]
-    ask("POST", "/v1/share-requests/{request_id}/decline", client=bob, request_id=refused)
+    ask("POST", "/v1/decisions/{request_id}/decline", client=bob, request_id=refused)
     ask("POST", shares, why, client=alice, **release)
     ask("DELETE", f"{shares}/{{share_id}}", **shared())
     ask("POST", "/v1/accounts/{account_id}/freeze", why, **account)
@@ -173,8 +173,8 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     people = served.account(unit="subject")["id"]
     served.dataset(visibility="private", account_id=people, subjects_declared=9, subjects_recognised=True)
     ask("POST", "/v1/accounts/{account_id}/withdrawals", {"subjects": ["anna"]}, account_id=people)
-    ask("POST", "/v1/limit-requests/{request_id}/decline", client=bob, **higher(alice, 3.0))
-    ask("POST", "/v1/limit-requests/{request_id}/approve", client=bob, **higher(alice, 3.0))
+    ask("POST", "/v1/decisions/{request_id}/decline", client=bob, **higher(alice, 3.0))
+    ask("POST", "/v1/decisions/{request_id}/approve", client=bob, **higher(alice, 3.0))
     ask("POST", "/v1/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, **account)
     spare = ask("POST", "/v1/keys/{key_id}/rotate", {"overlap_seconds": 60}, key_id=keys[1]["id"])
     for each in (spare, keys[1]):
@@ -192,8 +192,8 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
             ask("POST", f"/accounts/{{account_id}}/{action}", why, client=browser, **account)
         for action in ("close", "reopen"):
             ask("POST", f"/accounts/{{account_id}}/{action}", client=browser, **account)
-        ask("POST", "/accounts/{account_id}/limit-requests", why | {"epsilon": 2.5}, client=browser, **account)
-        newest = served.client().get("/v1/limit-requests").json()["items"][0]["id"]
+        ask("POST", "/accounts/{account_id}/raise-limit", why | {"epsilon": 2.5}, client=browser, **account)
+        newest = served.client().get("/v1/decisions").json()["items"][0]["id"]
         ask("POST", "/decisions/{request_id}/decline", client=browser, request_id=newest)
         request = higher(alice, 2.5)
         ask("POST", "/admins", person("nobody"), client=browser)

@@ -3,17 +3,14 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
-import pytest
 from sqlalchemy import event
 
 from benchmarks.api import filled, routes
 from benchmarks.api_stock import Stock, lay_in
-from service.settings import Settings
 from tests.service.api.conftest import serving
 
 # Eight times as much, and in the end more than one page of everything.
@@ -65,13 +62,8 @@ def questions(app: Any, url: str, stock: Stock) -> dict[str, int]:
     return found
 
 
-@pytest.fixture
-def settings(tmp_path: Path, database_url: str) -> Settings:
-    """Settings of a service on either database."""
-    return Settings(data_dir=tmp_path / "service", database_url=database_url, mode="celery")
-
-
-def test_no_route_and_no_page_asks_more_when_more_is_stored(settings):
+def test_no_route_and_no_page_asks_more_when_more_is_stored(on_either_database):
+    settings = on_either_database.model_copy(update={"page_size_max": 200})
     with serving(settings) as served:
         before, after = (
             questions(served.app, served.url, lay_in(served.factory, settings.data_dir, **stock))
@@ -84,8 +76,9 @@ def test_no_route_and_no_page_asks_more_when_more_is_stored(settings):
         assert after[silent] == 0
 
 
-def test_pages_lead_through_everything_once(settings):
+def test_pages_lead_through_everything_once(on_either_database):
     """Accounts, jobs that have ended, releases: from page to page, each is shown once."""
+    settings = on_either_database.model_copy(update={"page_size_max": 200})
     with serving(settings) as served:
         lay_in(served.factory, settings.data_dir, accounts=60, jobs=240, entries=1500)
         stock = lay_in(served.factory, settings.data_dir, **SMALL)

@@ -10,11 +10,11 @@ def test_a_training_is_refused_with_the_reason_while_trainings_are_stopped(serve
     account_id = served.account()["id"]
     dataset_id = served.ready_dataset(account_id)["id"]
     with transaction(served.factory) as session:
-        session.add(ArmingStop(scope=EVERYWHERE, code="restored", found_at=now))
+        session.add(ArmingStop(scope=EVERYWHERE, code="trigger_missing", found_at=now))
     before = served.read(f"accounts/{account_id}")["balance"]
     refused = served.train(dataset_id)
     assert (refused.status_code, refused.json()["code"]) == (409, "arming_stopped")
-    assert "`restored`" in refused.json()["detail"]
+    assert "`trigger_missing`" in refused.json()["detail"]
     assert "verify --clear" in refused.json()["detail"]
     search = {"dataset_id": dataset_id, "recipe": "datalens", "name": "s"}
     trial = {"epsilon": 0.1, "options": SMALL}
@@ -27,11 +27,35 @@ def test_a_training_is_refused_with_the_reason_while_trainings_are_stopped(serve
     assert served.train(dataset_id).status_code == 202
 
 
+def test_a_locked_installation_lets_admins_read_and_nobody_else_do_anything(served, now):
+    account_id = served.account()["id"]
+    dataset_id = served.ready_dataset(account_id)["id"]
+    with transaction(served.factory) as session:
+        session.add(ArmingStop(scope=EVERYWHERE, code="journal_ahead", found_at=now))
+    admin, reader = served.client("admin"), served.client("read")
+    assert admin.get("/v1/accounts").status_code == 200
+    assert admin.get("/v1/ledger").status_code == 200
+    refused = [
+        reader.get("/v1/accounts"),
+        admin.delete(f"/v1/datasets/{dataset_id}"),
+        admin.post("/v1/accounts", json={}),
+        served.train(dataset_id),
+        served.upload(dataset_id, npz(10)),
+    ]
+    for answer in refused:
+        assert (answer.status_code, answer.json()["code"]) == (503, "installation_locked")
+        assert "obscura ledger accept ACCOUNT" in answer.json()["detail"]
+    with transaction(served.factory) as session:
+        session.delete(session.get_one(ArmingStop, EVERYWHERE))
+    assert reader.get("/v1/accounts").status_code == 200
+    assert served.train(dataset_id).status_code == 202
+
+
 def test_a_dataset_whose_key_is_gone_is_not_shown_as_ready_and_refuses_jobs(served, settings):
     facts = {"visibility": "private", "height": 28, "width": 28, "records_declared": 60_000}
     dataset_id = served.dataset(account_id=served.account()["id"], **facts)["id"]
     assert served.upload(dataset_id, npz(10, side=28)).status_code == 200
-    path = vault.key_path(settings, dataset_id)
+    path = vault.Vault.of(settings).key_path(dataset_id)
     key = path.read_bytes()
 
     def checked() -> dict[str, object]:

@@ -37,9 +37,8 @@ def stream_limits() -> StreamLimits:
 
 
 @pytest.fixture
-def dataset_id(served: Any) -> str:
-    """A private dataset that is ready."""
-    return str(served.ready_dataset(served.account(name="patients")["id"])["id"])
+def dataset_id(dataset: dict[str, Any]) -> str:
+    return str(dataset["id"])
 
 
 class Broken(httpx.HTTPTransport):

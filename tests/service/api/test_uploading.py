@@ -3,9 +3,8 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,6 +13,7 @@ from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits, upload_slots
 from service.db.session import transaction
 from service.identity import auth
 from service.main import utc_now
+from tests.service.api.conftest import connected, received
 from tests.together import PATIENCE_SECONDS, wait_until
 
 
@@ -23,25 +23,10 @@ def upload_limits() -> UploadLimits:
     return UploadLimits(uploads_max=3, uploads_per_key_max=2, window_seconds=2, bytes_per_second_min=50, seconds_max=6)
 
 
-@contextmanager
-def sending(served: Any, dataset_id: str, head: str, *, token: str | None = None) -> Iterator[socket.socket]:
+def sending(served: Any, dataset_id: str, head: str, *, token: str | None = None) -> socket.socket:
     """A connection that has sent the head of an upload."""
-    address = urlsplit(served.url)
-    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_SECONDS) as connection:
-        connection.sendall(
-            f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\n"
-            f"Authorization: Bearer {token or served.tokens['data']}\r\n{head}\r\n\r\n".encode()
-        )
-        yield connection
-
-
-def answer_of(connection: socket.socket) -> bytes:
-    """What comes until the other side closes the connection."""
-    parts = []
-    with suppress(ConnectionResetError):
-        while part := connection.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
+    head = f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\n{head}\r\n"
+    return connected(served.url, f"{head}Authorization: Bearer {token or served.tokens['data']}\r\n\r\n".encode())
 
 
 def dripped(connection: socket.socket, drop: bytes, seconds: float) -> bytes:
@@ -50,7 +35,7 @@ def dripped(connection: socket.socket, drop: bytes, seconds: float) -> bytes:
     said, deadline = b"", time.monotonic() + PATIENCE_SECONDS
     while not said and time.monotonic() < deadline:
         with suppress(TimeoutError):
-            said = answer_of(connection)
+            said = received(connection)
         with suppress(OSError):
             connection.sendall(drop)
     return said
@@ -184,19 +169,15 @@ def test_what_is_refused_is_not_read_to_its_announced_end(served, status, change
     with sending(served, dataset_id, head, token=change.get("token")) as connection:
         if status == 413 and "chunked" in head:
             connection.sendall(block)
-        said = answer_of(connection)
+        said = received(connection)
     assert said.startswith(f"HTTP/1.1 {status} ".encode()), said
     assert b"connection: close" in said.lower()
 
 
 def test_a_json_body_that_is_refused_closes_its_connection_too(served):
-    address = urlsplit(served.url)
-    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_SECONDS) as connection:
-        connection.sendall(
-            b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 100000000000\r\n\r\n{"
-        )
-        said = answer_of(connection)
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with connected(served.url, head + b"Content-Length: 100000000000\r\n\r\n{") as connection:
+        said = received(connection)
     assert said.startswith(b"HTTP/1.1 4"), said
     assert b"connection: close" in said.lower()
     assert served.client("read").get("/v1/datasets").headers.get("connection") != "close"
@@ -213,7 +194,7 @@ def test_an_upload_whose_key_is_revoked_on_its_way_is_not_taken(served, make_npz
         with transaction(served.factory) as session:
             auth.revoke_key(session, key_id=key.id, admin_id=None, now=utc_now())
         connection.sendall(body[-1:])
-        said = answer_of(connection)
+        said = received(connection)
     assert said.startswith(b"HTTP/1.1 401"), said
     assert state(served, dataset_id) == "declared"
     assert served.upload(dataset_id, body).status_code == 200

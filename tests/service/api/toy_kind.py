@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.schemas import ApiRequest, Identifier
 from obscura.wire.words import JobState
 from service import jobs
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from service.db.job_tables import FailureCode, Job
 from service.db.session import transaction
 from service.jobs.endings import end_job, lock_attempt
@@ -33,7 +33,7 @@ def run(context: Context) -> None:
     with transaction(context.factory, read_only=True) as session:
         dataset_id = jobs.get_job(session, context.attempt.job_id).dataset_id
     assert dataset_id is not None
-    open_dataset(context.settings, dataset_id)
+    Vault.of(context.settings).open_dataset(dataset_id)
     context.end(finish)
 
 

@@ -258,7 +258,7 @@ def test_what_an_unknown_key_has_signed_is_not_believed(book: LedgerBook) -> Non
 
 
 def test_a_witness_that_agrees_is_no_finding(book: LedgerBook, patients: str) -> None:
-    sequence, digest = book.verify().heads[patients]
+    sequence, digest, _spent_nano = book.verify().heads[patients]
     for full in (True, False):
         assert book.found(known=(Witness(patients, sequence, digest, "a receipt"),), full=full) == []
         ahead = Witness(patients, sequence + 1, digest, "a receipt")

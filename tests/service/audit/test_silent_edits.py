@@ -24,6 +24,7 @@ from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.datasets import receiving, states
 from service.datasets.reading import Content
+from service.datasets.vault import DatasetContext
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, FailureCode, Job
@@ -31,6 +32,7 @@ from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import LedgerCorruption
 from service.jobs import kinds
+from service.settings import Settings
 from tests.conftest import CLASSES, NOW
 from tests.service.audit.book import SHA, LedgerBook
 from tests.service.people import make_key
@@ -138,6 +140,7 @@ class World(LedgerBook):
             kinds.sample.finish(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
         self.open("patients of the year after")
         self.run(self.ask(dataset_id=self.upload("patients of the year after", records=10_000)))
+        self.accept("patients", 1000)
         return self
 
     def upload(
@@ -168,7 +171,7 @@ class World(LedgerBook):
             upload = self.do(states.begin_upload, row.id, lease_seconds=60)
             key_id = new_id("x")[2:] + "0" * 44
             content = Content(upload, "npz", SHA, 123, digests, key_id, lambda: None)
-            receiving.accept(self.factory, content, now=self.tick())
+            receiving.accept(DatasetContext.of(Settings(), self.factory, self.tick), content)
         return row.id
 
     def evaluate(self, release_id: str) -> None:

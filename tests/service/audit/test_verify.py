@@ -212,7 +212,7 @@ EDITED_REQUEST = {
     "decided_by": "asked_by",
     "action": "'admit'",
     "state": "'declined'",
-    "id": "'lim_another'",
+    "id": "'dec_another'",
 }
 
 
@@ -264,7 +264,7 @@ def test_an_edited_approval_of_a_raise_is_found(book: LedgerBook) -> None:
 def test_an_approval_that_raised_nothing_is_found(book: LedgerBook) -> None:
     names = "action, account_id, epsilon_before, epsilon, reason, state, asked_by, asked_with, asked_at"
     names += ", decided_by, decided_with, decided_at"
-    copy = f"INSERT INTO decisions (id, {names}) SELECT 'lim_invented', {names} FROM decisions"
+    copy = f"INSERT INTO decisions (id, {names}) SELECT 'dec_invented', {names} FROM decisions"
     assert book.found_after(copy) == [(FindingCode.RAISE_UNAPPROVED, None)]
 
 

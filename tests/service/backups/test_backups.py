@@ -5,7 +5,6 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,29 +13,30 @@ from sqlalchemy import text
 
 from service import installation, ledger
 from service.audit.arming import clear_stops
-from service.audit.carried import read_notes
-from service.backups.carrying import carry_forward
+from service.audit.receipts import keep_newest
+from service.backups.accepting import Outcome, accept
 from service.backups.databases import ProgramMissing
 from service.backups.making import back_up
 from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
-from service.backups.restoring import restore
-from service.datasets import receiving, states
+from service.backups.restoring import Restored, restore
+from service.datasets import receiving, states, vault
 from service.datasets.reading import Sent
-from service.datasets.vault import make_fingerprint_key
-from service.db.access_tables import Decision
+from service.datasets.vault import DatasetContext, make_fingerprint_key
+from service.db.access_tables import ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
-from service.errors import Conflict, InvalidInput
-from service.identity import decisions
-from service.inspection import inspect_ledger, sign_heads
+from service.errors import Conflict, Forbidden, InvalidInput
+from service.inspection import find_losses, inspect_ledger, nothing_stands, sign_heads
+from service.jobs import claimable
+from service.ledger.stops import InstallationLocked, lock_of
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.folder import FolderStorage
 from service.storage.journals import journalled, journalled_jobs
 from tests.service.audit.book import LedgerBook
 from tests.service.backups.losing import codes, installed, left, lose_database, settings_of, spend
 from tests.service.datasets.uploading import npz
+from tests.service.orders import release_with_files
 from tests.service.people import make_key
 
 
@@ -69,144 +69,165 @@ def test_backups_while_somebody_spends_are_sound(book, tmp_path):
     assert restored.report.findings == ()
 
 
-def test_a_database_that_comes_back_beside_its_files_is_charged_with_what_they_show(book, tmp_path):
-    known = spend(book)
+def accept_all(book: LedgerBook, token: str, **more) -> list[Outcome]:
+    """Accept what the database lacks, account by account."""
+    settings = settings_of(book)
+    facts = {"reason": "restored", "now": book.tick()} | more
+    return [accept(settings, book.factory, each, token, **facts) for each in find_losses(settings, book.factory)]
+
+
+def admin(book: LedgerBook, name: str = "boss") -> str:
+    _, token = book.do(make_key, name=name, scopes=["admin"])
+    return str(token)
+
+
+def locked(book: LedgerBook) -> str | None:
+    return book.read(lock_of)
+
+
+def account_of(book: LedgerBook, name: str = "patients") -> ledger.Account:
+    found: ledger.Account = book.read(ledger.get_account, account_id=book.accounts[name])
+    return found
+
+
+def lose_and_restore(book: LedgerBook, backup: Path) -> Restored:
+    lose_database(book)
+    return restore(settings_of(book), backup, keep_files=True, now=book.tick())
+
+
+def test_a_database_that_comes_back_beside_its_files_is_charged_with_what_they_prove(book, tmp_path):
+    known, token = spend(book), admin(book)
+    other = book.do(make_key, name="program", scopes=["read"])[0].id
     back_up(settings_of(book), book.factory, tmp_path / "backup", with_keys=False, now=book.now)
     spend(book, hold=known)
     spend(book, 2)
     left_nano = left(book)
-    lose_database(book)
-    restored = restore(settings_of(book), tmp_path / "backup", keep_files=True, now=book.now)
+    restored = lose_and_restore(book, tmp_path / "backup")
     assert {finding.code.value for finding in restored.report.findings} == {"journal_ahead", "journal_unknown"}
-    assert codes(book)
+    assert locked(book)
     assert left(book) > left_nano
-    carried = carry_forward(settings_of(book), book.factory, now=book.now)
-    assert carried.report.clean, carried.report.findings
+    (loss,) = find_losses(settings_of(book), book.factory).values()
+    assert (loss.account_id, loss.missing_nano) == (book.accounts["patients"], left(book) - left_nano)
+    (outcome,) = accept_all(book, token)
+    assert (outcome.locked, outcome.remaining, outcome.recorded_nano) == (False, (), loss.missing_nano)
+    assert outcome.keys_revoked == 1
+    assert book.read(lambda session: session.get_one(ApiKey, other).revoked_at) is not None
     assert codes(book) == set()
-    assert left(book) <= left_nano
-    assert set(carried.limits) == {book.accounts["patients"]}
-    assert len(carried.aside) == 2
-    again = carry_forward(settings_of(book), book.factory, now=book.now)
-    assert again.missing_nano == {}
+    assert left(book) == left_nano
+    assert inspect_ledger(settings_of(book), book.factory, thorough=True).clean
+    with pytest.raises(Conflict, match="not locked"):
+        accept(settings_of(book), book.factory, loss.account_id, token, reason="again", now=book.tick())
+    spend(book)
+    assert inspect_ledger(settings_of(book), book.factory, thorough=True).clean
 
 
-@pytest.mark.parametrize("signed", [False, True])
-def test_the_same_backup_restored_once_more_refunds_nothing_of_what_was_carried_forward(lone, tmp_path, signed):
-    """What showed it lies aside since the first time, and the database that had it taken off is lost."""
-    settings = settings_of(lone)
+def test_the_same_backup_restored_again_lacks_everything_again(lone, tmp_path):
+    settings, token = settings_of(lone), admin(lone)
     back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
-    spend(lone, 2)
-    left_nano = left(lone)
     for _ in range(3):
-        lose_database(lone)
-        assert restore(settings, tmp_path / "backup", keep_files=True, now=lone.now).report.stops
-        assert codes(lone)
-        carried = carry_forward(settings, lone.factory, now=lone.now)
-        assert carried.report.clean, carried.report.findings
-        assert left(lone) <= left_nano
-        assert carried.limits
-        if signed:
-            assert lone.key.key_id
-            assert sign_heads(settings, lone.factory, inspect_ledger(settings, lone.factory), now=lone.tick())
-        spend(lone)
+        spend(lone, 2)
         left_nano = left(lone)
+        assert lone.key.key_id
+        sign_heads(settings, lone.factory, inspect_ledger(settings, lone.factory), now=lone.tick())
+        lose_and_restore(lone, tmp_path / "backup")
+        assert locked(lone)
+        assert not accept_all(lone, token)[-1].locked
+        assert left(lone) <= left_nano
+        assert inspect_ledger(settings, lone.factory, thorough=True).clean
 
 
-@pytest.mark.parametrize("moves", [0, 1])
-def test_carrying_forward_that_is_interrupted_takes_nothing_twice(lone, tmp_path, monkeypatch, moves):
-    settings = settings_of(lone)
+def publish(book: LedgerBook) -> ledger.Account:
+    """Spend, and publish a release whose receipt is kept; return the account."""
+    release_with_files(book, "patients", generator="{}")
+    with transaction(book.factory, read_only=True) as session:
+        keep_newest(session, storage_of(settings_of(book)))
+    return account_of(book)
+
+
+@pytest.mark.parametrize("proof", ["receipt", "checkpoint", "both"])
+def test_signed_spending_is_recorded_where_no_journal_shows_it(lone, tmp_path, proof):
+    settings, token = settings_of(lone), admin(lone)
     back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
-    spend(lone)
-    spend(lone)
-    lose_database(lone)
-    assert restore(settings, tmp_path / "backup", keep_files=True, now=lone.now).report.stops
-    move, done = FolderStorage.move, list[str]()
-
-    def dies(storage: FolderStorage, key: str, target: str) -> None:
-        if len(done) == moves:
-            raise KeyboardInterrupt
-        done.append(key)
-        move(storage, key, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(FolderStorage, "move", dies)
-        with pytest.raises(KeyboardInterrupt):
-            carry_forward(settings, lone.factory, now=lone.now)
-    left_nano = left(lone)
-    carried = carry_forward(settings, lone.factory, now=lone.now)
-    assert (carried.missing_nano, carried.limits, left(lone)) == ({}, {}, left_nano)
-    assert carried.report.clean, carried.report.findings
-    assert codes(lone) == set()
-    assert journalled_jobs(storage_of(settings)) == []
+    spent = publish(lone)
+    if proof != "receipt":
+        sign_heads(settings, lone.factory, inspect_ledger(settings, lone.factory), now=lone.tick())
+    if proof == "checkpoint":
+        for path in (lone.data_dir / "receipts").glob("acc_*"):
+            path.unlink()
+    lose_and_restore(lone, tmp_path / "backup")
+    assert locked(lone)
+    assert account_of(lone).spent_nano < spent.spent_nano
+    assert not accept_all(lone, token)[-1].locked
+    assert account_of(lone).spent_nano >= spent.spent_nano
+    assert inspect_ledger(settings, lone.factory, thorough=True).clean
 
 
-def restored_with_carried_spending(lone: LedgerBook, backup: Path) -> None:
-    """Spend after a backup, lose the database, restore, and carry the spending forward."""
+def test_a_raise_does_not_refund_missing_spending(lone, tmp_path):
+    """Spending that only lowered the limit came back with a raise: under a limit of 1, a true epsilon of 1.4."""
+    settings, token = settings_of(lone), admin(lone)
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
     spend(lone, 2)
-    lose_database(lone)
-    restore(settings_of(lone), backup, keep_files=True, now=lone.now)
-    assert carry_forward(settings_of(lone), lone.factory, now=lone.tick()).report.clean
-
-
-def test_a_raise_does_not_refund_carried_spending(lone, tmp_path):
-    """Carried spending only lowers the limit: under a limit of 1, a raise back to 1 allowed a true epsilon of 1.4."""
-    settings, account_id = settings_of(lone), lone.accounts["patients"]
-    limit = lone.read(ledger.get_account, account_id=account_id).epsilon
-    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
-    restored_with_carried_spending(lone, tmp_path / "backup")
     left_nano = left(lone)
-    with pytest.raises(Conflict, match=r"cannot be raised.*nano-units that were spent after the backup"):
-        lone.raise_limit("patients", limit)
-    assert left(lone) == left_nano
-    lone.open("visitors")
-    lone.raise_limit("visitors", 9.0)  # other accounts are not concerned
+    lose_and_restore(lone, tmp_path / "backup")
+    accept_all(lone, token)
+    account = account_of(lone)
+    assert left(lone) <= left_nano
+    lone.raise_limit("patients", account.epsilon + 1)
+    raised = account_of(lone)
+    assert raised.spent_nano == account.spent_nano > 0
+    assert ledger.balance_of(raised).spent_epsilon > 0
+    assert inspect_ledger(settings, lone.factory, thorough=True).clean
 
 
-def test_a_raise_requested_before_the_backup_is_not_approved_after_carrying(lone, tmp_path):
-    settings, account_id = settings_of(lone), lone.accounts["patients"]
-    asking, approving = (lone.do(make_key, name=name, scopes=["admin"])[0].id for name in ("asks", "approves"))
-    wanted = {"account_id": account_id, "epsilon": 9.0, "reason": "protocol 17", "asked_with": asking}
-    request_id = lone.do(ledger.request_raise, **wanted).id
+def test_an_account_that_missing_spending_has_used_up_stays_frozen(lone, tmp_path):
+    settings, account_id, token = settings_of(lone), lone.accounts["patients"], admin(lone)
     back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
-    restored_with_carried_spending(lone, tmp_path / "backup")
-    with transaction(lone.factory) as session:  # as if the limit were the one at which the raise was requested
-        row = session.get_one(Decision, request_id)
-        row.epsilon_before = ledger.get_account(session, account_id).epsilon
-    with pytest.raises(Conflict, match="cannot be raised"), transaction(lone.factory) as session:
-        decisions.decide(session, request_id, approving, lone.tick(), ledger.LIMIT_EFFECTS, approved=True)
+    spend(lone, 2)
+    lose_and_restore(lone, tmp_path / "backup")
+    accept_all(lone, token, epsilon=100.0)
+    account = account_of(lone)
+    assert account.frozen
+    assert account.spent_nano > account.capacity_nano
+    with pytest.raises(Conflict, match="stays frozen"):
+        lone.do(ledger.set_frozen, account_id=account_id, frozen=False, reason="go on")
+    assert inspect_ledger(settings, lone.factory, thorough=True).clean
 
 
-@pytest.mark.parametrize("frozen_before", [False, True])
-def test_an_account_that_carried_spending_has_used_up_is_neither_raised_nor_unfrozen(lone, tmp_path, frozen_before):
-    settings, account_id = settings_of(lone), lone.accounts["patients"]
-    known = spend(lone)
+def test_two_admins_accept_together(lone, tmp_path):
+    settings, first, second = settings_of(lone), admin(lone, "first"), admin(lone, "second")
+    _, reader = lone.do(make_key, name="reader", scopes=["read"])
     back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
-    lose_and_restore = partial(restore, settings, tmp_path / "backup", keep_files=True)
-    spend(lone, 2, hold=known)
-    lose_database(lone)
-    lose_and_restore(now=lone.now)
-    lone.do(ledger.lower_limit, account_id=account_id, epsilon=0.001, reason="less")
-    if frozen_before:
-        assert lone.read(ledger.get_account, account_id=account_id).frozen
-    carry_forward(settings, lone.factory, now=lone.tick())
-    assert lone.read(ledger.get_account, account_id=account_id).frozen
-    for step, terms in ((ledger.set_frozen, {"frozen": False, "reason": "go on"}), (lone.raise_limit, {})):
-        with pytest.raises(Conflict):
-            lone.do(step, account_id=account_id, **terms) if terms else step("patients", 5.0)
+    spend(lone)
+    lose_and_restore(lone, tmp_path / "backup")
+    with pytest.raises(Forbidden):
+        accept_all(lone, reader)
+    spent_nano = account_of(lone).spent_nano
+    (asked,) = accept_all(lone, first)
+    assert asked.request_id is not None
+    with pytest.raises(Conflict, match="another admin"):
+        accept_all(lone, first)
+    assert account_of(lone).spent_nano == spent_nano
+    assert locked(lone)
+    (done,) = accept_all(lone, second)
+    assert (done.request_id, done.locked) == (None, False)
+    assert account_of(lone).spent_nano > spent_nano
 
 
-def test_a_person_cannot_lock_an_account_by_the_words_of_a_reason(lone):
-    reason = f"5 {ledger.CARRIED} (x)"
-    lone.do(ledger.lower_limit, account_id=lone.accounts["patients"], epsilon=2.0, reason=reason, by="key_somebody")
-    lone.raise_limit("patients", 4.0)
+def test_a_locked_installation_claims_nothing_and_removes_nothing(lone, tmp_path):
+    settings = settings_of(lone)
+    job_id, _ = lone.hold("patients")
+    back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    spend(lone)
+    with transaction(lone.factory, read_only=True) as session:
+        assert job_id in claimable(session, now=lone.now)
+    lose_and_restore(lone, tmp_path / "backup")
+    with transaction(lone.factory, read_only=True) as session:
+        assert claimable(session, now=lone.now) == []
+        assert not nothing_stands(session, settings)
+    with pytest.raises(InstallationLocked, match="obscura ledger accept ACCOUNT"):
+        lone.hold("patients")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a restore forgets the fingerprints of uploads after the backup, so these units get a second budget; "
-    "a locked restore will replace carrying forward",
-)
 @pytest.mark.parametrize("unit", ["record", "subject"])
 def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another_account(lone, tmp_path, unit):
     settings, ids = settings_of(lone), np.arange(40)
@@ -229,13 +250,23 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
             dataset_id = states.declare(session, settings, account_id=account_id, now=lone.tick(), **facts).id
         subjects = {"subjects": ids} if unit == "subject" else {}
         sent = Sent(iter([npz(images, np.zeros(len(images), np.int64), **subjects)]), "npz")
-        return receiving.receive(settings, lone.factory, dataset_id, sent, clock=lone.tick)
+        return receiving.receive(DatasetContext.of(settings, lone.factory, lone.tick), dataset_id, sent)
 
+    token = admin(lone)
     back_up(settings, lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
-    assert upload(first, pictures[0]).account_id == first
-    lose_database(lone)
-    restore(settings, tmp_path / "backup", keep_files=True, now=lone.now)
-    carry_forward(settings, lone.factory, now=lone.tick())
+    lost = upload(first, pictures[0])
+    assert lost.account_id == first
+    lose_and_restore(lone, tmp_path / "backup")
+    assert codes(lone) == {"dataset_unknown"}
+    with pytest.raises(InstallationLocked):
+        upload(second, pictures[0])
+    key = vault.Vault.of(settings).key_path(lost.id)
+    kept = key.rename(key.with_suffix(".away"))
+    with pytest.raises(Conflict, match="1 uploads cannot be fingerprinted"):
+        accept_all(lone, token)
+    kept.rename(key)
+    assert not accept_all(lone, token)[-1].locked
+    assert inspect_ledger(settings, lone.factory, thorough=True).clean
     try:  # the same images, or new images of the same subjects
         account_id = upload(second, pictures[0 if unit == "record" else 1]).account_id
     except (InvalidInput, Conflict):
@@ -243,25 +274,8 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
     assert account_id == first
 
 
-def test_what_was_signed_since_is_not_moved_by_the_next_time(lone, tmp_path):
-    """The files of receipts and of the checkpoint have the names of those that were moved aside before."""
-    settings, storage = settings_of(lone), storage_of(settings_of(lone))
-    assert lone.key.key_id
-    for moment in range(2):
-        back_up(settings, lone.factory, tmp_path / f"{moment}", with_keys=False, now=lone.now)
-        spend(lone)
-        sign_heads(settings, lone.factory, inspect_ledger(settings, lone.factory), now=lone.tick())
-        assert storage.holds("receipts/checkpoint.json")
-        lose_database(lone)
-        found = restore(settings, tmp_path / f"{moment}", keep_files=True, now=lone.now).report.findings
-        assert "older_than_checkpoint" in {finding.code.value for finding in found}
-        carried = carry_forward(settings, lone.factory, now=lone.now)
-        assert carried.report.clean, carried.report.findings
-        assert sum("checkpoint" in key for key in carried.aside) == 1
-    assert [list(note.keys) for note in read_notes(storage)] == [[], []]
-
-
 def test_where_nothing_can_say_what_was_spent_a_person_decides(book, tmp_path):
+    token = admin(book)
     job_id, _ = spend(book)
     back_up(settings_of(book), book.factory, tmp_path / "backup", with_keys=True, now=book.now)
     lose_database(book)
@@ -269,6 +283,9 @@ def test_where_nothing_can_say_what_was_spent_a_person_decides(book, tmp_path):
     restored = restore(settings_of(book), tmp_path / "backup", keep_files=False, now=book.now)
     assert (restored.report.findings, restored.discarded) == ((), 1)
     assert codes(book) == {"restored"}
+    with transaction(book.factory) as session:
+        clear_stops(session)
+    assert codes(book) == {"restored"}, "no verification can tell what was lost"
     job = book.read(
         lambda session: session.execute(
             text("SELECT cancel_requested, ended_early FROM jobs WHERE id = :id"), {"id": job_id}
@@ -277,7 +294,9 @@ def test_where_nothing_can_say_what_was_spent_a_person_decides(book, tmp_path):
     assert (bool(job[0]), job[1]) == (True, "discarded")
     assert journalled_jobs(storage_of(settings_of(book))) == [job_id]
     assert installation.pair(settings_of(book), book.factory, now=book.now)
-    book.do(lambda session, **_: clear_stops(session))
+    (outcome,) = accept_all(book, token, epsilon=0.5)
+    assert not outcome.locked
+    assert outcome.recorded_nano > 0
     assert inspect_ledger(settings_of(book), book.factory, thorough=True).clean
 
 
@@ -359,18 +378,22 @@ def test_random_moments_refund_nothing_unseen(lone, tmp_path):
     assert 0 < shown <= capacity_nano - left(lone)
 
 
-def test_an_account_that_the_backup_does_not_know_keeps_trainings_stopped(lone, tmp_path):
+def test_an_account_that_the_backup_does_not_know_comes_back_frozen_and_closed(lone, tmp_path):
+    token = admin(lone)
     back_up(settings_of(lone), lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
     first = lone.accounts["patients"]
     lone.open("visitors")
     lone.accounts["patients"] = lone.accounts["visitors"]
     spend(lone)
     lone.accounts["patients"] = first
-    lose_database(lone)
-    restore(settings_of(lone), tmp_path / "backup", keep_files=True, now=lone.now)
-    with pytest.raises(BackupRefused, match="opened after the backup"):
-        carry_forward(settings_of(lone), lone.factory, now=lone.now)
+    lose_and_restore(lone, tmp_path / "backup")
     assert codes(lone) == {"journal_unknown"}
+    assert not accept_all(lone, token)[-1].locked
+    account = account_of(lone, "visitors")
+    assert account.frozen
+    assert account.closed
+    assert account.spent_nano > 0
+    assert inspect_ledger(settings_of(lone), lone.factory, thorough=True).clean
 
 
 @pytest.mark.services

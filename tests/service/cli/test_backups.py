@@ -15,12 +15,15 @@ from service import installation
 from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
+from tests.service.people import make_key
 
 
 @pytest.fixture
 def book(book: LedgerBook) -> LedgerBook:
     """Database and data folder know each other, as a service leaves them."""
     assert installation.pair(Settings(data_dir=book.data_dir), book.factory, now=NOW)
+    _, token = book.do(make_key, name="boss", scopes=["admin"])
+    (book.data_dir / "admin.key").write_text(f"{token}\n")
     return book
 
 
@@ -50,12 +53,16 @@ def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, o
     shutil.copytree(ours / "keys", new / "keys")
     restored = obscura(new, "restore", backup, "--json", code=1)
     assert (json_of(restored)["stops"], json_of(restored)["findings"]) == (["restored"], [])
-    assert "obscura ledger verify --clear" in restored.stderr.replace("\n", " ")
-    assert "revoke keys again" in restored.stderr.replace("\n", " ")
-    assert json_of(obscura(new, "ledger", "verify", "--clear", "--json"))["cleared"] == 1
-    assert "--keep-files" in obscura(new, "restore", backup, "--carry-forward", code=2).stderr
+    assert "obscura ledger accept ACCOUNT" in restored.stderr.replace("\n", " ")
+    verified = json_of(obscura(new, "ledger", "verify", "--clear", "--json", code=1))
+    assert (verified["cleared"], verified["locked"]) == (0, True)
+    ((account_id, nano),) = [(loss["account_id"], loss["missing_nano"]) for loss in verified["missing"]]
+    assert nano == 0
+    assert f"obscura ledger accept {account_id}" in obscura(new, "ledger", "verify", code=1).stdout.replace("\n", " ")
+    shutil.copy(ours / "admin.key", new / "admin.key")
+    assert "lacks nothing" in obscura(new, "ledger", "accept", "acc_" + "a" * 20, code=2).stderr
     book.factory.kw["bind"].dispose()
     for file in ours.glob("obscura.db*"):
         file.unlink()
-    kept = json_of(obscura(ours, "restore", backup, "--keep-files", "--carry-forward", "--json"))
+    kept = json_of(obscura(ours, "restore", backup, "--keep-files", "--json"))
     assert (kept["stops"], kept["findings"]) == ([], [])

@@ -40,11 +40,11 @@ def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, cli
     assert {"first admin", "bob"} <= {admin.name for admin in client.admins()}
     asked = shell("limits", "request", account, "-e", "3", "--reason", "a second study", "--json", OBSCURA_TOKEN=alice)
     request_id = asked.json["id"]
-    assert f"obscura limits approve {request_id}" in asked.err
-    refused = shell("limits", "approve", request_id, OBSCURA_TOKEN=alice, code=4)
+    assert f"obscura decisions approve {request_id}" in asked.err
+    refused = shell("decisions", "approve", request_id, OBSCURA_TOKEN=alice, code=4)
     assert "two people" in refused.err
-    assert shell("limits", "approve", request_id, "--json", OBSCURA_TOKEN=bob).json["state"] == "approved"
-    assert request_id in shell("limits", "list").out
+    assert shell("decisions", "approve", request_id, "--json", OBSCURA_TOKEN=bob).json["state"] == "approved"
+    assert request_id in shell("decisions", "list").out
     lowered = shell("limits", "lower", account, "-e", "1", "--reason", "less", "--json", OBSCURA_TOKEN=bob)
     assert lowered.json["epsilon"] == 1.0
     assert shell("accounts", "freeze", account, "--reason", "an audit", "--json").json["frozen"] is True
@@ -75,8 +75,8 @@ def test_a_key_of_another_admin_is_asked_for(shell, tmp_path):
     key_id = f"key_{dan.split('_')[1]}"
     assert "obscura admins revoke" in shell("keys", "revoke", key_id, code=4).err
     asked = shell("admins", "revoke", key_id, "--reason", "lost", "--json")
-    assert f"obscura admins approve {asked.json['id']}" in asked.err
-    done = shell("admins", "approve", asked.json["id"], "--json", OBSCURA_TOKEN=dan)  # its owner may be the second
+    assert f"obscura decisions approve {asked.json['id']}" in asked.err
+    done = shell("decisions", "approve", asked.json["id"], "--json", OBSCURA_TOKEN=dan)  # its owner may be the second
     assert done.json["keys_revoked"] == 1
     shell("admins", "list", OBSCURA_TOKEN=dan, code=4)
 

@@ -72,8 +72,8 @@ def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path
     lines = said.read_text().splitlines()
     told = " ".join(line for line in lines if not line.startswith("{"))  # a narrow terminal breaks lines
     sentence = (
-        f"The data folder belongs to installation {MARK}, and the database to none, as one that is new or from before "
-        "there were such ids does: start the service with the OBSCURA_DATABASE_URL of that installation; until then "
+        f"The data folder belongs to installation {MARK}, and the database to none, as a new one "
+        "does: start the service with the OBSCURA_DATABASE_URL of that installation; until then "
         "nothing is removed, and no private data is opened."
     )
     assert sentence in " ".join(told.split())

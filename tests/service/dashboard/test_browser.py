@@ -13,7 +13,7 @@ from PIL import Image
 
 from service.db.job_tables import Job
 from service.db.session import transaction
-from tests.browser import WINDOWS, a_page, barriers, in_chromium
+from tests.browser import WINDOWS, a_page, barriers, in_chromium, sign_in
 
 pytestmark = in_chromium
 
@@ -21,7 +21,7 @@ pytestmark = in_chromium
 @pytest.fixture
 def live(site) -> Iterator[str]:
     """The address of the site behind a real server."""
-    server = uvicorn.Server(uvicorn.Config(site.app, host="127.0.0.1", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(site.app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -61,10 +61,7 @@ def test_neighbouring_files_fill_in_the_same_declaration(site, live, tmp_path):
     from playwright.sync_api import expect  # not without a browser
 
     with a_page(base_url=live) as (page, said):
-        page.goto("/login")
-        page.fill("#key", site.key("admin"))
-        page.click("main button[type=submit]")
-        page.wait_for_url("**/")
+        sign_in(page, site.key("admin"))
         for file in files:
             page.goto("/datasets/new")
             page.set_input_files("#file", file)
@@ -85,10 +82,7 @@ def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, t
         for name in names:
             archive.writestr(name, b"x")
     with a_page(base_url=live) as (page, said):
-        page.goto("/login")
-        page.fill("#key", site.key("admin"))
-        page.click("main button[type=submit]")
-        page.wait_for_url("**/")
+        sign_in(page, site.key("admin"))
         page.goto("/datasets/new")
         page.set_input_files("#file", tmp_path / "digits.zip")
         expect(page.locator("#classes")).to_have_value("0, 1")
@@ -128,10 +122,7 @@ def test_compare_waits_for_two_releases(site, stock, live):
 def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, width, scheme):
     key = site.key("train", "read")
     with a_page(base_url=live, viewport={"width": width, "height": 900}, color_scheme=scheme) as (page, said):
-        page.goto("/login")
-        page.fill("#key", key)
-        page.click("main button[type=submit]")
-        page.wait_for_url("**/")
+        sign_in(page, key)
         page.goto(f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.2")
         page.get_by_text("Search: try several values").focus()
         page.keyboard.press("Enter")
@@ -158,9 +149,7 @@ def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, widt
 def test_a_search_is_started_without_a_script(site, stock, live):
     key = site.key("train", "read")
     with a_page(base_url=live, java_script_enabled=False) as (page, _):
-        page.goto("/login")
-        page.fill("#key", key)
-        page.click("main button[type=submit]")
+        sign_in(page, key)
         page.goto(f"/train?dataset={stock.dataset}&recipe=datalens")
         page.fill("#epsilon", "0.2")
         page.get_by_text("Search: try several values").click()
@@ -181,9 +170,7 @@ def test_nothing_serious_keeps_anybody_from_using_a_page(site, stock, live, widt
     with a_page(base_url=live, viewport={"width": width, "height": 900}, color_scheme=scheme) as (page, said):
         page.goto("/login")
         found = {"/login": barriers(page)}
-        page.fill("#key", key)
-        page.click("main button[type=submit]")
-        page.wait_for_url("**/")
+        sign_in(page, key)
         shown = [address for address in stock.pages if "/part" not in address]
         for address in (*shown, "/nowhere"):
             said += [address] if (page.goto(address) or page).url != live + address else []

@@ -84,6 +84,7 @@ def test_every_page_that_shows_a_balance_says_that_it_is_in_doubt(two: Two, whic
     for address in account:  # there is nothing to show but that account
         status, said = two.read(address)
         assert (status, "patients" in said, IN_DOUBT in said) == (503, True, True), address
+        assert stock.account not in said.replace(address, ""), "without particulars"
     for address in ("/", "/parts/budgets", "/jobs"):  # what is sound stays
         status, said = two.read(address)
         assert (status, IN_DOUBT in said, "passers-by" in said) == (200, True, True), address

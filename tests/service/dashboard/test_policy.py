@@ -11,7 +11,7 @@ from sqlalchemy import select
 from obscura.wire.words import DatasetState, HoldState, JobState
 from service import jobs, ledger
 from service.dashboard import PARTS
-from service.datasets.vault import key_path, write_key
+from service.datasets.vault import Vault, write_key
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -44,17 +44,18 @@ def test_admins_admit_and_remove_each_other_from_browsers(site):
     (asked,) = site.rows(Decision)
     act = f"/decisions/{asked.id}/approve"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
-        assert_shown(client.get("/admins").text, introduction, "Carol &lt;c&gt;", shown)
-    refused = send(alice, "/admins", act)
+        assert_shown(client.get("/decisions").text, introduction, "Carol &lt;c&gt;", shown)
+    refused = send(alice, "/decisions", act)
     assert refused.status_code == 403
     assert "two people" in refused.text
-    assert send(bob, "/admins", act).status_code == 303
+    assert send(bob, "/decisions", act).status_code == 303
     (asked,) = site.rows(Decision)
     remove = f"/admins/{asked.admin_id}/remove"
     assert send(bob, "/admins", remove, reason="a mistake").status_code == 303
     newest = next(row for row in site.rows(Decision) if row.state.value == "pending")
-    assert send(alice, "/admins", f"/decisions/{newest.id}/approve").status_code == 303
-    assert_shown(bob.get("/admins").text, "Removed", "1 key revoked")
+    assert send(alice, "/decisions", f"/decisions/{newest.id}/approve").status_code == 303
+    assert_shown(bob.get("/admins").text, "Removed")
+    assert_shown(bob.get("/decisions").text, "1 key revoked")
     assert send(bob, "/admins", remove, reason="again").status_code == 409
 
 
@@ -89,19 +90,20 @@ def test_a_limit_is_raised_from_two_browsers(site, stock):
     page = f"/accounts/{stock.account}"
     alice, bob = site.signed_in("admin"), site.signed_in("admin")
     before = account_of(site, stock.account).epsilon
-    asked = send(alice, f"{page}/controls", f"{page}/limit-requests", epsilon="20", reason="a second study")
+    asked = send(alice, f"{page}/controls", f"{page}/raise-limit", epsilon="20", reason="a second study")
     assert (asked.status_code, asked.headers["location"]) == (303, f"{page}/controls")
     (request,) = site.rows(Decision)
     act = f"/decisions/{request.id}"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
-        assert_shown(client.get(f"{page}/controls").text, "a second study", shown)
-    assert "Approve" not in alice.get(f"{page}/controls").text
+        assert_shown(client.get("/decisions").text, "a second study", shown)
+        assert_shown(client.get(f"{page}/controls").text, "to ε 20", "Decide or withdraw it")
+    assert "Approve" not in alice.get("/decisions").text
     assert f"{page}/controls" in site.client().get("/").text, "the overview says that a request waits"
-    refused = send(alice, f"{page}/controls", f"{act}/approve")
+    refused = send(alice, "/decisions", f"{act}/approve")
     assert refused.status_code == 403
     assert "two people" in refused.text
     assert account_of(site, stock.account).epsilon == before
-    assert send(bob, f"{page}/controls", f"{act}/approve").status_code == 303
+    assert send(bob, "/decisions", f"{act}/approve").status_code == 303
     assert account_of(site, stock.account).epsilon == 20.0
     assert "by two admins: a second study" in bob.get(f"{page}/ledger").text
 
@@ -110,9 +112,9 @@ def test_a_request_is_withdrawn_or_declined(site, stock):
     page = f"/accounts/{stock.account}"
     alice, bob = site.signed_in("admin"), site.signed_in("admin")
     for client in (alice, bob):
-        assert send(alice, f"{page}/controls", f"{page}/limit-requests", epsilon="20", reason="more").status_code == 303
+        assert send(alice, f"{page}/controls", f"{page}/raise-limit", epsilon="20", reason="more").status_code == 303
         newest = next(request for request in site.rows(Decision) if request.state.value == "pending")
-        assert send(client, f"{page}/controls", f"/decisions/{newest.id}/decline").status_code == 303
+        assert send(client, "/decisions", f"/decisions/{newest.id}/decline").status_code == 303
     assert {request.state.value for request in site.rows(Decision)} == {"declined"}
 
 
@@ -167,12 +169,12 @@ def test_an_account_that_protects_people_says_how_somebody_withdraws(site, stock
 @pytest.mark.parametrize(
     ("action", "fields"),
     [
-        ("limit-requests", {"epsilon": "20", "reason": " "}),
-        ("limit-requests", {"epsilon": "20"}),
-        ("limit-requests", {"epsilon": "x", "reason": "more"}),
-        ("limit-requests", {"epsilon": "nan", "reason": "more"}),
-        ("limit-requests", {"epsilon": "1", "reason": "more"}),
-        ("limit-requests", {"epsilon": "20", "reason": "two\nlines"}),
+        ("raise-limit", {"epsilon": "20", "reason": " "}),
+        ("raise-limit", {"epsilon": "20"}),
+        ("raise-limit", {"epsilon": "x", "reason": "more"}),
+        ("raise-limit", {"epsilon": "nan", "reason": "more"}),
+        ("raise-limit", {"epsilon": "1", "reason": "more"}),
+        ("raise-limit", {"epsilon": "20", "reason": "two\nlines"}),
         ("lower-limit", {"epsilon": "20", "reason": "less"}),
         ("lower-limit", {"epsilon": "-1", "reason": "less"}),
         ("freeze", {"reason": ""}),
@@ -226,7 +228,7 @@ def test_a_sweep_over_epsilon_names_each_trial_by_it_and_links_its_release(site,
 @pytest.fixture
 def sealed(site: Any, stock: Any) -> str:
     """The usual dataset with a key and files."""
-    write_key(key_path(site.settings, stock.dataset), new_key())
+    write_key(Vault.of(site.settings).key_path(stock.dataset), new_key())
     (site.settings.data_dir / key_of(stock.dataset)).mkdir(parents=True)
     return stock.dataset
 
@@ -240,9 +242,9 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, seale
     assert "Cancel the 2 jobs that need it" in uploader.get(page).text
     assert send(uploader, page, f"{page}/delete").status_code == 422
     assert send(uploader, page, f"{page}/delete", sure="yes").status_code == 409
-    assert key_path(site.settings, sealed).exists()
+    assert Vault.of(site.settings).key_path(sealed).exists()
     assert send(uploader, page, f"{page}/delete", sure="yes", cancel_jobs="yes").status_code == 303
-    assert not key_path(site.settings, sealed).exists()
+    assert not Vault.of(site.settings).key_path(sealed).exists()
     assert not (site.settings.data_dir / key_of(sealed)).exists()
     assert site.job(stock.queued).state is JobState.CANCELLED
     assert site.job(stock.running).cancel_requested
@@ -263,7 +265,7 @@ def test_no_form_acts_without_a_session_or_its_own_token_or_from_another_site(si
     """Which scope each form needs is asked in tests/service/test_matrix.py."""
     alice, other, nobody = site.signed_in("admin"), site.signed_in("admin"), site.client()
     account = f"/accounts/{stock.account}"
-    send(alice, f"{account}/controls", f"{account}/limit-requests", epsilon="20", reason="more")
+    send(alice, f"{account}/controls", f"{account}/raise-limit", epsilon="20", reason="more")
     ids = {"account_id": stock.account, "dataset_id": sealed, "release_id": stock.release, "job_id": stock.queued}
     ids |= {"sweep_id": sweep, "request_id": site.rows(Decision)[0].id, "admin_id": site.rows(Admin)[0].id}
     fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes", "name": "eve", "jobs": "1"}
@@ -272,7 +274,9 @@ def test_no_form_acts_without_a_session_or_its_own_token_or_from_another_site(si
 
     def state() -> tuple[Any, ...]:
         rows = [*site.rows(Job), *site.rows(Decision)]
-        return account_of(site, stock.account), [(row.id, row.state) for row in rows], len(site.rows(ApiKey))
+        account = account_of(site, stock.account)
+        facts = account.head_hash, account.closed, len(site.rows(ApiKey))
+        return *facts, *((row.id, row.state) for row in rows)
 
     before = state()
     for action in (filled(path, ids) for path in sorted(FORMS - SIGNING_IN)):
@@ -284,4 +288,4 @@ def test_no_form_acts_without_a_session_or_its_own_token_or_from_another_site(si
         shown = {200} if action in ("/admins", "/jobs") else {404, 405}  # pages of that address
         assert other.get(action).status_code in shown, "nothing is done by following a link"
     assert state() == before
-    assert key_path(site.settings, sealed).exists()
+    assert Vault.of(site.settings).key_path(sealed).exists()

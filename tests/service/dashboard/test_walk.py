@@ -11,7 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from sklearn.datasets import load_digits
 
 from obscura.client.local_service import LocalService
-from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, in_chromium
+from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, in_chromium, sign_in
 
 pytestmark = [pytest.mark.slow, *in_chromium]
 
@@ -56,9 +56,7 @@ def test_private_images_are_made_by_clicks_alone(tmp_path, warm, monkeypatch):
 
     monkeypatch.setattr("sys.executable", warm)
     with LocalService(tmp_path / "data") as service, a_page(base_url=service.url) as (page, said):
-        page.goto("/login")
-        page.fill("#key", service.token)
-        page.click("main button[type=submit]")
+        sign_in(page, service.token)
 
         page.click("main a:has-text('Open an account') >> nth=0")
         for field, value in (("name", "writers"), ("owner", "office"), ("epsilon", "3"), ("delta", "1e-5")):

@@ -9,7 +9,7 @@ from obscura.wire.sweep_schemas import SweepRecord, TrialFacts
 from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.dashboard.charts import sweep_chart
-from service.dashboard.filters import SEARCHED_MAX, Filters
+from service.dashboard.forms import SEARCHED_MAX, Filters
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sweep

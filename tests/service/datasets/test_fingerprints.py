@@ -28,10 +28,12 @@ from service.datasets.fingerprints import (
     fingerprint,
 )
 from service.datasets.reading import Content, Upload
+from service.datasets.vault import DatasetContext
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict
+from service.settings import Settings
 from tests.together import at_once
 
 KEY = bytes(range(32))
@@ -78,7 +80,7 @@ class Desk:
         """Accept content with these fingerprints, as the service does once it has read it."""
         upload = Upload(dataset_id, ("a",), 5, 7, 1, 1000, account_id=account_id, attempt=attempt)
         content = Content(upload, "npz", "0" * 64, 1, digests, "ab" * 32, lambda: None)
-        return receiving.accept(self.factory, content, now=self.now)
+        return receiving.accept(DatasetContext.of(Settings(), self.factory, lambda: self.now), content)
 
     def upload(self, account_id: str | None, images: np.ndarray) -> Dataset:
         """Accept content with these images into a new dataset of an account."""

@@ -17,7 +17,7 @@ from PIL import Image
 from obscura.wire.faults import Fault
 from service.api.problems import STATUSES
 from service.datasets.reading import Upload, UploadFailed, UploadRefused, UploadsStopped, UploadTooLarge, sweep
-from service.datasets.vault import fingerprint_key_path, make_fingerprint_key, open_dataset, open_subjects, shred
+from service.datasets.vault import Vault, fingerprint_key_path, make_fingerprint_key
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.ingest.faults import explain
 from service.ingest.request import IngestLimits, IngestRequest
@@ -25,7 +25,7 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import key_of
 from tests.service.datasets.uploading import npz as pack
-from tests.service.datasets.uploading import receive
+from tests.service.datasets.uploading import receive, stored_subjects
 
 DATASET = "ds_" + "a2" * 10
 FACTS = Upload(DATASET, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)
@@ -85,7 +85,7 @@ def test_content_is_stored_and_described_without_its_count(settings):
     received = receive(settings, FACTS, in_chunks(data), len(data), "npz")
     assert (received.upload, received.format, received.bytes) == (FACTS, "npz", len(data))
     assert len(received.sha256) == 64
-    images, labels = open_dataset(settings, DATASET)
+    images, labels = Vault.of(settings).open_dataset(DATASET)
     assert images.shape == (3, 4, 6)
     assert labels.tolist() == [0, 1, 1]
     assert not images.flags.writeable
@@ -163,7 +163,7 @@ def test_unknown_formats_and_foreign_identifiers_are_refused(settings):
         with pytest.raises(InvalidInput):
             receive(settings, Upload(identifier, ("a",), 4, 6, 1, 9), iter([b"x"]), None, "npz")
         with pytest.raises(InvalidInput):
-            open_dataset(settings, identifier)
+            Vault.of(settings).open_dataset(identifier)
     with pytest.raises(InvalidInput, match="channels"):
         receive(settings, Upload(DATASET, ("a",), 4, 6, 2, 9), iter([b"x"]), None, "npz")
 
@@ -194,7 +194,7 @@ def test_a_disk_that_fails_is_reported_without_its_paths(settings):
 def test_what_a_crashed_attempt_left_is_replaced(settings):
     receive(settings, FACTS, in_chunks(npz(2)), None, "npz")
     receive(settings, FACTS, in_chunks(npz(5)), None, "npz")
-    assert len(open_dataset(settings, DATASET)[1]) == 5
+    assert len(Vault.of(settings).open_dataset(DATASET)[1]) == 5
     assert len(files_of(settings)) == 3
 
 
@@ -239,11 +239,11 @@ def test_a_sweep_and_a_deletion_at_once_do_not_get_into_each_others_way(settings
 
 def test_deleted_content_is_gone_and_deleting_twice_is_harmless(settings):
     receive(settings, FACTS, in_chunks(npz()), None, "npz")
-    shred(settings, DATASET)
-    shred(settings, DATASET)
+    Vault.of(settings).shred(DATASET)
+    Vault.of(settings).shred(DATASET)
     assert files_of(settings) == []
     with pytest.raises(NotFound):
-        open_dataset(settings, DATASET)
+        Vault.of(settings).open_dataset(DATASET)
 
 
 def test_a_link_in_place_of_an_array_is_not_followed(settings, tmp_path):
@@ -252,7 +252,7 @@ def test_a_link_in_place_of_an_array_is_not_followed(settings, tmp_path):
     labels.rename(tmp_path / "elsewhere.npy")
     labels.symlink_to(tmp_path / "elsewhere.npy")
     with pytest.raises(NotFound):
-        open_dataset(settings, DATASET)
+        Vault.of(settings).open_dataset(DATASET)
 
 
 CANARY_UPLOADS = {
@@ -316,7 +316,7 @@ def test_fashion_mnist_is_read_as_it_is_distributed(settings):
     data = zipped(*((name, (FASHION_MNIST / name).read_bytes()) for name in names))
     facts = Upload(DATASET, tuple("abcdefghij"), height=28, width=28, channels=1, records_declared=60_000)
     receive(settings, facts, in_chunks(data, 2**16), len(data), "idx")
-    images, labels = open_dataset(settings, DATASET)
+    images, labels = Vault.of(settings).open_dataset(DATASET)
     assert images.shape == (60_000, 28, 28)
     assert np.bincount(labels).tolist() == [6_000] * 10
 
@@ -334,11 +334,11 @@ def of(names: list[str] | None) -> bytes:
 
 def test_subjects_are_stored_beside_images_and_labels_as_numbers(settings):
     receive(settings, OF_SUBJECTS, iter([of(NAMES)]), None, "npz")
-    numbers = open_subjects(settings, DATASET)
+    numbers = stored_subjects(settings, DATASET)
     assert numbers.dtype == np.int64
     owned = [np.flatnonzero(numbers == number).tolist() for number in dict.fromkeys(numbers.tolist())]
     assert owned == [[0, 2], [1, 4], [3]]
-    assert len(open_dataset(settings, DATASET)[1]) == 5
+    assert len(Vault.of(settings).open_dataset(DATASET)[1]) == 5
     assert not [path for path in settings.data_dir.rglob("*") if path.is_file() and CANARY in path.name]
 
 
@@ -351,4 +351,4 @@ def test_refusals_name_the_rule_and_no_subject(settings, capfd, names, fault):
     assert CANARY not in told
     assert "dora" not in told
     with pytest.raises(NotFound):
-        open_subjects(settings, DATASET)
+        stored_subjects(settings, DATASET)

@@ -1,4 +1,4 @@
-"""The lease of an upload: who may go on, who takes over, and what a process that was given up can still do. Nothing."""
+"""Uploads: their leases, and accounts that are closed to new data, which take nothing that belongs or would join."""
 
 import threading
 import time
@@ -14,17 +14,16 @@ import pytest
 from sqlalchemy import Engine, event, func, select, text
 
 from obscura.wire.words import DatasetState
-from service.datasets import receiving, states
-from service.datasets.fingerprints import KnownAsPublic
-from service.datasets.reading import Sent, Upload, UploadFailed
-from service.datasets.vault import make_fingerprint_key, open_dataset
+from service.datasets import fingerprints, receiving, states
+from service.datasets.fingerprints import KnownAsPublic, OverlapRefused
+from service.datasets.reading import Sent, UploadFailed
+from service.datasets.vault import DatasetContext, Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
-from service.errors import Conflict
-from service.jobs.planning import require_ready
+from service.errors import AccountClosed, Conflict
 from service.settings import Settings
 from tests.service.datasets.uploading import npz
-from tests.service.datasets.uploading import receive as store
+from tests.service.datasets.world import World
 
 PATIENCE_SECONDS = 60
 
@@ -48,7 +47,7 @@ def upload(
     settings: Settings, factory: SessionFactory, dataset_id: str, chunks: Iterator[bytes], **more: Any
 ) -> Dataset:
     clock = more.get("clock", lambda: datetime.now(UTC))
-    return receiving.receive(settings, factory, dataset_id, Sent(chunks, "npz"), clock=clock)
+    return receiving.receive(DatasetContext.of(settings, factory, clock), dataset_id, Sent(chunks, "npz"))
 
 
 def state(factory: SessionFactory, dataset_id: str) -> DatasetState:
@@ -97,7 +96,7 @@ def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, sett
             time.sleep(0.1)
         body.go_on.set()
         assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(0))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(0))
     assert left(settings) == []
 
 
@@ -117,7 +116,7 @@ def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
         with pytest.raises((Conflict, UploadFailed)):
             late.result(PATIENCE_SECONDS)
     assert taken.state is state(factory, dataset_id) is DatasetState.READY
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
     assert left(settings) == []
     with transaction(factory, read_only=True) as session:
         assert session.scalar(select(func.count()).select_from(Fingerprint)) == 10
@@ -181,7 +180,7 @@ def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
             time.sleep(0.6)  # longer than three tries
             assert not done.done()
         assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(0))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(0))
 
 
 def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
@@ -197,7 +196,7 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
     later = datetime.now(UTC) + timedelta(seconds=settings.lease_seconds)
     taken = upload(settings, factory, dataset_id, iter([body_of(1)]), clock=lambda: later)
     assert taken.state is DatasetState.READY
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
 
 
 def test_an_upload_from_before_there_were_leases_is_ended(factory, settings, declare):
@@ -222,33 +221,75 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory
     assert (state(factory, dead), state(factory, live)) == (DatasetState.DECLARED, DatasetState.RECEIVING)
 
 
-# --- public datasets from before they were compared -----------------------------------------------------------------
+# --- accounts that are closed to new data ---------------------------------------------------------------------------
+
+KNOWN, FRESH = (np.random.default_rng(seed).integers(0, 256, (6, 4, 4), dtype=np.uint8) for seed in (1, 2))
 
 
-def test_public_datasets_from_before_are_compared_at_the_start_and_withdrawn_if_they_are_private(
-    factory, settings, declare, open_account
-):
-    account_id = open_account(factory)
-    upload(settings, factory, declare(account_id), iter([body_of(1)]))
-    guilty, innocent, broken = declare(), declare(), declare()
-    for dataset_id, seed in ((guilty, 1), (innocent, 2)):
-        facts = Upload(dataset_id, ("a", "b"), 4, 4, 1, 500)
-        store(settings, facts, iter([body_of(seed)]), None, "npz")
-    with transaction(factory) as session:
-        for dataset_id in (guilty, innocent, broken):
-            row = session.get_one(Dataset, dataset_id)
-            row.state, row.unchecked, row.content_sha256 = DatasetState.READY, True, "0" * 64
-            row.ready_at = datetime.now(UTC)
-    for dataset_id in (guilty, innocent):
-        with pytest.raises(Conflict, match="compared"), transaction(factory) as session:
-            require_ready(session, session.get_one(Dataset, dataset_id), "evaluation dataset")
-    for _ in range(2):
-        receiving.check_public(settings, factory)
-        with transaction(factory) as session:
-            found = {name: session.get_one(Dataset, name) for name in (guilty, innocent, broken)}
-            assert [found[name].state.value for name in found] == ["failed", "ready", "ready"]
-            assert [found[name].unchecked for name in found] == [True, False, True]
-            require_ready(session, found[innocent], "evaluation dataset")
-    with pytest.raises(KnownAsPublic):
-        upload(settings, factory, declare(account_id), iter([body_of(2)]))
-    upload(settings, factory, declare(account_id), iter([body_of(1)]))  # what was withdrawn forbids nothing
+def test_a_closed_account_takes_no_declaration_and_an_open_one_again(world: World) -> None:
+    account_id = world.account("2025")
+    world.close(account_id)
+    with pytest.raises(AccountClosed, match=r"\*2025\* is closed.*Open an account for the new people"):
+        world.declare(account_id)
+    world.declare(None), world.declare(world.account("2026"))
+    world.close(account_id, closed=False)
+    world.send(world.declare(account_id), KNOWN)
+
+
+def test_what_was_declared_before_is_refused_before_a_byte_is_read(world: World) -> None:
+    account_id = world.account("2025")
+    dataset_id = world.declare(account_id)
+    world.close(account_id)
+
+    def body() -> Any:
+        raise AssertionError("read")
+        yield b""
+
+    with pytest.raises(AccountClosed):
+        receiving.receive(world.context, dataset_id, Sent(body(), "npz"))
+    assert world.has_nothing_of(dataset_id)
+
+
+@pytest.mark.parametrize("images", [FRESH, KNOWN], ids=["new images", "images of a public dataset"])
+def test_closing_while_an_upload_arrives_refuses_it_in_the_same_words(world: World, images: Any) -> None:
+    """Whether the images are known is not said, for nothing is looked up."""
+    world.send(world.declare(None), KNOWN)
+    account_id = world.account("2025")
+    dataset_id = world.declare(account_id)
+    with pytest.raises(AccountClosed):
+        world.send(dataset_id, images, during=lambda: world.close(account_id))
+    assert world.has_nothing_of(dataset_id)
+    world.close(account_id, closed=False)
+    if images is KNOWN:
+        with pytest.raises(KnownAsPublic):
+            world.send(dataset_id, images)
+
+
+def test_whoever_closes_at_the_last_moment_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the images and the lock on the account that pays, somebody else closes it."""
+    account_id = world.account("2025")
+    dataset_id, looked = world.declare(account_id), fingerprints.look_up
+
+    def slow(*given: Any) -> Any:
+        known = looked(*given)
+        world.close(account_id)
+        return known
+
+    monkeypatch.setattr(fingerprints, "look_up", slow)
+    with pytest.raises(AccountClosed):
+        world.send(dataset_id, FRESH)
+    assert world.has_nothing_of(dataset_id)
+
+
+def test_an_upload_that_would_join_a_closed_account_is_refused_as_where_none_may_pay(world: World) -> None:
+    first, second = world.account("2025"), world.account("2026")
+    world.send(world.declare(first), KNOWN)
+    world.close(first)
+    dataset_id = world.declare(second)
+    with pytest.raises(OverlapRefused) as caught:
+        world.send(dataset_id, np.concatenate([FRESH, KNOWN[:1]]))
+    assert "2025" not in str(caught.value)
+    assert str(caught.value) == str(OverlapRefused()), "the words are those of every other reason"
+    assert world.has_nothing_of(dataset_id)
+    world.close(first, closed=False)
+    assert world.send(dataset_id, np.concatenate([FRESH, KNOWN[:1]])).joined

@@ -15,7 +15,7 @@ import pytest
 from obscura.wire.faults import Fault
 from service.datasets import reading
 from service.datasets.reading import Upload, UploadFailed
-from service.datasets.vault import fingerprint_key_path, open_dataset, open_subjects
+from service.datasets.vault import Vault, fingerprint_key_path
 from service.errors import NotFound
 from service.ingest.array_files import (
     IMAGES_NAME,
@@ -29,7 +29,7 @@ from service.ingest.array_files import (
 from service.ingest.request import IngestRequest
 from service.sealing import new_key
 from service.settings import Settings
-from tests.service.datasets.uploading import receive
+from tests.service.datasets.uploading import receive, stored_subjects
 
 DATASET = "ds_" + "a2" * 10
 FACTS = Upload(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
@@ -57,7 +57,7 @@ def assert_refused(settings: Settings, facts: Upload = FACTS) -> None:
     assert failed.value.fault is Fault.INTERNAL
     assert failed.value.__cause__ is None
     with pytest.raises(NotFound):
-        open_dataset(settings, DATASET)
+        Vault.of(settings).open_dataset(DATASET)
     left = [path for path in settings.data_dir.rglob("*") if path.is_file()]
     assert left == [fingerprint_key_path(settings)], "no key, no array and no quarantined file is left"
 
@@ -66,8 +66,8 @@ def test_honest_arrays_pass(settings, monkeypatch):
     """Control of everything below."""
     take_over(monkeypatch, lambda request: store(request, GOOD))
     receive(settings, FACTS, iter([b"anything"]), None, "npz")
-    images, labels = open_dataset(settings, DATASET)
-    for seen, stored in ((images, IMAGES), (labels, LABELS), (open_subjects(settings, DATASET), SUBJECTS)):
+    images, labels = Vault.of(settings).open_dataset(DATASET)
+    for seen, stored in ((images, IMAGES), (labels, LABELS), (stored_subjects(settings, DATASET), SUBJECTS)):
         np.testing.assert_array_equal(seen, stored)
 
 

@@ -10,7 +10,7 @@ from obscura.wire import formats as wire
 from obscura.wire.faults import Fault
 from service.datasets import reading
 from service.datasets.reading import Upload, UploadRefused
-from service.datasets.vault import make_fingerprint_key, open_dataset
+from service.datasets.vault import Vault, make_fingerprint_key
 from service.errors import InvalidInput
 from service.ingest.__main__ import answer, unsealed
 from service.ingest.formats import FORMATS, UploadFormat, format_named, titles
@@ -45,7 +45,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.mark.usefixtures("toy")
 def test_a_new_format_is_read_like_any_other(settings):
     receive(settings, UPLOAD, iter([LABELS.tobytes(), IMAGES.tobytes()]), None, "toy")
-    images, labels = open_dataset(settings, UPLOAD.dataset_id)
+    images, labels = Vault.of(settings).open_dataset(UPLOAD.dataset_id)
     np.testing.assert_array_equal(images, IMAGES)
     np.testing.assert_array_equal(labels, LABELS)
     assert titles() == "zip of class folders, npz, a zip of IDX files, or a toy"

@@ -148,8 +148,8 @@ class Shop:
     def unsaved(self, claim: jobs.Claim) -> Job:
         return self.tell(jobs.finish_unsaved, claim, now=self.now)
 
-    def wish(self, claim: jobs.Claim) -> jobs.Wish | None:
-        return self.tell(jobs.wish_for, claim)
+    def wish(self, claim: jobs.Claim) -> jobs.StopRequest | None:
+        return self.tell(jobs.stop_request, claim)
 
     def give_back(self, claim: jobs.Claim) -> None:
         self.tell(jobs.give_back, claim, now=self.now)

@@ -162,7 +162,7 @@ def test_a_cancelled_training_that_has_charged_nothing_stops(shop):
     for _ in range(2):
         assert shop.cancel(job_id).state is JobState.RUNNING
     assert shop.heartbeat(claim) is True
-    assert shop.wish(claim) is jobs.Wish.STOP
+    assert shop.wish(claim) is jobs.StopRequest.STOP
     for _ in range(2):
         assert shop.cancelled(claim).state is JobState.CANCELLED
     assert shop.money() == (0, 0)
@@ -173,12 +173,12 @@ def test_a_cancelled_training_that_has_charged_winds_up_and_a_discarded_one_stop
     assert shop.wish(claim) is None
     for _ in range(2):
         assert shop.cancel(claim.job_id).ended_early is EarlyEnd.CANCELLED
-    assert shop.wish(claim) is jobs.Wish.WIND_UP
+    assert shop.wish(claim) is jobs.StopRequest.WIND_UP
     with pytest.raises(Conflict, match="without publishing"):
         shop.cancelled(claim)
     for _ in range(2):
         assert shop.cancel(claim.job_id, discard=True).ended_early is EarlyEnd.DISCARDED
-    assert shop.wish(claim) is jobs.Wish.STOP
+    assert shop.wish(claim) is jobs.StopRequest.STOP
     with pytest.raises(StaleAttempt, match="discarded"):
         shop.publish(claim, release_id=new_id("rel"))
     assert shop.cancelled(claim).state is JobState.CANCELLED

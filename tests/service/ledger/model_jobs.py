@@ -13,7 +13,7 @@ from tests.service.ledger.model import LedgerModel, require
 ATTEMPTS_MAX = 3
 LEASE_SECONDS = 60
 ENDED = ("succeeded", "failed", "cancelled")
-SALVAGED = ("time_limit", "worker_lost", "training_failed", "out_of_memory", "out_of_disk")  # failures
+SALVAGED = ("time_limit", "worker_lost", "training_failed", "out_of_memory")  # failures
 
 
 @dataclass

@@ -224,11 +224,11 @@ def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -
     ana, ben = (house.program(house.key_of(house.sign_in(login))) for login in ("ana", "ben"))
     second = house.program(house.key_of(house.sign_in("ana"), name="second"))
     body = {"epsilon": 4.0, "reason": "a second study"}
-    refused = house.admin.post(f"/v1/accounts/{account}/limit-requests", json=body)
+    refused = house.admin.post(f"/v1/accounts/{account}/raise-limit", json=body)
     assert (refused.status_code, "as the sign-in provider knows them" in refused.text) == (403, True)
-    asked = ana.post(f"/v1/accounts/{account}/limit-requests", json=body)
+    asked = ana.post(f"/v1/accounts/{account}/raise-limit", json=body)
     assert asked.status_code == 201, asked.text
-    approve = f"/v1/limit-requests/{asked.json()['id']}/approve"
+    approve = f"/v1/decisions/{asked.json()['id']}/approve"
     for same in (ana, second):
         answer = same.post(approve)
         assert (answer.status_code, "It takes two people" in answer.text) == (403, True)
@@ -248,13 +248,13 @@ def test_somebody_with_two_roles_is_one_person(house: House) -> None:
     house.sign_in("ben")
     browser = house.sign_in("kim")
     owner = house.program(house.key_of(browser))
-    asked = owner.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 4.0, "reason": "a study"}).json()
+    asked = owner.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 4.0, "reason": "a study"}).json()
     with transaction(house.factory, read_only=True) as session:
         of_installation = ApiKey.person_id.is_not(None), ApiKey.project_id.is_(None)
         role = session.scalars(select(ApiKey.id).where(*of_installation)).one()
     assert browser.post("/you/project", data={"token": form_token_of(browser), "role": role}).status_code == 303
     other = house.program(house.key_of(browser, name="of the installation"))
-    approve = f"/v1/limit-requests/{asked['id']}/approve"
+    approve = f"/v1/decisions/{asked['id']}/approve"
     answer = other.post(approve)
     assert (answer.status_code, "one person with several roles" in answer.text) == (403, True)
     ben = house.program(house.key_of(house.sign_in("ben")))
@@ -274,11 +274,11 @@ def test_what_somebody_asked_for_who_has_left_is_not_approved(house: House) -> N
     account = account_of(house)
     house.sign_in("ben")  # who was an owner before it was asked for
     ana = house.program(house.key_of(house.sign_in("ana")))
-    asked = ana.post(f"/v1/accounts/{account}/limit-requests", json={"epsilon": 4.0, "reason": "a study"})
+    asked = ana.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 4.0, "reason": "a study"})
     house.provider.people(ana=ANA | {"groups": []}, ben=BEN)
     assert house.confirm(MINUTE / 2) >= 1
     ben = house.program(house.key_of(house.sign_in("ben")))
-    answer = ben.post(f"/v1/limit-requests/{asked.json()['id']}/approve")
+    answer = ben.post(f"/v1/decisions/{asked.json()['id']}/approve")
     assert (answer.status_code, "removed since" in answer.text) == (409, True)
 
 

@@ -154,15 +154,15 @@ class StorageContract:
 
     def test_a_journal_grows_line_by_line_and_survives_a_torn_one(self, storage):
         assert (journalled_jobs(storage), journalled(storage, "job_a")) == ([], Journalled(0, Counter(), None))
-        Journal(storage, "job_a", 1).write(stage="votes", count=5, price_nano=70)
+        Journal(storage, "job_a", 1, "acc_a").write(stage="votes", count=5, price_nano=70)
         storage.append("journals/job_a.jsonl", b'\n{"attempt": 1, "stage": "vo')
-        Journal(storage, "job_a", 2, "acc_b").write(stage="votes", count=1, price_nano=14)
+        Journal(storage, "job_a", 2, "acc_a").write(stage="votes", count=1, price_nano=14)
         lines = [
             (line.attempt, line.count, line.price_nano, line.account_id) for line in read_journal(storage, "job_a")
         ]
-        assert lines == [(1, 5, 70, None), (2, 1, 14, "acc_b")]
-        assert journalled(storage, "job_a") == Journalled(84, Counter(votes=6), None)
-        Journal(storage, "job_b", 1)
+        assert lines == [(1, 5, 70, "acc_a"), (2, 1, 14, "acc_a")]
+        assert journalled(storage, "job_a") == Journalled(84, Counter(votes=6), "acc_a")
+        Journal(storage, "job_b", 1, "acc_a")
         assert journalled_jobs(storage) == ["job_a", "job_b"]
 
     def test_what_was_appended_survives_the_death_of_its_process(self, storage):
@@ -170,7 +170,7 @@ class StorageContract:
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        assert journalled(storage, "job_a") == Journalled(300, Counter(votes=30), None)
+        assert journalled(storage, "job_a") == Journalled(300, Counter(votes=30), "acc_a")
 
     def test_moving_takes_everything_below_a_key_along(self, storage):
         publish(storage, {"model": b"1"}, "work/job_a/trained")
@@ -219,7 +219,7 @@ class StorageContract:
 
 
 def _append_and_die(storage: Storage) -> None:
-    journal = Journal(storage, "job_a", 1)
+    journal = Journal(storage, "job_a", 1, "acc_a")
     for _ in range(30):
         journal.write(stage="votes", count=1, price_nano=10)
     os.kill(os.getpid(), signal.SIGKILL)

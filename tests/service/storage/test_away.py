@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from obscura.wire.words import JobState
+from obscura.wire.words import DatasetState, JobState
 from service.audit.signing import make_signing_key
 from service.datasets import deletion
-from service.datasets.vault import key_path
+from service.datasets.vault import Vault
+from service.db.dataset_tables import Dataset
+from service.db.session import transaction
 from service.inspection import inspect_at_start, nothing_is_found
 from service.ledger.stops import arming_stops
 from service.storage import BACKENDS
@@ -57,7 +59,7 @@ def test_an_attempt_whose_storage_is_lost_is_followed_by_another(shop, monkeypat
 
 
 def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream: io.StringIO):
-    job_id, key = shop.train(), key_path(shop.settings, shop.dataset_id)
+    job_id, key = shop.train(), Vault.of(shop.settings).key_path(shop.dataset_id)
 
     def claimed() -> bool:
         return claim_job(shop.settings, shop.factory, job_id=job_id, worker="test", now=NOW) is not None
@@ -75,10 +77,26 @@ def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream: io.StringIO):
 
 
 def test_copies_of_the_keys_of_deleted_datasets_are_destroyed(shop):
-    path = key_path(shop.settings, shop.dataset_id)
+    path = Vault.of(shop.settings).key_path(shop.dataset_id)
     copy = path.read_bytes()
     deletion.delete(shop.settings, shop.factory, shop.dataset_id, cancel_jobs=False, now=NOW)
     path.write_bytes(copy)
     reconcile(shop.settings, shop.factory, send=lambda *_: None, now=datetime.now(UTC))
     assert not path.exists()
-    assert key_path(shop.settings, shop.public_id).exists()
+    assert Vault.of(shop.settings).key_path(shop.public_id).exists()
+
+
+def test_a_dataset_whose_key_is_gone_is_not_shown_as_ready_while_the_service_runs(shop):
+    path = Vault.of(shop.settings).key_path(shop.dataset_id)
+    key = path.read_bytes()
+
+    def state() -> DatasetState:
+        reconcile(shop.settings, shop.factory, send=lambda *_: None, now=datetime.now(UTC))
+        with transaction(shop.factory, read_only=True) as session:
+            return session.get_one(Dataset, shop.dataset_id).state
+
+    assert state() is DatasetState.READY
+    path.unlink()
+    assert state() is DatasetState.FAILED
+    path.write_bytes(key)
+    assert state() is DatasetState.READY

@@ -58,7 +58,7 @@ def another(storage: S3Storage, folder: Path) -> S3Storage:
 
 def test_every_journal_is_read_by_one_request_and_one_list(storage, monkeypatch):
     for number in range(40):
-        Journal(storage, f"job_{number}", 1).write(stage="steps", count=1, price_nano=number)
+        Journal(storage, f"job_{number}", 1, "acc_a").write(stage="steps", count=1, price_nano=number)
     asked = Counter[str]()
     for name in ("get", "list"):
 
@@ -129,10 +129,10 @@ def test_faults_on_the_way_change_nothing_but_the_time(bucket_url, s3_url, tmp_p
         proxy.faults.extend(faults * 2)
         assert content_of(another(storage, tmp_path / "there").open(KEY)) == BIG
         proxy.faults.extend(faults * 3)
-        journal = Journal(storage, "job_a", 1)
+        journal = Journal(storage, "job_a", 1, "acc_a")
         for _ in range(6):
             journal.write(stage="votes", count=1, price_nano=10)
-        assert journalled(storage, "job_a") == Journalled(60, Counter(votes=6), None)
+        assert journalled(storage, "job_a") == Journalled(60, Counter(votes=6), "acc_a")
         proxy.faults.extend(faults)
         storage.move(KEY, "trash/x")
         proxy.faults.extend(faults * 2)
@@ -148,7 +148,7 @@ def test_patience_ends_and_a_line_that_was_given_up_cannot_undo_a_later_one(buck
     with faulty(s3_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         storage = S3Storage(bucket_url, tmp_path / "var", bucket=Bucket(bucket_url, ONE_TRY))
-        journal = Journal(storage, "job_a", 1)
+        journal = Journal(storage, "job_a", 1, "acc_a")
         journal.write(stage="votes", count=1, price_nano=10)
         proxy.faults.append(SLOW_DOWN)
         with pytest.raises(StorageUnavailable, match="Nothing was lost") as unavailable:

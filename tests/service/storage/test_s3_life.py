@@ -1,12 +1,12 @@
 """A service lives with a bucket, and only with its own database."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from service import installation, ledger
+from service.backups.accepting import accept
 from service.backups.making import back_up
 from service.backups.restoring import restore
 from service.datasets import states, vault, withdrawal
@@ -14,9 +14,9 @@ from service.db.session import make_engine, make_session_factory, transaction
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.journals import Journal, journalled, read_withdrawn
-from service.storage.restrictions import Restriction, read_ends, read_restrictions, write_ends, write_restriction
-from tests.service.datasets.subject_desk import Desk
+from tests.service.datasets.world import SubjectWorld
 from tests.service.orders import release_with_files
+from tests.service.people import make_key
 from tests.service.storage.contract import KEY, RELEASE, publish
 from tests.service.storage.whole_life import live
 from tests.workers.conftest import build
@@ -56,29 +56,27 @@ def test_a_database_that_is_not_the_buckets_removes_nothing(bucket_url, tmp_path
 def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book, settings, tmp_path):
     release = release_with_files(book, "patients", generator="{}")
     assert installation.pair(settings, book.factory, now=book.now)
-    Journal(storage_of(settings), "job_" + "a" * 20, 1).write(stage="votes", count=1, price_nano=0)
-    restriction = Restriction(1, "0" * 64, 2.0, frozen=True, closed=True)
-    write_restriction(storage_of(settings), "acc_" + "a" * 20, restriction)
-    write_ends(storage_of(settings), {"key_" + "a" * 20: book.now})
+    account_id = book.accounts["patients"]
+    Journal(storage_of(settings), "job_" + "a" * 20, 1, account_id).write(stage="votes", count=1, price_nano=7)
+    _, token = book.do(make_key, name="boss", scopes=["admin"])
     back_up(settings, book.factory, tmp_path / "first", with_keys=True, now=book.now)
     there = Settings(data_dir=tmp_path / "there", storage=bucket_url, database_url=f"sqlite:///{tmp_path / 'there.db'}")
     restored = restore(there, tmp_path / "first", keep_files=False, now=book.now)
     assert {finding.code.value for finding in restored.report.findings} == {"journal_unknown"}  # of no job of ours
     assert restored.report.artifacts == 1
     storage = storage_of(there)
-    Journal(storage, "job_" + "a" * 20, 2).write(stage="votes", count=1, price_nano=0)
-    write_ends(storage, {"key_" + "b" * 20: book.now})
-    assert read_restrictions(storage) == {"acc_" + "a" * 20: restriction}
-    write_restriction(storage, "acc_" + "a" * 20, replace(restriction, frozen=False))
+    Journal(storage, "job_" + "a" * 20, 2, account_id).write(stage="votes", count=1, price_nano=3)
     engine = make_engine(there.database_url)
-    back_up(there, make_session_factory(engine), tmp_path / "second", with_keys=True, now=book.now)
+    factory, facts = make_session_factory(engine), {"reason": "moved", "now": book.tick()}
+    outcomes = [accept(there, factory, each, token, **facts) for each in sorted(book.accounts.values())]
+    assert sum(outcome.recorded_nano for outcome in outcomes) == 10
+    assert not outcomes[-1].locked
+    back_up(there, factory, tmp_path / "second", with_keys=True, now=book.tick())
     engine.dispose()
     back = Settings(data_dir=tmp_path / "back", database_url=f"sqlite:///{tmp_path / 'back.db'}")
     assert restore(back, tmp_path / "second", keep_files=False, now=book.now).report.artifacts == 1
     assert (tmp_path / "back" / "releases" / release.name / "generator.json").read_text() == "{}"
     assert journalled(storage_of(back), "job_" + "a" * 20).counts == {"votes": 2}
-    assert read_restrictions(storage_of(back)) == {"acc_" + "a" * 20: replace(restriction, frozen=False)}
-    assert set(read_ends(storage_of(back))) == {"key_" + "a" * 20, "key_" + "b" * 20}
 
 
 def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqlite_url):
@@ -99,18 +97,18 @@ def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqli
             return ledger.open_account(session, now=now, **more, **terms).id
 
     try:
-        desk = Desk(settings, factory, declare, opened)
-        account_id = desk.account("patients")
-        first = desk.upload(account_id, ["anna", "bert"])
-        parts = {listed.name for listed in Bucket(bucket_url).list("")}
+        people = SubjectWorld(settings, factory, declare, opened)
+        account_id = people.account("patients")
+        first = people.upload(account_id, ["anna", "bert"])
+        content = {listed.name for listed in Bucket(bucket_url).list("") if "/journals/" not in listed.name}
         withdrawal.withdraw(settings, factory, account_id, ["anna"], cancel_jobs=False, now=now)
-        later = desk.upload(account_id, ["carl", "anna"])
+        later = people.upload(account_id, ["carl", "anna"])
         names = [vault.name_of(dataset_id, 1) for dataset_id in (first, later)]
         assert storage_of(settings).list("datasets") == sorted(names)
-        assert all(len(vault.open_dataset(settings, name)[0]) == 1 for name in names)
-        assert vault.stored_keys(settings) == set(names)
+        assert all(len(vault.Vault.of(settings).open_dataset(name)[0]) == 1 for name in names)
+        assert vault.Vault.of(settings).stored_keys() == set(names)
         left = {listed.name for listed in Bucket(bucket_url).list("")}
-        assert not parts & left, "nothing of what was uploaded lies there"
+        assert not content & left, "nothing of what was uploaded lies there"
         assert read_withdrawn(storage_of(settings), account_id)
     finally:
         engine.dispose()

@@ -10,7 +10,7 @@ from obscura.cli.console import CliError, Output
 from service.cli.serving import serve
 from service.datasets import reading
 from service.datasets.reading import Upload
-from service.datasets.vault import make_fingerprint_key, open_dataset
+from service.datasets.vault import Vault, make_fingerprint_key
 from service.errors import InvalidInput
 from service.settings import Settings
 from service.storage import BACKENDS, storage_of
@@ -50,7 +50,7 @@ def test_an_upload_is_published_and_swept_there(tmp_path, monkeypatch):
     upload = Upload("ds_" + "a2" * 10, ("cat", "dog"), height=4, width=4, channels=1, records_declared=100)
     images, labels = np.zeros((2, 4, 4), np.uint8), np.array([0, 1])
     receive(settings, upload, iter([npz(images, labels)]), None, "npz")
-    np.testing.assert_array_equal(open_dataset(settings, upload.dataset_id)[1], labels)
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(upload.dataset_id)[1], labels)
     assert reading.sweep(settings, set) == 0
     assert not (settings.data_dir / "datasets").exists()
 

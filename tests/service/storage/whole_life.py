@@ -9,7 +9,7 @@ from service import installation, jobs
 from service.audit.findings import FindingCode
 from service.audit.receipts import kept_receipts
 from service.datasets import deletion
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from service.db.job_tables import Sample
 from service.errors import NotFound
 from service.inspection import inspect_ledger
@@ -45,7 +45,7 @@ def live(shop: Workshop) -> None:
     deletion.delete(shop.settings, shop.factory, shop.dataset_id, cancel_jobs=False, now=now)
     assert storage.list("datasets") == [shop.public_id]
     with pytest.raises(NotFound):
-        open_dataset(shop.settings, shop.dataset_id)
+        Vault.of(shop.settings).open_dataset(shop.dataset_id)
     storage.remove(key_of(release.id))
     (gone,) = inspect_ledger(shop.settings, shop.factory, thorough=True).findings
     assert gone.code is FindingCode.ARTIFACT_MISMATCH

@@ -14,8 +14,8 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import ACCOUNT, Purse
-from workers.recipes.anchors import AnchorsMissing, anchor_images
 from workers.recipes.interface import Run, TrainingData
+from workers.recipes.records import AnchorsMissing, anchor_images
 from workers.recipes.registry import TRAINERS
 
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 60, "record")

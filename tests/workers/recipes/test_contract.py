@@ -13,7 +13,7 @@ import torch
 import privacy.plans
 import workers.recipes
 from privacy.errors import ContributionUnbounded, InvalidParameter
-from privacy.plans.dp_diffusion.plan import CENTRAL
+from privacy.plans.dp_diffusion import CENTRAL
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, recipe_of, useful_from_nano
 from tests.workers.small_trainings import (
@@ -155,7 +155,8 @@ def test_subject_accounts_refuse_records_of_nobody(recipe: str) -> None:
 def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is all that planning, reading stored plans, the trainers and the estimate of the time left need."""
     for package in (privacy.plans, workers.recipes):
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(Path(__file__).parent / "toys")])
+        toys = Path(__file__).parent / "toys" / package.__name__.rpartition(".")[2]
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(toys)])
     monkeypatch.setitem(RECIPES, "toy", recipe_of("toy"))
     plan = build_plan("toy", {"rounds": 3}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
     assert plan_from_json(plan.to_json()) == plan
@@ -173,7 +174,7 @@ def test_recipes_are_not_named_beside_their_own_files_and_their_entry(recipe: st
 
     What other recipes keep in a checkpoint may be called "moments", too.
     """
-    own = (f"privacy/plans/{recipe}/", f"workers/recipes/{recipe}/", "privacy/plans/registry.py")
+    own = (f"privacy/plans/{recipe}.py", f"workers/recipes/{recipe}.py", "privacy/plans/registry.py")
     own += ("workers/recipes/",) if recipe == "moments" else ()
     naming = {name for name, text in production_files.items() if f'"{recipe}"' in text and not name.startswith(own)}
     assert naming <= {"service/cli/demo/__init__.py", "obscura/client/__init__.py", "obscura/client/client.py"}

@@ -43,7 +43,7 @@ from service.times import to_the_hour
 from service.views import accounts, datasets, jobs, releases
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build
-from workers.recipes.dp_classifier import loop
+from workers.recipes import dp_classifier as loop
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
@@ -68,8 +68,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("datalens", "record", {**OPTIONS, "teacher_bandwidth": 3.0}),
     ("moments", "record", {"components": 6, "evaluation_samples": 300}),
     ("moments", "subject", {"components": 6, "evaluation_samples": 300}),
-    ("guided_moments", "record", {"components": 6, "evaluation_samples": 300}),
-    ("guided_moments", "subject", {"components": 6, "evaluation_samples": 300}),
+    ("moments", "record", {"guide": True, "components": 6, "evaluation_samples": 300}),
+    ("moments", "subject", {"guide": True, "components": 6, "evaluation_samples": 300}),
     ("dp_classifier", "record", {**STEPS, "architecture": "scatter_linear", "epochs": 0.5}),
     ("dp_classifier", "subject", {**STEPS, "architecture": "scatter_linear", "expected_batch": 5}),
     ("dp_classifier", "record", {**STEPS, "architecture": "cnn", "estimator": "gep"}),

@@ -19,20 +19,19 @@ from privacy.gradients import places
 from privacy.gradients.arithmetic import exact_arithmetic, is_aligned
 from privacy.gradients.build import build_estimator
 from privacy.gradients.per_sample import Traces, trace_gradients, trainable
-from privacy.plans.dp_classifier.plan import ARCHITECTURES, DpClassifierConfig
-from privacy.plans.moments.detail import coefficients_of
-from privacy.plans.moments.options import MomentsConfig
+from privacy.plans.dp_classifier import ARCHITECTURES, DpClassifierConfig
+from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
+from privacy.plans.warm_start import coefficients_of
 from tests.models.small_extractors import extractor
 from tests.workers.planted_faults import backward_fault, by_place, forward_fault
 from tests.workers.small_trainings import DIGITS, FACTS, Purse, plan_of, small_plan, train
-from workers.recipes import blocks, private_steps
-from workers.recipes.dp_classifier import loop as dp_classifier
-from workers.recipes.dp_classifier.loop import FeaturesOf
+from workers.recipes import coefficients, dp_classifier, private_steps
+from workers.recipes import records as blocks
+from workers.recipes.coefficients import SeparableWaves
+from workers.recipes.dp_classifier import FeaturesOf
 from workers.recipes.interface import TrainingData, TrustedCurator
-from workers.recipes.moments import coefficients
-from workers.recipes.moments.separable import SeparableWaves
 from workers.recipes.private_steps import PrivateSteps, Task
 
 GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")

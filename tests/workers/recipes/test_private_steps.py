@@ -20,9 +20,9 @@ from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
 from tests.workers.small_trainings import Purse
-from workers.recipes.blocks import pass_size
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
+from workers.recipes.records import pass_size
 
 CPU = torch.device("cpu")
 

@@ -29,17 +29,17 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from tests.workers.planted_faults import forward_fault
-from workers.recipes.datalens.teacher_stage import (
+from workers.recipes.interface import Run, TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
+from workers.recipes.private_steps import PrivateSteps
+from workers.recipes.ranks import object_from_first, privatise_once, rank
+from workers.recipes.registry import TRAINERS
+from workers.recipes.teacher_stage import (
     Release,
     TeacherStageConfig,
     TeacherStageState,
     run_teacher_stage,
     start_teacher_stage,
 )
-from workers.recipes.interface import Run, TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
-from workers.recipes.private_steps import PrivateSteps
-from workers.recipes.ranks import object_from_first, privatise_once, rank
-from workers.recipes.registry import TRAINERS
 
 SECRET = bytes(range(32))
 CLASSES = ("a", "b", "c")

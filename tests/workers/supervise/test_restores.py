@@ -6,7 +6,6 @@ time that it has been stopped.
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from fastapi.testclient import TestClient
 
 from obscura.wire.words import DatasetState, JobState
 from service import ledger
-from service.audit.arming import clear_stops
-from service.backups.carrying import carry_forward
+from service.backups.accepting import accept
 from service.backups.making import back_up
 from service.backups.restoring import restore
 from service.datasets import vault
@@ -27,7 +25,7 @@ from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import make_engine, make_session_factory, transaction
-from service.inspection import inspect_ledger
+from service.inspection import find_losses, follow_up, inspect_ledger
 from service.ledger.stops import arming_stops
 from service.main import create_app
 from service.settings import Settings
@@ -137,29 +135,22 @@ def test_a_database_and_its_receipts_restored_together_are_betrayed_by_what_runn
     assert found.keys() == {"journal_unknown", "release_unknown"}
     assert f"shows releases for {spent_nano - spent_before_nano} nano-units" in found["journal_unknown"]
 
-    # The procedure of docs/backups.md for who has no newer backup.
-    left = float(found["journal_unknown"].split("A limit of epsilon ")[1].split()[0])
-    aside = tmp_path / "aside"
-    aside.mkdir()
-    for code, message in found.items():
-        name = re.findall(r"(?:job|rel)_[a-z2-7]{20}", message)[0]
-        place = {"journal_unknown": f"journals/{name}.jsonl", "release_unknown": f"releases/{name}"}
-        (shop.settings.data_dir / place[code]).rename(aside / name)
-    with transaction(factory) as session:
-        lowered = {"account_id": shop.account_id, "epsilon": left, "reason": "restored", "now": datetime.now(UTC)}
-        ledger.lower_limit(session, **lowered)
+    token = shop.settings.admin_key_path.read_text().strip()
+    (account_id,) = find_losses(restored, factory)
+    outcome = accept(restored, factory, account_id, token, reason="restored", now=datetime.now(UTC))
+    assert not outcome.locked
+    with transaction(factory, read_only=True) as session:
         account = ledger.get_account(session, shop.account_id)
-    report = inspect_ledger(restored, factory)
-    assert report.clean, report.findings
-    with transaction(factory) as session:
-        clear_stops(session)
     factory.kw["bind"].dispose()
     assert account.capacity_nano - account.spent_nano <= shop.balance().left_nano
     assert serve(restored) == Served("open", set(), None)
-    assert (aside / newer / "release.json").is_file()
+    after = held(shop.settings)
+    assert {name: after.get(name) for name in before if name.startswith(("releases/", "samples/", "journals/"))} == {
+        name: digest for name, digest in before.items() if name.startswith(("releases/", "samples/", "journals/"))
+    }
 
 
-def test_what_a_training_published_after_the_backup_it_was_under_way_in_is_moved_aside_and_stays(shop, tmp_path):
+def test_what_a_training_published_after_the_backup_it_was_under_way_in_stays(shop, tmp_path):
     """Its job is discarded, and what discarded jobs have made goes to the trash, to be removed for good."""
     job_id, now = shop.train(images=5, epsilon=0.3), datetime.now(UTC)
     attempt = shop.claim(job_id)
@@ -167,19 +158,19 @@ def test_what_a_training_published_after_the_backup_it_was_under_way_in_is_moved
     assert shop.work(attempt, TRAINERS) is ExitStatus.ENDED
     release = shop.release_of(job_id)
     factory = make_session_factory(make_engine(restored.database_url))
-    report = inspect_ledger(restored, factory)
-    assert report.stops
-    assert f"It has published release {release.id}." in "".join(finding.message for finding in report.findings)
-    carried = carry_forward(restored, factory, now=now)
-    assert carried.report.clean, carried.report.findings
+    follow_up(factory, inspect_ledger(restored, factory), now=now)
+    token = shop.settings.admin_key_path.read_text().strip()
+    ((account_id, loss),) = find_losses(restored, factory).items()
+    assert loss.releases == [release.id]
+    assert not accept(restored, factory, account_id, token, reason="restored", now=now).locked
     later = now + timedelta(days=1)
     for days in (0, 1, restored.trash_days + 2):
         reconcile(restored, factory, send=lambda *_: None, now=later)
         sweep(restored, factory, now=now + timedelta(days=days), proved=True)
     with transaction(factory, read_only=True) as session:
         assert session.get_one(Job, job_id).state is JobState.CANCELLED
-    (kept,) = (shop.settings.data_dir / "aside").glob(f"*.releases.{release.id}")
-    assert digest_directory(kept) == release.artifact_sha256
+    assert digest_directory(shop.settings.data_dir / "releases" / release.id) == release.artifact_sha256
+    assert inspect_ledger(restored, factory, thorough=True).clean
     factory.kw["bind"].dispose()
 
 
@@ -278,11 +269,11 @@ def test_uploads_remains_and_keys_are_not_destroyed_on_the_word_of_another_datab
     serve(with_database(shop, other.settings.database_url))
     assert held(shop.settings) == before
     assert unfinished.is_dir()
-    assert vault.key_path(shop.settings, shop.dataset_id).exists()
+    assert vault.Vault.of(shop.settings).key_path(shop.dataset_id).exists()
 
 
 def test_a_key_that_comes_back_with_a_backup_is_destroyed_again_unless_something_was_found(shop):
-    key = vault.key_path(shop.settings, shop.dataset_id)
+    key = vault.Vault.of(shop.settings).key_path(shop.dataset_id)
     kept = key.read_bytes()
     with TestClient(create_app(shop.settings, send=lambda *_: None)) as client:
         token = shop.settings.admin_key_path.read_text().strip()
@@ -350,7 +341,9 @@ def test_a_training_that_was_under_way_draws_nothing_from_its_secret_after_a_res
     restored = Workshop(new, factory, shop.account_id, shop.dataset_id, shop.public_id)
     spent_nano = restored.balance().spent_nano
     later = now + timedelta(days=1)
-    restored.do(clear_stops)  # as a person does who has looked
+    token = shop.settings.admin_key_path.read_text().strip()
+    assert claim_job(new, factory, job_id=job_id, worker="test", now=later) is None, "the installation is locked"
+    assert not accept(new, factory, shop.account_id, token, reason="restored", now=now).locked
     reconcile(new, factory, send=lambda *_: None, now=later)
     attempt = claim_job(new, factory, job_id=job_id, worker="test", now=later)
     if attempt is not None:

@@ -299,22 +299,22 @@ def test_a_sign_is_given_before_every_layer_and_after_every_step_of_an_optimiser
 
 
 def test_what_is_told_of_a_silence_is_one_coarse_number():
-    assert {jobs.minutes_told(seconds, 600) for seconds in (0.0, 299.9)} == {None}
-    assert {jobs.minutes_told(seconds, 600) for seconds in (300.0, 480.0, 600.0, 9000.0)} == {5}
-    assert jobs.minutes_told(3.0, 4) == 1
+    assert {jobs.reported_silence(seconds, 600) for seconds in (0.0, 299.9)} == {None}
+    assert {jobs.reported_silence(seconds, 600) for seconds in (300.0, 480.0, 600.0, 9000.0)} == {5}
+    assert jobs.reported_silence(3.0, 4) == 1
 
 
 def test_a_superseded_attempt_tells_no_silence(workshop):
     job_id = workshop.train()
     first = workshop.claim(job_id)
     tell = {"job_id": job_id, "minutes": 5}
-    workshop.do(jobs.tell_silence, attempt=first.number, **tell)
+    workshop.do(jobs.report_silence, attempt=first.number, **tell)
     version = workshop.job(job_id).progress_version
-    workshop.do(jobs.tell_silence, attempt=first.number, **tell)
+    workshop.do(jobs.report_silence, attempt=first.number, **tell)
     assert (silence_of(workshop, job_id), workshop.job(job_id).progress_version) == (5, version)
     workshop.give_back(job_id, first.number)
     with pytest.raises(StaleAttempt):
-        workshop.do(jobs.tell_silence, attempt=first.number, **tell)
+        workshop.do(jobs.report_silence, attempt=first.number, **tell)
     workshop.claim(job_id)  # whoever takes over begins afresh
     assert silence_of(workshop, job_id) is None
 

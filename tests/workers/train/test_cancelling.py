@@ -12,7 +12,7 @@ import torch
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from obscura.wire.words import JobState
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import DIGITS, work
 from workers.evaluation import utility
@@ -81,7 +81,7 @@ def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(worksh
 
 def test_a_classifiers_test_can_be_ended_between_its_layers(workshop, tmp_path):
     PrivateClassifier(ClassifierConfig("cnn", DIGITS, 1, 8, 8)).save(tmp_path)
-    test = public_images(*open_dataset(workshop.settings, workshop.public_id))
+    test = public_images(*Vault.of(workshop.settings).open_dataset(workshop.public_id))
     looks = 0
 
     def progress(*, stage: str, step: int, steps: int) -> None:

@@ -16,7 +16,7 @@ from obscura.wire.words import DatasetState, HoldState, JobState
 from privacy.mechanisms.noise import derive_key
 from service import jobs
 from service.datasets import deletion
-from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
+from service.datasets.vault import Vault, destroy_file, read_key, write_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode
 from service.db.session import transaction
@@ -32,7 +32,7 @@ from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_ch
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import reconcile
 from workers.supervise.supervisor import supervise
-from workers.train.checkpoints import CHECKPOINT_FILE, SealedFolder
+from workers.train.orders import CHECKPOINT_FILE, SealedFolder
 
 
 def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can_be_read(
@@ -41,7 +41,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     settings, dataset_id = workshop.settings, workshop.dataset_id
     release = published_by(workshop, workshop.train(), TINY)
     before = workshop.balance()
-    images = open_dataset(settings, dataset_id)[0].copy()
+    images = Vault.of(settings).open_dataset(dataset_id)[0].copy()
 
     monkeypatch.setenv("TINY_PAUSE", "0.2")
     job_id = workshop.train()
@@ -51,16 +51,16 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     thread = threading.Thread(target=lambda: supervise(settings, workshop.factory, attempt, **more))
     thread.start()
     workshop.wait((settings.work_path / job_id / CHECKPOINT_FILE).exists, seconds=240)
-    key = read_key(key_path(settings, dataset_id))
+    key = read_key(Vault.of(settings).key_path(dataset_id))
     shutil.copytree(settings.data_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("keys"))
 
     now = datetime.now(UTC)
     with pytest.raises(Conflict, match=job_id):
         deletion.delete(settings, workshop.factory, dataset_id, cancel_jobs=False, now=now)
     deletion.delete(settings, workshop.factory, dataset_id, cancel_jobs=True, now=now)
-    assert not key_path(settings, dataset_id).exists(), "the key does not wait for the training"
+    assert not Vault.of(settings).key_path(dataset_id).exists(), "the key does not wait for the training"
     with pytest.raises(NotFound):
-        open_dataset(settings, dataset_id)
+        Vault.of(settings).open_dataset(dataset_id)
     thread.join(timeout=240)
 
     job, hold, balance = workshop.job(job_id), workshop.hold(job_id), workshop.balance()
@@ -77,17 +77,17 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     shutil.copytree(tmp_path / "copy" / "datasets" / dataset_id, settings.data_dir / "datasets" / dataset_id)
     checkpoints = SealedFolder(FolderStorage(tmp_path / "copy"), work_key(job_id), new_key(), f"checkpoint {job_id}")
     with pytest.raises(NotFound):
-        open_dataset(settings, dataset_id)
-    write_key(key_path(settings, dataset_id), new_key())
+        Vault.of(settings).open_dataset(dataset_id)
+    write_key(Vault.of(settings).key_path(dataset_id), new_key())
     with pytest.raises(SealBroken):
-        open_dataset(settings, dataset_id)
+        Vault.of(settings).open_dataset(dataset_id)
     with pytest.raises(CheckpointDamaged):
         load_checkpoint(checkpoints)
-    destroy_file(key_path(settings, dataset_id))
-    write_key(key_path(settings, dataset_id), key)
-    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], images)
+    destroy_file(Vault.of(settings).key_path(dataset_id))
+    write_key(Vault.of(settings).key_path(dataset_id), key)
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], images)
     assert load_checkpoint(dataclasses.replace(checkpoints, key=key)) is not None
-    shred(settings, dataset_id)
+    Vault.of(settings).shred(dataset_id)
 
     # What was published stays, and can be drawn from.
     assert digest_directory(settings.data_dir / release.artifact_dir) == release.artifact_sha256
@@ -110,7 +110,7 @@ def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charg
     workshop.give_back(job_id)
     charged_nano = workshop.hold(job_id).charged_nano
     assert charged_nano > 0
-    destroy_file(key_path(workshop.settings, workshop.dataset_id))
+    destroy_file(Vault.of(workshop.settings).key_path(workshop.dataset_id))
 
     assert workshop.work(job_id, TINY) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.FAILED)
@@ -135,6 +135,6 @@ def test_the_noise_of_a_training_cannot_be_computed_from_the_database_alone(work
     (secret, stored), again = seen
     assert again == (secret, stored)
     assert secret != stored
-    key = read_key(key_path(workshop.settings, workshop.dataset_id))
+    key = read_key(Vault.of(workshop.settings).key_path(workshop.dataset_id))
     assert secret == derive_key(stored + key, "training", job_id)
     assert secret != derive_key(stored + new_key(), "training", job_id)

@@ -17,7 +17,6 @@ from service import jobs
 from service.datasets import deletion
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Release
-from service.db.session import transaction
 from service.errors import Conflict
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.reports import PAGE, read_report
@@ -101,7 +100,7 @@ def test_a_generator_without_a_guide_is_measured_once(workshop, texture):
 
 
 def test_a_guided_generator_is_also_measured_without_its_guide(workshop):
-    release = released(workshop, TRAINERS, recipe="guided_moments", evaluation_samples=200, components=6)
+    release = released(workshop, TRAINERS, recipe="moments", guide=True, evaluation_samples=200, components=6)
     results = evaluated(workshop, release)
     assert set(results["accuracy"]) == set(results["accuracy_warm_start_only"]) == KINDS
 
@@ -221,12 +220,3 @@ def test_a_stopped_worker_leaves_an_evaluation_to_the_next_one(workshop):
     workshop.give_back(job_id)
     work(workshop, job_id)
     assert workshop.job(job_id).state is JobState.SUCCEEDED
-
-
-def test_a_public_dataset_that_nobody_has_compared_with_private_ones_is_not_measured_on(workshop):
-    """It may hold the private images themselves. The release stays."""
-    release = released(workshop, evaluation_samples=200)
-    with transaction(workshop.factory) as session:
-        session.get_one(Dataset, workshop.public_id).unchecked = True
-    assert_unavailable(workshop, workshop.evaluation(release.id).job_id)
-    assert workshop.evaluation(release.id).results is None

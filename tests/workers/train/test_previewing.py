@@ -11,7 +11,7 @@ from sqlalchemy.orm import undefer
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.plan import PublicFacts
 from service import jobs
-from service.datasets.vault import key_path
+from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Preview
 from service.db.session import transaction
@@ -48,7 +48,7 @@ def preview_of(workshop: Any, job_id: str) -> Preview:
 @on_either_database
 def test_a_preview_neither_pays_nor_opens_private_images(workshop):
     before, logged = workshop.balance(), len(workshop.entries())
-    key_path(workshop.settings, workshop.dataset_id).unlink()
+    Vault.of(workshop.settings).key_path(workshop.dataset_id).unlink()
     shutil.rmtree(workshop.settings.data_dir / key_of(workshop.dataset_id))
 
     job_id = ask(workshop)

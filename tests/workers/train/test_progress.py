@@ -101,7 +101,7 @@ def test_every_recipe_has_its_pieces_from_declared_numbers(recipe):
 
 def test_an_evaluation_counts_the_warm_start_too():
     account = open_filter(8.0, 1e-5)
-    plan = build_plan("guided_moments", {"guide_steps": 1}, account, account.capacity_nano, FACTS)
+    plan = build_plan("moments", {"guide": True, "guide_steps": 1}, account, account.capacity_nano, FACTS)
     once = drawing_work(plan, FACTS, 500)
     whole = evaluation_work(plan, FACTS, 500, 300, None)
     assert [piece.steps for piece in whole] == [500, 500, 100, 100]

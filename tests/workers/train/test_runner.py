@@ -18,7 +18,7 @@ from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
+from service.datasets.vault import Vault, destroy_file, key_id_of, read_key, write_key
 from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Job, Sample
@@ -34,8 +34,7 @@ from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
 from workers.supervise.attempts import Attempt, ExitStatus
-from workers.train.held_budget import HeldBudget
-from workers.train.orders import Context, Training, read_training
+from workers.train.orders import Context, HeldBudget, Training, read_training
 from workers.train.progress import ReportedProgress
 
 CANARY = "canary-4711-patient-smith"
@@ -71,7 +70,7 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(works
 def test_a_job_that_is_not_what_was_held_for_opens_nothing(workshop, edit):
     """What was found: A's budget pays for a training on B's data, if somebody changes a column of the job."""
     dataset_id = workshop.dataset_id
-    path = key_path(workshop.settings, dataset_id)
+    path = Vault.of(workshop.settings).key_path(dataset_id)
     with transaction(workshop.factory) as session:
         session.get_one(Dataset, dataset_id).vault_key_id = key_id_of(read_key(path))
     job_id = workshop.train()
@@ -276,7 +275,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
 def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
     """The price is there, from the first step; what an old backup has forgotten is how many were made."""
     job_id = workshop.train(**WHOLE)
-    journal = Journal(storage_of(workshop.settings), job_id, 1)
+    journal = Journal(storage_of(workshop.settings), job_id, 1, "acc_a")
     journal.write(stage="gradient_steps", count=5, price_nano=0)
     assert workshop.work(job_id) == ExitStatus.ENDED
     job = workshop.job(job_id)
@@ -290,7 +289,7 @@ def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
 
 
 def write_journal(data_dir: Path, job_id: str, attempt: int, *, count: int, price_nano: int) -> None:
-    journal = Journal(FolderStorage(data_dir), job_id, attempt)
+    journal = Journal(FolderStorage(data_dir), job_id, attempt, "acc_a")
     journal.write(stage="votes", count=count, price_nano=price_nano)
 
 

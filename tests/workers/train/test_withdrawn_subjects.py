@@ -10,6 +10,7 @@ import pytest
 from service import ledger
 from service.datasets import receiving, states, vault, withdrawal
 from service.datasets.reading import Sent
+from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
@@ -36,7 +37,9 @@ def writers(workshop: Any) -> Any:
     workshop.dataset_id, buffer = declared.id, io.BytesIO()
     np.savez(buffer, images=data.private_images, labels=data.private_labels, subjects=IDS)
     sent = Sent(iter([buffer.getvalue()]), "npz")
-    receiving.receive(workshop.settings, workshop.factory, declared.id, sent, clock=lambda: datetime.now(UTC))
+    receiving.receive(
+        DatasetContext.of(workshop.settings, workshop.factory, lambda: datetime.now(UTC)), declared.id, sent
+    )
     return workshop
 
 
@@ -70,13 +73,13 @@ def test_a_later_training_reads_what_is_left_and_costs_the_same(writers):
 
 def test_no_training_opens_another_content_than_the_row_names(writers):
     """The old key that comes back, under the new name, is not the one that the dataset's row tells of."""
-    old = vault.read_key(vault.key_path(writers.settings, writers.dataset_id))
+    old = vault.read_key(vault.Vault.of(writers.settings).key_path(writers.dataset_id))
     withdraw(writers, *GONE)
     job_id = writers.train(teachers=20)
     training = writers.do(read_training, writers.claim(job_id))
     read_dataset_key(writers.settings, training.dataset)
     with transaction(writers.factory, read_only=True) as session:
-        path = vault.key_path(writers.settings, session.get_one(Dataset, writers.dataset_id).content)
+        path = vault.Vault.of(writers.settings).key_path(session.get_one(Dataset, writers.dataset_id).content)
     path.write_bytes(old)
     with pytest.raises(LedgerCorruption, match="not the one"):
         read_dataset_key(writers.settings, training.dataset)

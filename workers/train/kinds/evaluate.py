@@ -1,7 +1,4 @@
-"""One attempt at an evaluation: measure a release on a public dataset and end the job. Costs nothing.
-
-It reads a release and a public dataset and nothing else. The release does not change.
-"""
+"""One attempt at an evaluation: measure a release on a public dataset and end the job. Free, and changes no release."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from models.extractor import ExtractorUnusable
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
-from privacy.aggregation.top_k import side_by_side
+from privacy.aggregation.topagg import side_by_side
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import transaction
@@ -77,7 +74,7 @@ def run(context: Context) -> None:
         dataset = public_dataset(session, evaluation.dataset_id)
         kept = evaluate.kept_reference(session, dataset.id, evaluation.seed)
     began = time.monotonic()
-    test = public_images(*open_dataset(context.settings, dataset.id))
+    test = public_images(*Vault.of(context.settings).open_dataset(dataset.id))
     work = (
         () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples, len(test.labels), kept)
     )
@@ -129,7 +126,7 @@ def _named(shares: Sequence[float | None], classes: Sequence[str]) -> dict[str, 
 def evaluation_work(
     plan: Plan, facts: PublicFacts, count: int, test_images: int, kept_reference: float | None
 ) -> tuple[Piece, ...]:
-    """Return the pieces of measuring a generator on so many images, and its warm start alone where it has one."""
+    """Return the pieces of measuring a generator on so many images, and its moments without a guide if it has one."""
     generators = 2 if plan.config.changes_its_start else 1
     learning = generators * sum(_learning_seconds(kind, count) for kind in CLASSIFIER_KINDS)
     learning += _learning_seconds("cnn", max(1, test_images // 2)) if kept_reference is None else 0
@@ -142,13 +139,12 @@ def evaluation_work(
 
 
 def as_classifiers_see(facts: PublicFacts) -> PublicFacts:
-    """Return what was declared, with the size of images that classifiers see."""
+    """Return the declared facts with the size of images that classifiers see."""
     height, width = seen_size(facts.height, facts.width)
     return replace(facts, height=height, width=width)
 
 
 def _learning_seconds(kind: ClassifierKind, count: int) -> float:
-    """Return what it costs to train a classifier on so many images of 28 x 28 grey pixels."""
     training = TRAINING[kind]
     return training.steps(count) * min(training.batch, count) * _SECONDS[kind]
 
@@ -163,15 +159,15 @@ class Images:
 
 @dataclass(frozen=True)
 class Measured:
-    """What an evaluation found.
+    """The results of an evaluation.
 
     Attributes:
         accuracy: in [0, 1], by classifier.
-        balanced: mean over the classes of what is recognised of each, likewise.
-        warm_start_only: the same without the generator's guide, if it has one.
+        balanced: balanced accuracy, likewise.
+        warm_start_only: accuracy without the generator's guide, if it has one.
         confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
-        real: of the CNN where it learns one half of the public images and is tested on the other: what real images, as
-            few as these, teach. None of a released classifier.
+        real: of the CNN trained on one half of the public images and tested on the other. None of a released
+            classifier.
         likeness: of synthetic and public images. None of a released classifier, and where there are too few.
         seen: height and width of what classifiers saw of larger images; None where they saw them as they are.
     """
@@ -190,7 +186,7 @@ class Drawn(Images):
     """Synthetic images as classifiers see them.
 
     Attributes:
-        whole: the first of them as they were drawn, (m, c, h, w) uint8: as many as are compared or shown.
+        whole: the first of them as drawn, (m, c, h, w) uint8: as many as are compared or shown.
     """
 
     whole: torch.Tensor
@@ -203,8 +199,7 @@ class Yardsticks:
     Attributes:
         test: public images that classifiers are tested on.
         extractor: by which synthetic and public images are compared.
-        device: where all of it is computed.
-        reference: what `Measured.real` would be, where an earlier evaluation has found it.
+        reference: `Measured.real` of an earlier evaluation, if any.
     """
 
     test: Images
@@ -219,7 +214,7 @@ def measure_generator(
     """Train classifiers on a released generator's samples, and test them once.
 
     Args:
-        request: the samples to train on; its seed is that of the classifiers, too.
+        request: the samples to train on; its seed is also that of the classifiers.
         warm_start: also measure the generator without its guide.
 
     Raises:
@@ -263,21 +258,20 @@ def measure_generator(
 
 
 def _halves(test: Images, seed: int) -> tuple[Images, Images]:
-    """Divide public images at random into two halves."""
     order = torch.randperm(len(test.labels), generator=torch.Generator().manual_seed(seed))
     own, other = order[::2], order[1::2]
     return Images(test.images[own], test.labels[own]), Images(test.images[other], test.labels[other])
 
 
 class _Classifiers:
-    """Classifiers that learn side by side, and say together how far they are.
+    """Classifiers that train in parallel and report their joint progress.
 
     Args:
-        classes: how many there are.
+        classes: number of classes.
         seed: of each of them.
-        device: where they learn; on a processor as many at a time as it has threads, each on one.
-        seconds: what all that will ever be learned costs, for the share that is done.
-        progress: is told of that share.
+        device: a CPU trains as many at a time as it has threads, each on one.
+        seconds: cost of everything that will be learned, for the share that is done.
+        progress: receives that share.
     """
 
     def __init__(self, classes: int, seed: int, device: torch.device, seconds: float, progress: Progress) -> None:
@@ -288,11 +282,7 @@ class _Classifiers:
     def learn(
         self, wanted: Sequence[tuple[str, ClassifierKind, Images, Images]]
     ) -> dict[tuple[str, ClassifierKind], Utility]:
-        """Train classifiers and test each once.
-
-        Args:
-            wanted: a name and the kind of each, and what it learns and is tested on.
-        """
+        """Train classifiers and test each once; each has a name, a kind, training and test images."""
         longest_first = sorted(wanted, key=lambda each: -_learning_seconds(each[1], len(each[2].labels)))
 
         def learn(number: int) -> tuple[tuple[str, ClassifierKind], Utility]:
@@ -328,7 +318,7 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
 
 
 def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Drawn:
-    """Draw what is asked for, all of it in memory, once: of images that are larger than classifiers see, IMAGES_MAX."""
+    """Draw the requested images into memory; of images larger than classifiers see, keep IMAGES_MAX whole."""
     images, whole, drawn = torch.empty(0), torch.empty(0), 0
     for pixels, _ in draw_with_progress(generator, request, progress):
         part = torch.from_numpy(pixels).permute(0, 3, 1, 2)

@@ -18,12 +18,10 @@ from models.public_images import fashion_mnist
 from models.released import load_released
 from models.stand_ins import StandIn, are_characters, from_characters, from_patterns, from_public
 from models.watching import between_layers
-from privacy.plans.balance import stated_shares
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import plan_from_json
+from privacy.plans.plan import Plan, PlanBudget, PublicFacts
+from privacy.plans.registry import plan_from_json, stated_shares
 from service import jobs, ledger
-from service.datasets.vault import open_dataset
+from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
@@ -49,18 +47,18 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan made of a stand-in. All of it is public.
+    """Measurements of a plan carried out on a stand-in. All of it is public.
 
     Attributes:
-        accuracy: in [0, 1], of the small CNN trained on what was drawn (or of the classifier), on images of the
-            stand-in that took no part.
-        real: the same CNN's, trained on the stand-in's own images; None of a classifier.
+        accuracy: in [0, 1], of the small CNN trained on drawn images (or of the classifier), on held-out images of the
+            stand-in.
+        real: of the same CNN trained on the stand-in's own images; None of a classifier.
         chance: of guessing.
-        balanced: mean over the classes of what is recognised of each; `real_balanced` is that of the CNN of `real`.
-        by_class: what is recognised of each declared class that was tested; empty where classes are too many to list.
+        balanced: balanced accuracy; `real_balanced` is that of the CNN of `real`.
+        by_class: accuracy of each declared class that was tested; empty where classes are too many to list.
         stated: whether the stand-in has the balance that the plan states.
-        stand_in: what stood in, in words.
-        grid: PNG picture, a class in each row; None of a classifier.
+        stand_in: its name.
+        grid: PNG image, a class in each row; None of a classifier.
     """
 
     accuracy: float
@@ -93,7 +91,7 @@ def run(context: Context) -> None:
     if named is None:
         stand_in = find_stand_in(facts, context.alive, shares_of(plan, facts))
     else:
-        public = open_dataset(context.settings, named.id)
+        public = Vault.of(context.settings).open_dataset(named.id)
         stand_in = cut(*public, tuple(named.classes), named.name, facts, shares_of(plan, facts))
     progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
     found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
@@ -102,7 +100,7 @@ def run(context: Context) -> None:
 
 
 def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
-    """Return the balance that a plan states, in label order; None where it states none."""
+    """Return the balance that a plan states, in label order, or None."""
     stated = stated_shares(plan, facts.classes)
     return None if stated is None else tuple(stated.values())
 
@@ -110,10 +108,10 @@ def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
 def find_stand_in(
     facts: PublicFacts, look: Callable[[], None] = lambda: None, shares: Sequence[float] | None = None
 ) -> StandIn:
-    """Return a stand-in for what was declared: written characters, where classes are named by one letter or digit each;
-    Fashion-MNIST for other grey images of up to ten classes, where this machine has it; else generated patterns.
+    """Return a stand-in for the declared facts, in the stated shares; long work calls `look` in between.
 
-    What takes long calls `look` in between. Classes come in the shares that were stated, if any were.
+    Written characters if classes are named by one letter or digit each; Fashion-MNIST for other grey images of up to
+    ten classes, if this machine has it; otherwise generated patterns.
     """
     shape = (facts.channels, facts.height, facts.width)
     if are_characters(facts.classes):
@@ -215,7 +213,6 @@ def forecast(
 
 
 def _forecast(rehearsal: Rehearsal, found: Utility, real: Utility | None, grid: bytes | None) -> Forecast:
-    """Return what was measured: of what was drawn, and of the stand-in's own images."""
     classes = rehearsal.facts.classes
     each = zip(classes, accuracy_by_class(found.confusion), strict=True)
     return Forecast(
@@ -239,7 +236,7 @@ def cut(
     facts: PublicFacts,
     shares: Sequence[float] | None = None,
 ) -> StandIn:
-    """Return a stand-in of what was declared, made of a public set with these class names.
+    """Return a stand-in for the declared facts, made of a public set with these class names.
 
     Raises:
         StandInUnusable: it has fewer classes.
@@ -257,7 +254,6 @@ def cut(
 
 
 def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress) -> Drawn:
-    """Return images as a release of this would draw them."""
     with tempfile.TemporaryDirectory() as folder:
         save_trained(trained, Path(folder))
         generator = load_released(Path(folder))

@@ -1,9 +1,8 @@
-"""One attempt at a sample job: images of a released generator as a file, in the format that was asked for.
+"""One attempt at a sample job: draw images from a release into a file of the requested format.
 
-Post-processing of a release: costs nothing, any number of times, and is byte for byte repeatable. The same release,
-seed, classes, proportions and count give the same bytes, on one kind of processor and with the same versions of what
-draws and packs them: every batch has its own random stream derived from the public seed, and the order of the images is
-fixed.
+Post-processing of a release: free and repeatable. The same release, seed, classes, proportions and count give the same
+bytes, on one kind of CPU and with the same versions of the drawing and packing libraries: every batch has its own
+random stream derived from the public seed, and the order of the images is fixed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ STAGE = "sample"  # of reports
 def run(context: Context) -> None:
     """Write the file of a sample job and end the job.
 
-    An attempt that was lost after the file was in place left the same bytes that this one would write: they are kept.
+    A file that a lost attempt left has the same bytes and is kept.
 
     Raises:
         NotFound: the release's files are gone.

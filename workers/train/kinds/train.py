@@ -25,8 +25,16 @@ from service.storage.journals import Journalled, journalled
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
-from workers.train.held_budget import HeldBudget
-from workers.train.orders import Context, NotHere, Training, open_run, public_parts, read_dataset_key, read_training
+from workers.train.orders import (
+    Context,
+    HeldBudget,
+    MissingPrerequisite,
+    Training,
+    open_run,
+    public_parts,
+    read_dataset_key,
+    read_training,
+)
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 
@@ -34,10 +42,10 @@ _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
 
 def run(context: Context) -> None:
-    """Train and publish; goes on where an earlier attempt was lost.
+    """Train and publish, or resume where an earlier attempt was lost.
 
     Raises:
-        NothingUseful: the budget ended before there was anything worth publishing; so does BudgetExceeded.
+        NothingUseful: the budget ended before there was anything worth publishing; BudgetExceeded means the same.
         Cancelled: the attempt was told to stop at once.
         NotFound: the dataset has no content.
     """
@@ -64,10 +72,10 @@ def run(context: Context) -> None:
 
 
 def publish(context: Context, release_id: str) -> None:
-    """Make a finished artifact a release: capture, release row and success in one transaction.
+    """Publish a finished artifact: capture, release row and success in one transaction.
 
     Raises:
-        NotHere: this machine has no key to sign it with.
+        MissingPrerequisite: this machine has no key to sign it with.
         LedgerCorruption: the artifact is another job's, or its releases were not all paid for.
     """
     storage, job_id = context.storage, context.attempt.job_id
@@ -79,7 +87,7 @@ def publish(context: Context, release_id: str) -> None:
     try:
         key = open_signing_key(context.settings.ledger_key_path)
     except SigningKeyUnusable as error:
-        raise NotHere(f"The release cannot be signed. {error.message}") from None
+        raise MissingPrerequisite(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
         _require_charged(session, job_id, released)
@@ -98,7 +106,7 @@ def publish(context: Context, release_id: str) -> None:
 
 
 def _require_charged(session: Session, job_id: str, released: Journalled) -> None:
-    """Refuse to publish what the ledger has not been paid for, such as after the restoring of an old backup (I5).
+    """Refuse to publish releases that the ledger has no charge for, such as after restoring an old backup (I5).
 
     Raises:
         LedgerCorruption: the runners' journal shows more than the charges of a hold.
@@ -119,10 +127,9 @@ def _require_charged(session: Session, job_id: str, released: Journalled) -> Non
 def _train(
     context: Context, training: Training, dataset_key: bytes, budget: HeldBudget, progress: ReportedProgress
 ) -> None:
-    """Arm, open the private data, train, and keep the outcome, whole or not at all.
+    """Arm, open the private data, train, and keep the outcome atomically.
 
-    Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
-    after arming and are gone when the outcome is there.
+    Public inputs come first: without them nothing is armed, opened or paid.
     """
     recipe, trainer = training.plan.recipe, context.trainers[training.plan.recipe]
     public = public_parts(context, training.plan, training.anchors)

@@ -93,7 +93,7 @@ def admin(served):
 
 def ask(client, account_id: str, **changes):
     body = {"epsilon": 5.0, "reason": "a second study"} | changes
-    return client.post(f"/v1/accounts/{account_id}/limit-requests", json=body)
+    return client.post(f"/v1/accounts/{account_id}/raise-limit", json=body)
 
 
 def test_a_raise_passes_through_two_hands(served, admin):
@@ -110,13 +110,13 @@ def test_a_raise_passes_through_two_hands(served, admin):
         assert "two people" in refused.json()["detail"]
     approved = admin("bob").post(f"{path}/approve").json()
     assert approved["state"] == "approved"
-    assert approved["decided_by"] != approved["requested_by"]
-    assert approved["decided_by_admin"] != approved["requested_by_admin"] == another["admin_id"]
+    assert approved["decided_with"] != approved["asked_with"]
+    assert approved["decided_by"] != approved["asked_by"] == another["admin_id"]
     assert served.read(path.removeprefix("/v1/")) == approved
     after = served.read(f"accounts/{account['id']}")
     assert (after["epsilon"], after["balance"]["limit_epsilon"]) == (5.0, 5.0)
     entry = served.read(f"accounts/{account['id']}/entries")["items"][-1]
-    told = {"requested_by": "requested_by", "approved_by": "decided_by", "approved_by_admin": "decided_by_admin"}
+    told = {"requested_by": "asked_with", "approved_by": "decided_with", "approved_by_admin": "decided_by"}
     assert entry["kind"] == "limit"
     assert {name: entry["details"][name] for name in told} == {name: approved[of] for name, of in told.items()}
 
@@ -125,10 +125,10 @@ def test_requests_are_listed_and_declined(served, admin):
     accounts = [served.account()["id"] for _ in range(3)]
     made = [ask(admin("alice"), account_id).json()["id"] for account_id in accounts]
     assert ask(admin("bob"), accounts[0]).status_code == 409
-    assert admin("bob").post(f"/v1/limit-requests/{made[0]}/decline").json()["state"] == "declined"
-    assert admin("bob").post(f"/v1/limit-requests/{made[0]}/approve").status_code == 409
-    assert [item["id"] for item in served.everything("limit-requests", limit=2)] == made[::-1]
-    of_one = served.read("limit-requests", account_id=accounts[0])
+    assert admin("bob").post(f"/v1/decisions/{made[0]}/decline").json()["state"] == "declined"
+    assert admin("bob").post(f"/v1/decisions/{made[0]}/approve").status_code == 409
+    assert [item["id"] for item in served.everything("decisions", limit=2)] == made[::-1]
+    of_one = served.read("decisions", account_id=accounts[0])
     assert [item["state"] for item in of_one["items"]] == ["declined"]
 
 
@@ -137,8 +137,8 @@ def test_requests_that_cannot_be(served):
     for body in ({"epsilon": 1.0}, {"epsilon": 1001}, {"reason": ""}, {"reason": " "}, {"reason": "a\nb"}, {"x": 1}):
         assert ask(served.client(), account["id"], **body).status_code == 422, body
     assert ask(served.client(), "acc_x").status_code == 404
-    served.send("limit-requests/lim_x/approve", status=404)
-    served.read("limit-requests/lim_x", status=404)
+    served.send("decisions/dec_x/approve", status=404)
+    served.read("decisions/dec_x", status=404)
 
 
 def test_a_frozen_account_takes_no_jobs_until_it_is_opened(served):

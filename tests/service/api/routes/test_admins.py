@@ -16,18 +16,18 @@ def test_one_person_with_two_keys_raises_nothing_and_admits_nobody(fresh):
     with Client(url, keys[0]) as one, Client(url, keys[1]) as two:
         raised = one.request_raise(account.id, epsilon=4.0, reason="more")
         with pytest.raises(AuthError, match="two people"):
-            two.approve_raise(raised.id)
+            two.approve(raised.id)
         token_of_bob, introduction = introduce()
         bob = one.ask_admission(name="bob", introduction=introduction, reason="the second").admin
         asked = one.ask_admission(name="puppet", introduction=introduce()[1], reason="a third").request
         with pytest.raises(AuthError, match="two people"):
-            two.approve_admin_request(asked.id)
+            two.approve(asked.id)
         with Client(url, token_of_bob) as real:
             with pytest.raises(AuthError, match="before you were an admin"):
-                real.approve_raise(raised.id)
-            real.decline_raise(raised.id)
-            assert real.approve_raise(one.request_raise(account.id, epsilon=4.0, reason="more").id).state == "approved"
-            assert real.decline_admin_request(asked.id).state == "declined"
+                real.approve(raised.id)
+            real.decline(raised.id)
+            assert real.approve(one.request_raise(account.id, epsilon=4.0, reason="more").id).state == "approved"
+            assert real.decline(asked.id).state == "declined"
             assert [row.name for row in real.admins()] == ["first admin", "bob"]
             made = list(real.keys())
             listed = {key.name: key.admin_id for key in made}
@@ -43,38 +43,30 @@ def test_a_person_is_admitted_and_removed_by_two_others(fresh):
         first.ask_admission(name="bob", introduction=introductions[0], reason="the second")
         asked = first.ask_admission(name="carol", introduction=introductions[1], reason="the third").request
         assert asked.introduction == introductions[1]
-        done = bob.approve_admin_request(asked.id)
+        done = bob.approve(asked.id)
         assert len(carol.admins()) == 3
         removal = first.ask_removal(str(done.admin_id), reason="left")
-        assert [row.id for row in bob.admin_requests()] == [removal.id, asked.id]
-        assert bob.approve_admin_request(removal.id).state == "approved"
+        assert [row.id for row in bob.decisions()] == [removal.id, asked.id]
+        assert bob.approve(removal.id).state == "approved"
         with pytest.raises(AuthError):
             carol.admins()
 
 
-def test_requests_about_limits_and_about_admins_are_found_where_they_belong_alone(fresh):
-    """They stand in one table; those about admins are for admins only."""
+def test_requests_about_admins_are_for_admins_and_raises_for_all_readers(fresh):
     url, token = fresh.url, fresh.tokens["admin"]
-    token_of_bob, introduction = introduce()
-    with Client(url, token) as first, Client(url, token_of_bob) as bob:
+    with Client(url, token) as first:
         reader = first.create_key(name="reader", scopes=["read"]).token
         account = first.create_account(name="people", owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
-        first.ask_admission(name="bob", introduction=introduction, reason="the second")
+        first.ask_admission(name="bob", introduction=introduce()[1], reason="the second")
         asked = first.ask_admission(name="carol", introduction=introduce()[1], reason="the third").request
         raised = first.request_raise(account.id, epsilon=4.0, reason="more")
+        assert [row.id for row in first.decisions()] == [raised.id, asked.id]
+        assert [row.id for row in first.decisions(action="admit")] == [asked.id]
         with Client(url, reader) as anybody:
-            assert [row.id for row in anybody.limit_requests()] == [raised.id]
+            assert list(anybody.decisions()) == [raised] == [anybody.decision(raised.id)]
+            assert list(anybody.decisions(action="admit")) == []
             with pytest.raises(NotFoundError):
-                anybody.transport.request("GET", f"/v1/limit-requests/{asked.id}")
-        assert [row.id for row in first.admin_requests()] == [asked.id]
-        for elsewhere in (
-            lambda: bob.approve_raise(asked.id),
-            lambda: bob.decline_raise(asked.id),
-            lambda: bob.approve_admin_request(raised.id),
-            lambda: bob.decline_admin_request(raised.id),
-        ):
-            with pytest.raises(NotFoundError):
-                elsewhere()
+                anybody.decision(asked.id)
 
 
 def test_requests_that_cannot_be(served):
@@ -83,10 +75,9 @@ def test_requests_that_cannot_be(served):
         served.send("admins", good | body, status=422)
     served.send("admins/adm_x/remove", {"reason": "why"}, status=404)
     for act in ("approve", "decline"):
-        served.send(f"admin-requests/adr_x/{act}", status=404)
+        served.send(f"decisions/dec_x/{act}", status=404)
     for scope in ("read", "train", "data"):
-        for path in ("admins", "admin-requests"):
-            served.read(path, scope=scope, status=403)
+        served.read("admins", scope=scope, status=403)
         served.send("admins", good, scope=scope, status=403)
 
 

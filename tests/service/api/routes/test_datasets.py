@@ -2,28 +2,25 @@
 
 import hashlib
 import io
-import socket
 import zipfile
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 from sqlalchemy import select
-from typer.testing import CliRunner
 
-from obscura.cli import app as cli
 from obscura.client import ApiError, Client
-from service.datasets.vault import key_id_of, key_path, read_key
+from service.datasets.vault import Vault, key_id_of, read_key
 from service.db.audit_tables import AuditEvent
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.inspection import inspect_ledger
 from tests.service.api.conftest import DATASET, SCOPES, serving
+from tests.service.api.test_uploading import sending
 from tests.together import wait_until
 
 
@@ -93,12 +90,7 @@ def test_content_never_changes_once_it_is_there(served, make_npz):
 
 def test_a_client_that_hangs_up_leaves_the_dataset_declared(served, make_npz):
     dataset_id = served.dataset()["id"]
-    address = urlsplit(served.url)
-    with socket.create_connection((address.hostname, address.port)) as connection:
-        connection.sendall(
-            f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\n"
-            f"Authorization: Bearer {served.tokens['data']}\r\nContent-Length: 100000\r\n\r\nhalf".encode()
-        )
+    with sending(served, dataset_id, "Content-Length: 100000"):
         wait_until(lambda: read(served, dataset_id)["state"] == "receiving")
         assert served.upload(dataset_id, make_npz(4)).status_code == 409
     wait_until(lambda: read(served, dataset_id)["state"] == "declared")
@@ -231,9 +223,7 @@ def test_trainings_are_cancelled_with_the_deletion_where_that_is_asked_for(serve
             client.dataset(dataset_id).delete(cancel_jobs=cancel)
 
     def by_command(dataset_id: str, cancel: bool) -> None:
-        arguments = ["datasets", "delete", dataset_id, "--yes", *(["--cancel-jobs"] if cancel else [])]
-        target = ["--url", served.url, "--token", served.tokens["admin"]]
-        done = CliRunner().invoke(cli.app, [*target, *arguments])
+        done = served.obscura("datasets", "delete", dataset_id, "--yes", *(["--cancel-jobs"] if cancel else []))
         assert (done.exit_code == 0) == cancel, done.output
 
     for delete in (by_request, by_client, by_command):
@@ -256,7 +246,7 @@ def test_the_order_of_a_training_binds_its_dataset_and_tells_nothing_of_the_cont
     assert served.upload(dataset_id, body).status_code == 200
     with transaction(served.factory, read_only=True) as session:
         row = session.get_one(Dataset, dataset_id)
-    assert row.vault_key_id == key_id_of(read_key(key_path(settings, dataset_id)))
+    assert row.vault_key_id == key_id_of(read_key(Vault.of(settings).key_path(dataset_id)))
     training = served.train(dataset_id).json()
     assert log().json()["items"][-1]["details"]["order"].keys() == {"job", "dataset"}
     for secret in (row.content_sha256, row.vault_key_id, hashlib.sha256(body).hexdigest()):

@@ -16,18 +16,6 @@ from service.main import utc_now
 from tests.service.api.conftest import SMALL
 
 
-@pytest.fixture
-def dataset(served) -> dict[str, Any]:
-    """A private dataset that is ready."""
-    return dict(served.ready_dataset(served.account(name="patients")["id"]))
-
-
-@pytest.fixture
-def job(served, dataset) -> dict[str, Any]:
-    """A queued training on it."""
-    return dict(served.train(dataset["id"]).json())
-
-
 def plan(served: Any, dataset: dict[str, Any], *, status: int = 200, **changes: Any) -> Any:
     body = {"dataset_id": dataset["id"], "recipe": "datalens", "epsilon": 1.0, "options": SMALL} | changes
     return served.send("plans", body, scope="read", status=status)
@@ -158,7 +146,7 @@ def test_a_job_that_shows_no_sign_of_life_says_so_while_it_runs(served, job):
     this = {"job_id": job["id"], "attempt": attempt}
     assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] is None
     with transaction(served.factory) as session:
-        jobs.tell_silence(session, **this, minutes=5)
+        jobs.report_silence(session, **this, minutes=5)
     assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] == 5
     with transaction(served.factory) as session:
         jobs.give_back(session, **this, now=utc_now())

@@ -33,7 +33,7 @@ class Council:
             body = {"name": name, "introduction": introduction, "reason": "decides"}
             made = self.post("first", "admins", body, status=201)
             if made["request"]:
-                self.post("bob", f"admin-requests/{made['request']['id']}/approve")
+                self.post("bob", f"decisions/{made['request']['id']}/approve")
         self.ids = {admin["name"]: admin["id"] for admin in self.get("first", "admins")["items"]}
 
     def client(self, name: str) -> httpx.Client:
@@ -76,7 +76,7 @@ def test_with_a_removed_admin_goes_all_that_they_made(council):
     council.make("bob", "bob's reader", "read")
     removal = council.post("first", f"admins/{council.ids['carol']}/remove", {"reason": "left"}, status=201)
     assert council.may("carol", "carol's other", "reader", "deleter") == [True] * 4
-    done = council.post("bob", f"admin-requests/{removal['id']}/approve")
+    done = council.post("bob", f"decisions/{removal['id']}/approve")
     assert council.may("carol", "carol's other", "reader", "deleter") == [False] * 4
     assert council.client("deleter").delete(f"/v1/datasets/{dataset['id']}").status_code == 401
     assert council.may("first", "bob", "bob's reader") == [True] * 3
@@ -156,9 +156,9 @@ def test_two_admins_revoke_the_key_of_a_third(council):
     assert (asked["action"], asked["name"], asked["key_id"]) == ("revoke", "carol", key_id)
     assert asked["introduction"] is None
     council.post("bob", f"keys/{key_id}/ask-revocation", why, status=409)  # it waits already
-    council.post("first", f"admin-requests/{asked['id']}/approve", status=403)
+    council.post("first", f"decisions/{asked['id']}/approve", status=403)
     assert council.may("carol", "reader") == [True, True]
-    done = council.post("bob", f"admin-requests/{asked['id']}/approve")
+    done = council.post("bob", f"decisions/{asked['id']}/approve")
     assert (done["state"], done["keys_revoked"]) == ("approved", 2)
     assert council.may("carol", "reader") == [False, False]
     for name, status in (("carol", 409), ("bob", 409)):

@@ -1,36 +1,19 @@
 """Quotas over HTTP, from the command line and on the page: who sets them, and who sees what is taken."""
 
 import json
-from dataclasses import replace
 
-import httpx
-from typer.testing import CliRunner
-
-from obscura.cli.app import app as command_line
 from service import jobs
-from tests.service.api.conftest import Served
-
-
-def project(served: Served, name: str = "heart") -> str:
-    return str(served.send("projects", {"name": name}, status=201)["id"])
-
-
-def member(served: Served, project_id: str, role: str) -> Served:
-    """The same service, asked with a key of a project."""
-    made = served.send("keys", {"name": role, "role": role, "project_id": project_id}, status=201)
-    client = served.http[made["id"]] = served.bearer(made["token"])
-    return replace(served, tokens={"admin": made["token"]}, http={"admin": client, "read": client})
 
 
 def test_an_admin_of_the_installation_sets_quotas_and_members_see_them(served):
-    heart = project(served)
+    heart = served.project()
     assert served.send(f"projects/{heart}/quota", {"jobs_max": 2})["jobs_max"] == 2
     assert served.send(f"projects/{heart}/quota", {"jobs_max": None})["jobs_max"] is None
     served.send(f"projects/{heart}/quota", {"jobs_max": 3})
     account = served.account(project_id=heart, name="hearts")
-    owner = member(served, heart, "owner")
+    owner = served.member(heart, "owner")
     owner.dataset(visibility="private", account_id=account["id"])
-    seen = member(served, heart, "analyst").read(f"projects/{heart}")
+    seen = served.member(heart, "analyst").read(f"projects/{heart}")
     assert (seen["jobs_max"], seen["jobs_unfinished"]) == (3, 0)
     assert {name for name in seen if "bytes" in name or "hours" in name} == set()
     owner.send(f"projects/{heart}/quota", {"jobs_max": 9}, status=403)
@@ -40,9 +23,9 @@ def test_an_admin_of_the_installation_sets_quotas_and_members_see_them(served):
 
 
 def test_a_full_quota_of_jobs_refuses_over_http_and_an_evaluation_that_a_training_brings_comes(served):
-    heart = project(served)
+    heart = served.project()
     account = served.account(project_id=heart, name="hearts")
-    owner = member(served, heart, "owner")
+    owner = served.member(heart, "owner")
     dataset, public = owner.ready_dataset(account["id"])["id"], owner.public_like_a_training()
     served.send(f"projects/{heart}/quota", {"jobs_max": 1})
     asked = owner.train(dataset, evaluation_dataset_id=public, epsilon=0.5)
@@ -57,11 +40,10 @@ def test_a_full_quota_of_jobs_refuses_over_http_and_an_evaluation_that_a_trainin
 
 
 def test_the_command_line_sets_and_removes_a_quota(served):
-    heart = project(served)
+    heart = served.project()
 
     def run(*words: str) -> tuple[int, str]:
-        words = ("--url", served.url, "--token", served.tokens["admin"], "projects", *words)
-        done = CliRunner().invoke(command_line, words)
+        done = served.obscura("projects", *words)
         return done.exit_code, done.stdout
 
     code, told = run("quota", "heart", "--jobs", "4", "--json")
@@ -73,18 +55,10 @@ def test_the_command_line_sets_and_removes_a_quota(served):
         assert run("quota", "heart", *wrong)[0] == 2
 
 
-def browser(served: Served, token: str) -> httpx.Client:
-    """Somebody who is signed in."""
-    client = served.http[f"browser {len(served.http)}"] = served.stranger()
-    client.headers["Origin"] = served.url
-    client.post("/login", data={"key": token})
-    return client
-
-
 def test_the_page_shows_what_is_taken_and_sets_quotas(served):
-    heart = project(served)
-    owner = member(served, heart, "owner")
-    admin = browser(served, served.tokens["admin"])
+    heart = served.project()
+    owner = served.member(heart, "owner")
+    admin = served.browser(served.tokens["admin"])
     owner.send("webhooks", {"url": "https://hooks.example.org/of-heart"}, status=201)
     shown = admin.get("/projects").text
     assert "heart" in shown
@@ -93,11 +67,11 @@ def test_the_page_shows_what_is_taken_and_sets_quotas(served):
     assert admin.post(f"/projects/{heart}/quota", data=fields).headers["location"] == "/projects"
     assert served.read(f"projects/{heart}", scope="admin")["jobs_max"] == 7
     assert admin.post(f"/projects/{heart}/quota", data=fields | {"jobs": "many"}).status_code == 422
-    seen = browser(served, owner.tokens["admin"]).get("/projects").text
+    seen = served.browser(owner.tokens["admin"]).get("/projects").text
     assert "of 7" in seen
     assert "Set the quota" not in seen
     assert "default" not in seen
     assert "of-heart" in seen
     assert "whsec_" not in seen
-    reader = member(served, heart, "analyst")
-    assert "of-heart" not in browser(served, reader.tokens["admin"]).get("/projects").text
+    reader = served.member(heart, "analyst")
+    assert "of-heart" not in served.browser(reader.tokens["admin"]).get("/projects").text

@@ -60,7 +60,7 @@ class Two:
 
     def share(self, project_id: str | None) -> None:
         asked = self.owner.release(self.release_id).share(project_id, reason="a common study")
-        assert self.second.approve_share(asked.id).state == "approved"
+        assert self.second.approve(asked.id).state == "approved"
 
     def sees(self, who: Client) -> bool:
         listed = [each.id for each in who.releases()]
@@ -89,12 +89,12 @@ def test_it_takes_two_people_and_the_other_department_sees_the_release_alone(two
     assert (asked.state, asked.shared_with) == ("pending", two.other)
     for alone in (two.owner, two.admin):  # who has named the owner counts as the owner
         with pytest.raises(AuthError, match="two people"):
-            alone.approve_share(asked.id)
+            alone.approve(asked.id)
     with pytest.raises(NotFoundError):
-        two.their_owner.approve_share(asked.id)
+        two.their_owner.approve(asked.id)
     assert not two.sees(two.their_analyst)
-    assert two.second.approve_share(asked.id).decided_by
-    assert [each.id for each in two.owner.share_requests()] == [asked.id]
+    assert two.second.approve(asked.id).decided_by
+    assert [each.id for each in two.owner.decisions()] == [asked.id]
     assert all(two.sees(who) for who in (two.their_analyst, two.their_viewer, two.their_owner, two.owner))
     assert not two.sees(two.second), "admins of the installation see no releases"
     assert two.their_analyst.release(two.release_id).project_id == two.home
@@ -227,13 +227,13 @@ def test_pages_tell_each_side_what_it_may_know(two: Two) -> None:
     assert "Trained by default, which shares it with you" in shown[0]
     assert two.account["name"] in page("anna", place)
     assert "heart" in page("anna", place)
-    assert "Share release with heart" in " ".join(page("second", "/admins").split())
+    assert "Share release with heart" in " ".join(page("second", "/decisions").split())
     browser = two.served.stranger()
     browser.post("/login", data={"key": two.served.tokens["anna"]})
     (share,) = two.owner.release(two.release_id).shares()
     form = {"token": form_token(browser.cookies[COOKIE]), "everybody": "yes", "reason": "for teaching"}
-    assert browser.post(f"{place}/shares", data=form).headers["location"] == "/admins"
-    assert [each.state for each in two.owner.share_requests()] == ["pending", "approved"]
+    assert browser.post(f"{place}/shares", data=form).headers["location"] == "/decisions"
+    assert [each.state for each in two.owner.decisions()] == ["pending", "approved"]
     assert browser.post(f"{place}/shares/{share.id}/end", data=form).headers["location"] == place
     assert not two.sees(two.their_analyst)
     browser.close()
@@ -256,10 +256,10 @@ def test_what_makes_no_sense_is_refused(two: Two) -> None:
             release.share(project, reason="a test")
         assert refused.value.status == code
     asked = release.share(two.other, reason="a test")
-    with pytest.raises(ApiError, match="waits already"):
+    with pytest.raises(ApiError, match="is pending"):
         release.share(two.other, reason="again")
     release.share(None, reason="something else")
-    two.second.approve_share(asked.id)
+    two.second.approve(asked.id)
     with pytest.raises(ApiError, match="shared so already"):
         release.share(two.other, reason="again")
     with pytest.raises(NotFoundError, match="This stays with"):
@@ -296,12 +296,12 @@ def test_the_commands_of_both_departments(two: Two, warm: str) -> None:
         return json.loads(ran.stdout)
 
     asked = obscura("anna", "share", "release", "--with", two.other, "--reason", "a common study")
-    assert [each["id"] for each in obscura("anna", "requests")] == [asked["id"]]
-    assert obscura("second", "approve", asked["id"])["state"] == "approved"
+    assert [each["id"] for each in obscura("anna", "list", of="decisions")] == [asked["id"]]
+    assert obscura("second", "approve", asked["id"], of="decisions")["state"] == "approved"
     assert [each["project_name"] for each in obscura("anna", "shares", two.release_id)] == ["heart"]
     assert two.sees(two.their_analyst)
     drawn = obscura("their analyst", two.release_id, "-n", "4", "--proportions", "dog=3,cat=1", of="sample")
     assert drawn["proportions"] == {"cat": 1, "dog": 3}
     assert obscura("anna", "unshare", two.release_id, "--with", two.other)["ended_at"] is not None
     published = obscura("anna", "publish", two.release_id, "--reason", "for teaching")
-    assert obscura("anna", "decline", published["id"])["state"] == "declined"
+    assert obscura("anna", "decline", published["id"], of="decisions")["state"] == "declined"

@@ -19,9 +19,9 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.jobs import JobState
 from tests.workers.small_trainings import TINY_DATALENS
-from workers.recipes.datalens import loop as datalens
+from workers.recipes import datalens
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.units import records_to_sum, teacher_of_each
+from workers.recipes.records import records_to_sum, teacher_of_each
 from workers.supervise.attempts import Attempt, ExitStatus
 from workers.train.runner import run
 
@@ -165,7 +165,7 @@ def test_a_withdrawal_or_upload_under_another_key_is_refused_and_changes_nothing
 
     def records() -> int:
         with transaction(served.factory, read_only=True) as session:
-            return len(vault.open_labels(settings, session.get_one(Dataset, pushed.id).content))
+            return len(vault.Vault.of(settings).open_dataset(session.get_one(Dataset, pushed.id).content)[1])
 
     def withdraw(key: str | None, **more: Any) -> Any:
         return client.withdraw_subjects(account_id, ["anna"], subjects_key=key and keys[key], **more)

@@ -2,12 +2,9 @@
 
 import base64
 import json
-from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from obscura.cli.app import app as command_line
 from obscura.client import Client
 from service.settings import Settings
 from tests.service.api.conftest import Served, serving
@@ -18,10 +15,7 @@ URL = "https://hooks.example.org/obscura"
 
 def owner_of(served: Served, name: str, role: str = "owner") -> Served:
     """The same service, asked with a key of a new project."""
-    project = served.send("projects", {"name": name}, status=201)["id"]
-    made = served.send("keys", {"name": name, "role": role, "project_id": project}, status=201)
-    client = served.http[made["id"]] = served.bearer(made["token"])
-    return replace(served, tokens={"admin": made["token"]}, http={"admin": client, "read": client})
+    return served.member(served.project(name), role)
 
 
 def test_a_secret_is_shown_once_and_never_again(served):
@@ -84,8 +78,7 @@ def test_the_command_line_and_the_library_do_it_all(settings: Settings):
     with serving(settings.model_copy(update={"webhooks_private": True}), "admin") as served, receiving() as receiver:
 
         def run(*words: str) -> tuple[int, str]:
-            words = ("--url", served.url, "--token", served.tokens["admin"], "webhooks", *words)
-            done = CliRunner().invoke(command_line, words)
+            done = served.obscura("webhooks", *words)
             return done.exit_code, done.stdout
 
         code, told = run("create", receiver.url, "--json")

@@ -1,0 +1,265 @@
+"""Plan, options and defaults of the DataLens recipe: teachers vote on the pixels of synthetic images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from models.teacher_sizes import convolutional_sizes, teacher_parameters
+from obscura.wire.budgets import UNITS
+from privacy.accounting.calibration import affordable_releases, stddev_for
+from privacy.accounting.filter import Filter
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import InvalidParameter
+from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig, read_options
+from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
+
+VOTES = "votes"  # the only stage
+IMAGES_MAX = 200_000
+TEACHER_BYTES = 16  # of a number that a teacher learns: the weight, its gradient and Adam's two moments, float32
+TEACHER_PARAMETERS_MAX = 4_000_000_000  # of all teachers: 64 GB, which one large GPU holds
+UNITS_PER_TEACHER_MIN = 4
+_NOTE_FROM_BYTES = 16 * 10**9  # of teachers' memory, more than a small machine has
+# k of 784 pixels and beta of the preset "published": with much noise for each teacher (epsilon 1) and with little (10).
+_LOUD, _QUIET, _QUIET_FROM = (200, 0.7), (350, 0.2), 1.0  # mu of the whole budget
+_KERNEL_TOP_K = 400  # of 784 pixels, in the preset "kernel"
+
+
+class DataLensConfig(SharesConfig):
+    """Public parameters of one DataLens training, with the paper's letters where it has one."""
+
+    teachers: int = Field(
+        4000, ge=1, le=100_000, description="N, networks on disjoint parts of the records, which vote."
+    )
+    top_k: int = Field(20, ge=1, le=1_000_000, description="k, pixels for which a teacher votes on one image.")
+    clip: float = Field(
+        1e-5, ge=1e-30, le=1e6, description="c, below which gradients keep their size; large ones become plain signs."
+    )
+    beta: float = Field(
+        0.7,
+        ge=1e-6,
+        le=1,
+        description="Share of teachers that the thresholded release needs; `published` chooses it by the budget.",
+    )
+    images: int | None = Field(
+        2250, ge=1, le=IMAGES_MAX, description="Images whose gradients are aggregated; null where stddev is given."
+    )
+    stddev: float | None = Field(
+        None, ge=1, le=1e9, description="sigma of one aggregation; when given, the number of images follows."
+    )
+    images_per_iteration: int = Field(
+        15, ge=2, le=4096, description="m, images on which the teachers vote together, and which normalise each other."
+    )
+    teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in an iteration.")
+    pretraining_steps: int = Field(
+        10, ge=1, le=1000, description="Steps of each teacher before the first iteration; nothing is released by them."
+    )
+    teacher_network: Literal["linear", "kernel", "dense", "convolutional"] = Field(
+        "kernel",
+        description="Teachers that are linear in pixels or in the features of a Gaussian kernel, both in closed form, "
+        "one hidden layer, or the published network.",
+    )
+    teacher_bandwidth: float = Field(
+        4.0,
+        ge=0.01,
+        le=1000,
+        description="Of kernel teachers: how far away a record still pulls an image, as a distance in units of full "
+        "brightness, at 28 x 28 grey.",
+    )
+    teacher_features: int = Field(32, ge=1, le=256, description="Channels of a convolutional teacher.")
+    generator_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the generator's Adam.")
+    teacher_hidden: int = Field(256, ge=0, le=1024, description="Hidden units of a teacher; 0 is a linear teacher.")
+    teacher_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the teachers' Adam.")
+    teacher_weight_decay: float = Field(0.0, ge=0, le=10, description="Decoupled weight decay of the teachers.")
+    instance_noise: float = Field(0.0, ge=0, le=10, description="Standard deviation of noise on the teachers' inputs.")
+    label_smoothing: float = Field(
+        0.0, ge=0, le=0.5, description="The teachers' target of real records is 1 - label_smoothing."
+    )
+    step: float = Field(
+        1e-3, ge=0, le=10, description="gamma, largest distance by which the votes of one round move a pixel."
+    )
+    use_top_k: bool = Field(True, description="Ablation of TopAgg: off lets teachers vote on every pixel.")
+    use_stochastic_sign: bool = Field(True, description="Ablation of TopAgg: off takes plain signs.")
+    use_threshold: bool = Field(
+        False, description="The generator learns from thresholded votes, as in the paper, rather than from noisy sums."
+    )
+    evaluation_samples: EvaluationSamples = 30_000
+    evaluation_seed: EvaluationSeed = 0
+
+    def check(self) -> None:
+        if (self.images is None) == (self.stddev is None):
+            raise InvalidParameter(
+                "images", self.images, "give either the number of images or the noise stddev; the other one follows"
+            )
+        if self.teacher_network == "convolutional" and self.teacher_hidden == 0:
+            raise InvalidParameter("teacher_hidden", 0, "a convolutional teacher has at least one hidden unit")
+
+    @property
+    def drawing_seconds(self) -> float:
+        return 3e-3
+
+    def parameters_per_teacher(self, facts: PublicFacts) -> int:
+        """Return the number of parameters of one teacher; a kernel teacher keeps only its records."""
+        classes = len(facts.classes)
+        if self.teacher_network == "kernel":
+            return 0
+        if self.teacher_network == "linear":
+            return facts.pixels * classes
+        if self.teacher_network == "convolutional":
+            sides = facts.channels, facts.height, facts.width
+            sizes = convolutional_sizes(*sides, classes, self.teacher_features, self.teacher_hidden)
+            return sum(map(math.prod, sizes.values()))
+        return teacher_parameters(facts.pixels, classes, self.teacher_hidden)
+
+    def topagg(self, facts: PublicFacts, stddev: float) -> TopAggConfig:
+        """Return the aggregation of votes with that noise."""
+        return TopAggConfig(
+            k=self.top_k,
+            c=self.clip,
+            stddev=stddev,
+            beta=self.beta,
+            teachers=self.teachers,
+            dimension=facts.pixels,
+            top_k=self.use_top_k,
+            stochastic_sign=self.use_stochastic_sign,
+            threshold=self.use_threshold,
+        )
+
+
+# Algorithms 1 to 3, with the authors' generator and step size. `teachers` and `top_k` follow from the declared images,
+# and beta of "published" from the budget.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "kernel": {},
+    "published": {"teacher_network": "linear", "use_threshold": True},
+}
+
+
+def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> DataLensConfig:
+    """Complete the options of a request. Given values win; nothing is read from private data.
+
+    Args:
+        options: a preset and options that override its values.
+        mu: of the whole budget, as one Gaussian release.
+        facts: declared by the owner.
+
+    Raises:
+        InvalidParameter: an unknown preset or option, or a value out of range.
+    """
+    if options.get("stddev") is not None and "images" not in options:
+        options = {**options, "images": None}
+    config = read_options(DataLensConfig, options, PRESETS)
+    follows: dict[str, Any] = {"teachers": max(1, min(config.teachers, facts.units_declared // UNITS_PER_TEACHER_MIN))}
+    k = _KERNEL_TOP_K
+    if options.get("preset") == "published":
+        k, follows["beta"] = _QUIET if mu >= _QUIET_FROM else _LOUD
+    follows["top_k"] = max(1, round(k * facts.pixels / 784))
+    return config.with_values(**{name: value for name, value in follows.items() if name not in options})
+
+
+def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    """Plan a training from the options of a request; see `config_from_options` and `plan_datalens`."""
+    return plan_datalens(config_from_options(options, mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
+
+
+def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    """Turn a budget into a number of votes, or into their noise.
+
+    Raises:
+        InvalidParameter: k > d, more teachers than the declared units support or than fit in memory, or a budget that
+            is too small.
+    """
+    _check_facts(config, facts)
+    stddev, iterations = _vote_noise(config, budget_nano, facts)
+    images = iterations * config.images_per_iteration
+    event = config.topagg(facts, stddev).event(images)
+    return Plan(
+        recipe="datalens",
+        config=config,
+        stages=(Stage(VOTES, event, privacy_filter.price_nano(event), stddev),),
+        budget_nano=budget_nano,
+        notes=_notes(config, facts, images),
+        facts={
+            "protects": facts.protects,
+            "units_declared": facts.units_declared,
+            "teachers": config.teachers,
+            "images_to_aggregate": images,
+            "iterations": iterations,
+            "noise_stddev": {VOTES: stddev},  # parameter of the discrete Gaussian
+        },
+    )
+
+
+def planned_iterations(plan: Plan) -> int:
+    """Return how many times the teachers vote."""
+    return plan.stages[0].event.count // plan.config_of(DataLensConfig).images_per_iteration
+
+
+def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
+    if config.top_k > facts.pixels:
+        raise InvalidParameter(
+            "top_k", config.top_k, f"a teacher votes on the {facts.pixels} pixels, so k is at most {facts.pixels}"
+        )
+    teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
+    if config.teachers > teachers_max:
+        raise InvalidParameter(
+            "teachers",
+            config.teachers,
+            f"{facts.units_declared} declared {facts.unit}s support at most {teachers_max} teachers "
+            f"({UNITS_PER_TEACHER_MIN} {facts.unit}s each)",
+        )
+    each = config.parameters_per_teacher(facts)
+    if config.teachers * each > TEACHER_PARAMETERS_MAX:
+        fewer = "teachers" if config.teacher_network == "linear" else "teachers or teacher_hidden"
+        raise InvalidParameter(
+            "teachers",
+            config.teachers,
+            f"with {each:,} parameters each they have {config.teachers * each:,} together, above "
+            f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; of this size {TEACHER_PARAMETERS_MAX // each:,} teachers "
+            "would fit",
+        )
+
+
+def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) -> tuple[float, int]:
+    """Return sigma and the number of iterations."""
+    m = config.images_per_iteration
+    if config.images is not None:
+        iterations = max(1, config.images // m)
+        sensitivity = config.topagg(facts, 1e6).sensitivity
+        return stddev_for(sensitivity, budget_nano, iterations * m, discrete=True), iterations
+    assert config.stddev is not None
+    single = config.topagg(facts, config.stddev).event(1)
+    iterations = min(affordable_releases(single, budget_nano), IMAGES_MAX) // m
+    if iterations < 1:
+        raise InvalidParameter(
+            "stddev", config.stddev, f"the budget does not pay for {m} images at this noise: add noise or budget"
+        )
+    return config.stddev, iterations
+
+
+def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str, ...]:
+    shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
+    notes = [*subject_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
+    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts)
+    if held > _NOTE_FROM_BYTES:
+        notes.append(
+            f"The teachers need {held / 10**9:.0f} GB of memory, on one GPU or divided among several. With less, the "
+            "training fails before anything is charged."
+        )
+    return (*notes, *GENERATOR_NOTES)
+
+
+RECIPE = Recipe(
+    name="datalens",
+    title="DataLens",
+    publishes="generator",
+    releases="A generator of labelled images; drawing from it is free.",
+    config=DataLensConfig,
+    plan=plan_from_options,
+    units=frozenset(UNITS),
+    presets=PRESETS,
+    follows=frozenset({"teachers", "top_k", "beta"}),
+    start=lambda _plan: {VOTES: 1},
+)

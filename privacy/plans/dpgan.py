@@ -1,0 +1,113 @@
+"""Plan of the dpgan recipe: a GAN whose discriminator learns from private records by private steps alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from models.sizes import discriminator_layers
+from obscura.wire.budgets import UNITS
+from privacy.accounting.filter import Filter
+from privacy.errors import InvalidParameter
+from privacy.plans.options import EvaluationSamples, read_options
+from privacy.plans.plan import Plan, PublicFacts, Recipe
+from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
+
+
+class DpGanConfig(StepsConfig):
+    """Public parameters of one GAN. Those of `StepsConfig` are the discriminator's; `ema` is the generator's."""
+
+    features: int = Field(64, ge=4, le=512, description="Channels after the discriminator's first convolution.")
+    latent: int = Field(128, ge=1, le=1024, description="Numbers in the generator's latent.")
+    generator_learning_rate: float = Field(
+        2e-4, ge=1e-8, le=1, description="Learning rate of the generator's Adam; learning_rate is the discriminator's."
+    )
+    generator_batch: int = Field(512, ge=1, le=65_536, description="Images in a step of the generator.")
+    discriminator_steps: int = Field(
+        1, ge=1, le=10_000, description="n_D, discriminator steps before each generator step; at the start."
+    )
+    discriminator_steps_max: int = Field(
+        512, ge=1, le=10_000, description="Number of discriminator steps up to which n_D may double."
+    )
+    accuracy_floor: float = Field(
+        0.6, ge=0, le=1, description="n_D doubles when fewer generated images than this are recognised; 0: never."
+    )
+    patience: int = Field(200, ge=1, le=100_000, description="Generator steps for which n_D stays at least.")
+    evaluation_samples: EvaluationSamples = 30_000
+
+    def check(self) -> None:
+        super().check()
+        if self.multiplicity != 1:
+            raise InvalidParameter("multiplicity", self.multiplicity, "a discriminator sees one view of each record")
+        if self.discriminator_steps_max < self.discriminator_steps:
+            raise InvalidParameter(
+                "discriminator_steps_max",
+                self.discriminator_steps_max,
+                f"it is at least the {self.discriminator_steps} discriminator_steps of the start",
+            )
+
+    @property
+    def drawing_seconds(self) -> float:
+        return 4e-4
+
+
+# Adam, learning rates, batch, clip and adaptation are those of Bie, Kamath & Zhang 2023 (arXiv:2302.02936).
+_BIE = {"optimiser": "adam", "learning_rate": 2e-4, "clip": 1.0, "ema": 0.999}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "default": {**_BIE, "expected_batch": 512, "epochs": 200.0, "features": 32, "latent": 64},
+    "fashion_mnist": {**_BIE, "expected_batch": 512, "epochs": 1450.0, "features": 64, "latent": 128},
+}
+
+
+def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    """Turn a budget into the noise of a discriminator's training.
+
+    Raises:
+        InvalidParameter: an option does not fit the dataset or the budget.
+    """
+    config = read_options(DpGanConfig, options, PRESETS)
+    check_basis(config, discriminator_layers(facts.height, facts.width))
+    stage = steps_stage(config, privacy_filter, budget_nano, facts)
+    notes = (
+        *steps_notes(config, stage, facts),
+        "Only the discriminator sees private images. The generator learns from the discriminator, whose every step is "
+        "noisy, so drawing from it costs nothing.",
+        _adaptation(config),
+    )
+    return Plan(
+        recipe="dpgan",
+        config=config,
+        stages=(stage,),
+        budget_nano=budget_nano,
+        notes=notes,
+        facts={
+            "discriminator_steps": config.discriminator_steps,
+            "adaptive": config.accuracy_floor > 0,
+            **steps_facts(config, stage, facts),
+        },
+    )
+
+
+def _adaptation(config: DpGanConfig) -> str:
+    start = f"The generator takes a step after every {config.discriminator_steps:,} of the discriminator's"
+    if config.accuracy_floor == 0:
+        return f"{start}."
+    return (
+        f"{start} at first, and after twice as many (up to {config.discriminator_steps_max:,}) whenever the "
+        f"discriminator recognises fewer than {config.accuracy_floor:.0%} of generated images; no private image has a "
+        "part in that."
+    )
+
+
+RECIPE = Recipe(
+    name="dpgan",
+    title="DP-GAN",
+    publishes="generator",
+    releases="A generator of labelled images, a GAN; drawing from it is free.",
+    config=DpGanConfig,
+    plan=plan_from_options,
+    units=frozenset(UNITS),
+    presets=PRESETS,
+)

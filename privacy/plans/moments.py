@@ -1,0 +1,448 @@
+"""Plan of the moments recipe: noisy class means and covariances of pixels and texture, with an optional guide.
+
+Options that a request leaves out follow from the declared facts and the budget. The guide is a classifier trained by
+private steps for a share of the budget: drawn images are moved, in a few steps of gradient descent, to where it is more
+certain of their class (classifier guidance: Dhariwal & Nichol 2021, arXiv:2105.05233).
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Literal
+
+from pydantic import Field
+
+from models.sizes import TEXTURE_CELL, texture_size
+from obscura.wire.budgets import UNITS
+from obscura.wire.wording import show_epsilon
+from privacy.accounting.filter import NANO, Filter
+from privacy.accounting.gaussian import gaussian_epsilon
+from privacy.errors import InvalidParameter
+from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
+from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
+from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig
+from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, mu_of, subject_notes
+from privacy.plans.private_steps import steps_facts, steps_notes, steps_stage
+from privacy.plans.warm_start import (
+    MEANS,
+    POOLED,
+    QUANTISATION,
+    TEXTURE_FROM,
+    action_of,
+    clips_for,
+    clusters_for,
+    coefficients_of,
+    detail_for,
+    power_of,
+    share_above_noise,
+    signal,
+    smallest_above_noise,
+    warm_start_event,
+    warm_start_noise,
+    warm_start_stages,
+)
+
+TEXTURE_MAX = 1024  # numbers: their covariances have half the square of that, and larger images get specks
+GENERATOR_NUMBERS_MAX = 2**28  # 1 GiB in a release, and several times that while it is made
+GUIDE_SIDE_MAX = 64  # pixels: a step of an image of that size takes a second of a processor
+COARSE_PIXELS = 6.0  # from this width of the finest detail on, a plan reports it
+VISIBLE = 0.4  # share of what sets classes apart that must be above the noise; below, a plan warns (see docs/research)
+_DECLARED = {
+    "mirror": "You declare that an image is as likely as its mirror image.",
+    "square": "You declare that an image is as likely in all eight symmetries of a square: turned, and mirrored.",
+}
+# What people see in drawn images, from grids that were looked at; tests/privacy/plans/test_moments_plan.py has
+# the rows behind each threshold of the signal q. An accuracy cannot replace this: a classifier finds class means under
+# static, and people do not.
+_SHAPES_FROM = 250.0  # grey: digits at 286 and clothes at 598 can be told by eye
+_OUTLINES_FROM = 170.0  # colour: pictograms at 176, emoji at 253 and 704; photographs show no more at 9,963
+SEEN: Mapping[str, str] = {
+    "shapes": "People will see shapes: most pictures can be told by them, but edges are soft and small things missing.",
+    "blurred outlines": "People will see blurred outlines: light and dark where a class has them, hardly a thing that "
+    "can be named.",
+    "colours and outlines": "People will see colours and outlines: blots with the colours and the rough outline of "
+    "their class, in which hardly a thing can be named.",
+    "nothing but colour": "People will see nothing but colour: blurred patches, in which not a thing can be named.",
+}
+_SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
+_FOLLOWS = frozenset((
+    "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves", "shrink",
+    "components", "class_components", "clusters", *_SHARES, "mean_clip", "deviation_clip", "component_clip",
+))  # fmt: skip
+
+
+class MomentsConfig(SharesConfig):
+    """Public parameters of one Gaussian per class, or a mixture of a few, and of the guide."""
+
+    symmetry: Literal["none", "mirror", "square"] = Field(
+        "none",
+        description="Changes of a picture that its owner declares to be as likely as the picture: left and right "
+        "swapped, or all eight symmetries of a square. Means and covariances that must then be zero are not released.",
+    )
+    frequencies: int = Field(
+        16, ge=1, le=64, description="The warm start sees the lowest frequencies^2 cosine waves of each channel."
+    )
+    coefficients: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="Of these coefficients, as many as the public prior expects to be strongest; null: all.",
+    )
+    colour: Literal["rgb", "luma_chroma"] = Field(
+        "rgb", description="Planes of which coefficients are taken: channels, or brightness and two planes of colour."
+    )
+    centre: float = Field(0.25, ge=0, le=1, description="Public brightness around which images are clipped.")
+    noise_shape: float = Field(
+        0.0, ge=0, le=1, description="Noise grows with a coefficient's expected power to this exponent; 0: equal noise."
+    )
+    texture: bool = Field(
+        False,
+        description="Release the texture of images along with their coefficients, and draw images that have it.",
+    )
+    texture_waves: int = Field(
+        TEXTURE_MAX,
+        ge=1,
+        le=TEXTURE_MAX,
+        description="Of the texture's waves over cells and orientations, those that the public prior expects to be "
+        "strongest; all, where there are fewer.",
+    )
+    shrink: bool = Field(
+        False, description="Pull counts, means and covariances to what is expected, as far as noise explains it."
+    )
+    components: int = Field(
+        80, ge=1, le=1024, description="Principal components that carry the warm start, and numbers in a latent."
+    )
+    class_components: int | None = Field(
+        None, ge=1, le=1024, description="Leading components in which classes get covariances of their own; null: all."
+    )
+    clusters: int = Field(
+        1, ge=1, le=64, description="Gaussians of one covariance of which a class is a mixture, found by noisy k-means."
+    )
+    mean_share: float = Field(
+        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All four add up to 1."
+    )
+    pooled_share: float = Field(
+        0.45, ge=0, le=1, description="Share of the warm start's budget for the covariance pooled over classes."
+    )
+    class_share: float = Field(
+        0.45, ge=0, le=1, description="Share of the warm start's budget for each class's own covariance."
+    )
+    cluster_share: float = Field(
+        0.0, ge=0, le=1, description="Share of the warm start's budget for the rounds of k-means."
+    )
+    mean_clip: float = Field(
+        10.0, ge=1e-3, le=1000, description="Norm, around `centre`, of a clipped image's coefficients, at 28 x 28 grey."
+    )
+    deviation_clip: float = Field(
+        7.0, ge=1e-3, le=1000, description="Norm of a clipped deviation from the class mean, scaled as mean_clip."
+    )
+    component_clip: float = Field(
+        6.0, ge=1e-3, le=1000, description="Norm of that deviation in the principal components, scaled as mean_clip."
+    )
+    evaluation_samples: EvaluationSamples = 30_000
+    evaluation_seed: EvaluationSeed = 0
+    guide: bool = Field(
+        False,
+        description="Train a classifier with a share of the budget, and move each drawn image to where the classifier "
+        "is more certain of the image's class. Better for networks that learn from the images, and slower to draw.",
+    )
+    guide_share: float = Field(
+        0.5, ge=0.01, le=0.99, description="Share of the budget for the guide; moments get the rest."
+    )
+    guide_steps: int = Field(
+        2, ge=1, le=10, description="Steps of gradient descent by which the guide moves each drawn image."
+    )
+    guide_logit: float = Field(
+        60.0,
+        ge=0,
+        le=1000,
+        description="How far above the others the guide's logit of an image's class is to be. Private images of "
+        "CIFAR-10 have about 12; more makes better pupils, until images are spoilt.",
+    )
+
+    def check(self) -> None:
+        whole = self.mean_share + self.pooled_share + self.class_share + self.cluster_share
+        if not math.isclose(whole, 1.0, abs_tol=1e-9):
+            raise InvalidParameter(
+                "mean_share", self.mean_share, "mean, pooled, class and cluster shares must add up to 1"
+            )
+        if (self.clusters > 1) != (self.cluster_share > 0):
+            raise InvalidParameter(
+                "clusters",
+                self.clusters,
+                "more than one needs a cluster_share, and one has none: give all four shares",
+            )
+        if self.clusters > 1 and self.class_share == 0:
+            raise InvalidParameter(
+                "clusters", self.clusters, "classes' own covariances are taken around their centres: give a class_share"
+            )
+
+    @property
+    def start_share(self) -> float:
+        """Share of the budget that pays for the class moments."""
+        return 1.0 - self.guide_share if self.guide else 1.0
+
+    @property
+    def changes_its_start(self) -> bool:
+        """True with a guide: evaluations then also measure what the moments draw without it."""
+        return self.guide
+
+    @property
+    def drawing_seconds(self) -> float:
+        return (6e-4 if self.texture else 5e-5) + (3e-3 * self.guide_steps if self.guide else 0.0)
+
+    @property
+    def classifier(self) -> DpClassifierConfig:
+        """Parameters of the guide: the default of `dp_classifier`."""
+        return DpClassifierConfig(**CLASSIFIERS["default"])
+
+    def latent_size(self, facts: PublicFacts) -> int:
+        """Return the numbers in a latent: `components`, or fewer where the images have fewer coefficients."""
+        rows, columns = self.grid(facts)
+        seen = facts.channels * rows * columns
+        seen = seen if self.coefficients is None else min(seen, self.coefficients)
+        return min(self.components, seen + self.texture_size(facts))
+
+    def texture_size(self, facts: PublicFacts) -> int:
+        """Return how many numbers of an image's texture are released; 0 where it is not."""
+        return min(texture_size(facts.height, facts.width), self.texture_waves) if self.texture else 0
+
+    def class_size(self, facts: PublicFacts) -> int:
+        """Return the number of components in which a class has a covariance of its own."""
+        latent = self.latent_size(facts)
+        return latent if self.class_components is None else min(self.class_components, latent)
+
+    def grid(self, facts: PublicFacts) -> tuple[int, int]:
+        """Return the number of cosine frequencies kept along height and width."""
+        return min(self.frequencies, facts.height), min(self.frequencies, facts.width)
+
+
+def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> MomentsConfig:
+    """Complete the options of a request. Given values win; nothing is read from private data.
+
+    Args:
+        mu: of the whole budget, as one Gaussian release; `start_share` of it pays for the moments.
+
+    Raises:
+        InvalidParameter: an unknown option, or a value out of range.
+    """
+    config, given, q = MomentsConfig(**options), set(options), signal(facts, mu)
+    if q >= TEXTURE_FROM and _suits_texture(facts) and "texture" not in given:
+        config = config.with_values(texture=True)
+    q *= config.start_share**0.5
+    config = config.with_values(**_without(_detail(config, given, q, facts), given))
+    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size, action_of(config, facts))
+    return config.with_values(**_without(clips, given))
+
+
+def _detail(config: MomentsConfig, given: Set[str], q: float, facts: PublicFacts) -> dict[str, Any]:
+    clusters = config.clusters if "clusters" in given else clusters_for(q, config.texture)
+    follows = detail_for(facts, q, config.texture, clusters)
+    if "frequencies" in given and "coefficients" not in given:
+        del follows["coefficients"]  # all of the grid that was asked for
+    if not given.isdisjoint(_SHARES):  # they add up to 1, so whoever gives one of them divides the budget
+        follows = _without(follows, {*_SHARES, "class_components", "clusters"})
+    if "colour" in given and config.colour == "rgb" and facts.channels > 1:
+        follows.pop("coefficients", None)  # the prior's strength by colour does not apply to red, green and blue
+        follows["frequencies"] = config.frequencies
+    return follows
+
+
+def _without(follows: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
+    return {name: value for name, value in follows.items() if name not in given}
+
+
+def _suits_texture(facts: PublicFacts) -> bool:
+    whole = facts.height % TEXTURE_CELL == 0 and facts.width % TEXTURE_CELL == 0
+    return whole and texture_size(facts.height, facts.width) <= TEXTURE_MAX
+
+
+def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    """Turn a budget into the noise of the class moments and, with a guide, of a classifier's steps.
+
+    Raises:
+        InvalidParameter: an option does not fit the dataset or the budget.
+    """
+
+    def config_at(mu: float, declared: PublicFacts) -> MomentsConfig:
+        return config_that_follows(options, mu, declared)
+
+    plan = plan_moments(config_at(mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
+    config = plan.config_of(MomentsConfig)
+    share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)
+    plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
+    if share < VISIBLE:
+        return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
+    seen = _what_people_see(facts, signal(facts, mu_of(budget_nano * config.start_share)))
+    notes = SEEN[seen], *_detail_notes(config, facts), *plan.notes
+    return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=notes)
+
+
+def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    """Plan a complete configuration: `plan_from_options` without the forecast of what survives the noise.
+
+    Raises:
+        InvalidParameter: the configuration does not fit the dataset or the budget.
+    """
+    _check_images(config, facts)
+    guide_nano = math.floor(config.guide_share * budget_nano) if config.guide else 0
+    noise = warm_start_noise(config, budget_nano - guide_nano)
+    stages = warm_start_stages(noise, privacy_filter)
+    notes = [*subject_notes(facts), *_moment_notes(config, facts)]
+    shown: dict[str, Any] = {"protects": facts.protects, "units_declared": facts.units_declared, "noise_stddev": noise}
+    if config.guide:
+        steps = steps_stage(config.classifier, privacy_filter, guide_nano, facts)
+        stages.append(steps)
+        notes += [
+            f"For {config.guide_share:.0%} of the budget a classifier is trained, which moves each drawn image in "
+            f"{config.guide_steps} steps to where it is surer of the image's class. That makes images worth more to "
+            "convolutional networks that learn from them, not nicer to look at, and drawing many times slower.",
+            *steps_notes(config.classifier, steps, facts),
+        ]
+        shown = {
+            "guide_share": config.guide_share,
+            "noise_stddev": noise,
+            **steps_facts(config.classifier, steps, facts),
+        }
+    return Plan(
+        recipe="moments",
+        config=config,
+        stages=tuple(stages),
+        budget_nano=budget_nano,
+        notes=(*notes, *GENERATOR_NOTES),
+        facts=shown,
+    )
+
+
+def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
+    size = f"{facts.width} x {facts.height}"
+    if config.texture and not _suits_texture(facts):
+        raise InvalidParameter(
+            "texture",
+            True,
+            f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
+            f"{size} have {texture_size(facts.height, facts.width):,}",
+        )
+    if config.symmetry == "square" and facts.height != facts.width:
+        raise InvalidParameter(
+            "symmetry",
+            config.symmetry,
+            f"images of {size} are no squares, of which rows and columns could be swapped: declare mirror, or none",
+        )
+    numbers = len(facts.classes) * facts.pixels * config.latent_size(facts)
+    if numbers > GENERATOR_NUMBERS_MAX:
+        raise InvalidParameter(
+            "components",
+            config.components,
+            f"{len(facts.classes)} classes of {size} pixels in {facts.channels} channels make a generator of "
+            f"{numbers:,} numbers, and it may have {GENERATOR_NUMBERS_MAX:,}: declare smaller images, or ask for at "
+            f"most {GENERATOR_NUMBERS_MAX // (len(facts.classes) * facts.pixels)} components",
+        )
+    least, most = min(facts.height, facts.width), max(facts.height, facts.width)
+    if config.guide and (least < SCATTER_SIZE_MIN or most > GUIDE_SIDE_MAX):
+        raise InvalidParameter(
+            "guide",
+            True,
+            f"its classifier sees images of {SCATTER_SIZE_MIN} to {GUIDE_SIDE_MAX} pixels a side, and these have "
+            f"{size}: leave the guide out, or declare another size",
+        )
+
+
+def _moment_notes(config: MomentsConfig, facts: PublicFacts) -> list[str]:
+    what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
+    what += " of pixels and texture" if config.texture else ""
+    notes = [f"Noisy class {what} are released first; the generator starts from them."]
+    if config.symmetry != "none":
+        notes.append(f"{_DECLARED[config.symmetry]} If that is false, images are worse, and no less private.")
+    if config.clusters > 1:
+        notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
+    if facts.unit == "subject":
+        notes.append("They are taken over one record of each subject, so that nobody adds more than one record does.")
+    return notes
+
+
+def _detail_notes(config: MomentsConfig, facts: PublicFacts) -> tuple[str, ...]:
+    """Report the finest detail, from light to dark in the shortest wave, where images are larger than that."""
+    seen = coefficients_of(config, facts)
+    pixels = float(min(facts.height / max(1, seen.row.max()), facts.width / max(1, seen.column.max())))
+    if config.texture or pixels < COARSE_PIXELS:
+        return ()
+    part = COARSE_PIXELS / pixels / 2
+    width, height = (8 * math.ceil(side * part / 8) for side in (facts.width, facts.height))
+    return (
+        f"The finest detail that is released is about {pixels:.0f} pixels wide at this epsilon, whatever the images "
+        f"show. Images of {width} x {height} pixels would show as much, and train faster.",
+    )
+
+
+def _what_people_see(facts: PublicFacts, q: float) -> str:
+    if facts.channels == 1:
+        return "shapes" if q >= _SHAPES_FROM else "blurred outlines"
+    return "colours and outlines" if q >= _OUTLINES_FROM else "nothing but colour"
+
+
+def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
+    """Return how many units a class needs for noise not to drown it; None where no number suffices.
+
+    The noise of a class's mean is that of the sum over its n units, so what survives grows with n alone, and the
+    answer is where `share_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
+    """
+    config, stddev = plan.config_of(MomentsConfig), plan.noise_stddev[MEANS] / QUANTISATION
+    return smallest_above_noise(config, facts, stddev, VISIBLE)
+
+
+def _drowned(
+    config_at: Callable[[float, PublicFacts], MomentsConfig], plan: Plan, privacy_filter: Filter, facts: PublicFacts
+) -> str:
+    """Return a warning with the smallest epsilon and number of units at which noise would not drown the moments.
+
+    It follows from the public prior of `privacy.plans.warm_start`, not from any image.
+    """
+    sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
+
+    def visible(budget_nano: int, declared: PublicFacts) -> bool:
+        config = config_at(mu_of(budget_nano), declared)
+        share = config.start_share * config.mean_share  # a forecast: the plan's own noise is calibrated exactly
+        noise = sensitivity / math.sqrt(share * budget_nano / NANO)
+        return share_above_noise(config, declared, noise) >= VISIBLE
+
+    def times(factor: float) -> PublicFacts:
+        subjects = None if facts.subjects_declared is None else math.ceil(facts.subjects_declared * factor)
+        records = math.ceil(facts.records_declared * factor)
+        return dataclasses.replace(facts, records_declared=records, subjects_declared=subjects)
+
+    mends = []
+    more = _smallest(lambda factor: visible(round(plan.budget_nano * factor), facts))
+    if more is not None:
+        epsilon = gaussian_epsilon(mu_of(plan.budget_nano * more), privacy_filter.delta)
+        mends.append(f"epsilon {show_epsilon(epsilon, up=True)}")
+    more = _smallest(lambda factor: visible(plan.budget_nano, times(factor)))
+    if more is not None:
+        mends.append(f"{times(more).units_declared:,} {facts.unit}s")
+    warning = "Noise drowns most of what sets the classes apart: expect static, or blurs that look alike."
+    return f"{warning} From about {' or '.join(mends)} on it would not." if mends else warning
+
+
+def _smallest(holds: Callable[[float], bool]) -> float | None:
+    """Return the smallest factor, to a tenth, from which on it holds; None where no million suffices."""
+    factors = [1.1**power for power in range(1, 146)]
+    place = bisect.bisect_left(factors, True, key=holds)
+    return factors[place] if place < len(factors) else None
+
+
+RECIPE = Recipe(
+    name="moments",
+    title="Class moments",
+    publishes="generator",
+    releases="A generator of labelled images; drawing from it is free.",
+    config=MomentsConfig,
+    plan=plan_from_options,
+    units=frozenset(UNITS),
+    follows=_FOLLOWS,
+    # Where the classes' own covariances are missing, the pooled one stands in.
+    start=lambda plan: {name: 1 for name in (MEANS, POOLED) if plan.stage(name) is not None},
+    smallest_class=smallest_class,
+)

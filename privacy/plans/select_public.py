@@ -1,0 +1,182 @@
+"""Plan of select_public: private records vote for public images, which are then drawn.
+
+Private Evolution (Lin et al. 2024, arXiv:2305.15560) with a folder of public images in place of a foundation model's:
+Algorithm 2 is its histogram of nearest neighbours, and a second iteration votes over images that the first one
+selected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from obscura.wire.budgets import UNITS
+from privacy.accounting.calibration import stddev_for
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filter import Filter
+from privacy.errors import InvalidParameter
+from privacy.plans.options import EXTRACTOR_NAME, SharesConfig
+from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
+
+VOTES = "votes"
+SENSITIVITY = 1.0  # see `votes_event`
+RELEASE_BYTES_MAX = 2**26  # of pictures in a release
+_CHOICES = (2, 512)
+_VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/select_public.md
+
+
+class SelectPublicConfig(SharesConfig):
+    """Public parameters of one selection."""
+
+    public_dataset_id: str = Field(
+        "", max_length=64, description="Public dataset whose pictures are voted for and drawn. It must be named."
+    )
+    public_labels: bool = Field(
+        False,
+        description="Whether a class selects among the public pictures of the class of the same name alone; otherwise "
+        "every class selects among all of them.",
+    )
+    extractor: str = Field(
+        "",
+        max_length=64,
+        description="Name of a public network of the operator's, in whose features nearness is measured; without one, "
+        "in colours and texture.",
+    )
+    public_pictures: int = Field(
+        20_000, ge=2, le=200_000, description="Public pictures looked at: a draw of a public seed where there are more."
+    )
+    choices: int | None = Field(
+        None,
+        ge=_CHOICES[0],
+        le=_CHOICES[1],
+        description="Among which a record votes: clusters of public pictures in the first iteration, as many pictures "
+        "in the second. Each class draws from at most so many pictures.",
+    )
+    iterations: int = Field(2, ge=1, le=2, description="Votes; they share the budget evenly.")
+    threshold: float = Field(
+        1.5, ge=0, le=10, description="Standard deviations of the noise below which a choice's votes count as none."
+    )
+    mirror: bool = Field(False, description="Whether half of the drawn images are mirrored, left and right.")
+    shift: float = Field(0.05, ge=0, le=0.25, description="Largest shift of a drawn image, as a part of its side.")
+    colour: float = Field(0.15, ge=0, le=1, description="How strongly the colours of drawn images vary.")
+
+    def check(self) -> None:
+        if self.extractor and not EXTRACTOR_NAME.fullmatch(self.extractor):
+            raise InvalidParameter(
+                "extractor", self.extractor, "an extractor's name has at most 64 letters, digits, - and _"
+            )
+
+    @property
+    def public_images_serve(self) -> str:
+        return "which this release shows: private records decided nothing but how often each of them is drawn"
+
+    def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
+        """Check that every declared class can select from a public dataset; see `RecipeConfig.require_public`.
+
+        Raises:
+            InvalidParameter: it has fewer than two images, or lacks a class while public labels are used.
+        """
+        if images < _CHOICES[0]:
+            raise InvalidParameter(
+                "public_dataset_id",
+                self.public_dataset_id,
+                "one picture leaves nothing to select: name a dataset of more",
+            )
+        missing = [name for name in classes if name not in public_classes] if self.public_labels else []
+        if missing:
+            raise InvalidParameter(
+                "public_labels",
+                True,
+                f"the public dataset has no class named {missing[0]!r}, so that class could select nothing: give its "
+                "classes the names of the private ones, or leave public_labels out, and every class selects among all "
+                "public pictures",
+            )
+
+
+def votes_event(stddev: float) -> GaussianEvent:
+    """Return the event of one iteration: the votes for all choices of all classes, with discrete noise on each.
+
+    Privacy:
+        Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record
+        votes once, for the nearest choice of its own class, which depends on that record alone. One record more changes
+        one number of the whole histogram, by exactly 1, so its L2 sensitivity is 1, and every pair of neighbours whose
+        label is declared attains it. If the unit is the subject, one record of each subject votes, and which one
+        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from
+        the first one's noisy votes: adaptive composition of two such events.
+    """
+    return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
+
+
+def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    """Turn a budget into the noise of each iteration's votes.
+
+    Raises:
+        InvalidParameter: an option does not fit the dataset or the budget, or no public dataset is named.
+    """
+    config = SelectPublicConfig(**options)
+    if not config.public_dataset_id:
+        raise InvalidParameter(
+            "public_dataset_id",
+            "",
+            "select_public draws public pictures: upload a folder of them as a dataset with visibility public, and "
+            "name it here. Looking at it costs nothing",
+        )
+    stddev = stddev_for(SENSITIVITY, budget_nano // config.iterations, discrete=True)
+    affordable = RELEASE_BYTES_MAX // (facts.pixels * len(facts.classes))
+    if (config.choices or _CHOICES[0]) > affordable:
+        raise InvalidParameter(
+            "choices",
+            config.choices,
+            f"a release holds at most {RELEASE_BYTES_MAX // 2**20} MiB of pictures: {affordable} of this size for each "
+            f"of {len(facts.classes)} classes; ask for fewer, or declare smaller images",
+        )
+    if config.choices is None:
+        wanted = facts.units_declared / len(facts.classes) / (_VOTES_OVER_NOISE * stddev)
+        low, high = _CHOICES
+        config = config.with_values(choices=min(max(math.floor(wanted), low), high, affordable))
+    assert config.choices is not None
+    event = votes_event(stddev)
+    one_nano = privacy_filter.price_nano(event)
+    event = GaussianEvent.of_discrete_noise(SENSITIVITY, stddev, count=config.iterations)
+    voters = "record" if facts.unit == "record" else "subject, by one of their records,"
+    within = "the public pictures of its own class" if config.public_labels else "all public pictures"
+    nearness = f"features of the extractor {config.extractor}" if config.extractor else "colours and texture"
+    return Plan(
+        recipe="select_public",
+        config=config,
+        stages=(Stage(VOTES, event, config.iterations * one_nano, stddev),),
+        budget_nano=budget_nano,
+        notes=(
+            f"What is drawn are pictures of the public dataset {config.public_dataset_id}, slightly varied. They are "
+            "public, and looking at them is free: private images decide nothing but how often each is drawn.",
+            f"In each of {config.iterations} iterations every {voters} votes once, for the nearest of "
+            f"{config.choices:,} choices of its class among {within}, by {nearness}. Each count gets noise with a "
+            f"standard deviation of {stddev:.3g}.",
+            "Images look like public pictures, because they are. For accuracy of what learns from them, choose a "
+            "recipe that learns from the private images.",
+        ),
+        facts={
+            "public_dataset": config.public_dataset_id,
+            "iterations": config.iterations,
+            "choices": config.choices,
+            "votes_expected": facts.units_declared / len(facts.classes) / config.choices,
+            "standard_error": stddev,
+            "release_bytes": config.choices * len(facts.classes) * facts.pixels,
+            "noise_stddev": {VOTES: stddev},
+        },
+    )
+
+
+RECIPE = Recipe(
+    name="select_public",
+    title="Public pictures, privately selected",
+    publishes="generator",
+    releases="Public pictures, and how often each is drawn.",
+    config=SelectPublicConfig,
+    plan=plan_from_options,
+    units=frozenset(UNITS),
+    follows=frozenset({"choices"}),
+)

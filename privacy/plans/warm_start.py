@@ -1,0 +1,340 @@
+"""What a warm start releases: its detail, which follows from declared facts and budget, and its noise.
+
+A public prior states how strong each cosine wave is in images; waves far below the noise would be static, and are left
+out. Nothing here looks at a private record. Used by `moments`, and by `dp_diffusion` with a `moments_share`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.sizes import TEXTURE_CELL, TEXTURE_MAPS
+from privacy.accounting.calibration import stddev_for
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filter import Filter
+from privacy.errors import InvalidParameter
+from privacy.plans.plan import Stage
+from privacy.plans.symmetry import Action, Waves, together
+
+if TYPE_CHECKING:
+    from privacy.plans.moments import MomentsConfig
+    from privacy.plans.plan import PublicFacts
+
+Array = npt.NDArray[np.float64]
+
+# Mean square of an orthonormal cosine coefficient of a public picture, as a share of its number of pixels, is
+# POWER / (OFFSET + rows^2 + columns^2), frequencies in half waves to the side. Fitted to 1,500 pictures of Debian's
+# openclipart-png at 64 x 64 (luma of three channels; where there is one channel, a third). Luma and the two chroma
+# planes are those of LUMA_CHROMA; the latter hold these parts of luma's power.
+POWER, OFFSET, PLANES = 0.02, 0.25, (1.0, 0.08, 0.035)
+# Likewise of texture (`portable.textured`), seen as waves over the cells and over the orientations. The mean square of
+# such a number, as a share of the number of cells, is TEXTURE_POWER / (TEXTURE_OFFSET + rows^2 + columns^2), times a
+# part for the sum or the difference of fine and coarse waves, and one for the harmonic over orientations. Fitted to the
+# same pictures at 28 x 28.
+TEXTURE_POWER, TEXTURE_OFFSET = 0.045, 0.1
+TEXTURE_LENGTHS, TEXTURE_HARMONICS = (1.0, 0.16), (1.0, 0.17, 0.043, 0.006, 0.002)
+WITHIN = 0.75  # part of the power that is within the classes, in the same pictures by their folders
+COLOUR_MIX: Array = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]])  # luma and two planes of chroma
+LUMA_CHROMA: Array = COLOUR_MIX / np.sqrt([[3.0], [2.0], [6.0]])
+CENTRE = 0.5  # mid-grey: data on white and on black are as far from it
+NOISE_SHAPE = 0.25
+
+# Chosen on MNIST, the training sides of Fashion-MNIST and CIFAR-10, and parts of the private sides of the small sets.
+_COEFFICIENTS_EACH = 10.0  # times the root of q
+_COEFFICIENTS = (9, 256, 400)  # at least; at most in grey, and in colour
+_COMPONENTS = (80, 120)  # at most, in grey, and in colour
+_WITH_TEXTURE = 160  # components that carry coefficients and texture together
+_WAVES_EACH = 7.0  # of texture, times the root of q
+_WAVES = (16, 400)  # at least and at most
+_UNITS_MAX = 2**40  # of a class: far beyond any
+TEXTURE_FROM = 150.0  # below, the noise of a texture's numbers costs what they bring
+_CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # classes get covariances of their own; and more of the budget
+_OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
+_CLUSTERS_FROM, _CLUSTER_PER_Q, _CLUSTERS, _CLUSTER_SHARE = 5000.0, 600.0, 16, 0.1  # with texture; at most so many
+_NARROW_TO, _MANY = 40.0, 1600.0
+_MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms, in units of the prior's: with few records, and many
+_COMPONENT_CLIP = 0.64  # of the deviations'; records beyond it are few, and what they lose is little beside the noise
+QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
+COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
+MEANS, POOLED, CLUSTERS, BY_CLASS = WARM_START = ("class_means", "pooled_covariance", "clusters", "class_covariances")
+CLUSTER_ROUNDS = 3  # of k-means, each a release
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Which cosine coefficients of which plane are used, in the order of the basis' rows: (f,) each."""
+
+    plane: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    column: npt.NDArray[np.int64]
+    power: Array  # mean square that the public prior expects
+
+    def __len__(self) -> int:
+        return len(self.power)
+
+    @property
+    def waves(self) -> Waves:
+        """The waves that symmetries act on."""
+        return Waves(self.row, self.column, np.zeros_like(self.row), self.plane)
+
+
+def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Coefficients:
+    """Return the coefficients of a configuration: a grid of each plane's, or the strongest of the grids."""
+    rows, columns = config.grid(facts)
+    plane, row, column = (axis.ravel() for axis in np.indices((facts.channels, rows, columns)))
+    parts = np.array(PLANES if config.colour == "luma_chroma" else (1.0, 1.0, 1.0))[plane]
+    scale = POWER * facts.height * facts.width * facts.channels / 3
+    power = scale * parts / (OFFSET + row**2 + column**2)
+    kept = np.arange(len(power))
+    if config.coefficients is not None:
+        kept = np.argsort(-power, kind="stable")[: config.coefficients]
+    found = Coefficients(plane[kept], row[kept], column[kept], power[kept])
+    kept = _closed(found.waves, config)
+    return Coefficients(found.plane[kept], found.row[kept], found.column[kept], found.power[kept])
+
+
+def _closed(waves: Waves, config: MomentsConfig) -> npt.NDArray[np.int64]:
+    """Return the places of waves that remain among them under every symmetry."""
+    partner = waves.partners() if config.symmetry == "square" else np.arange(len(waves.row))
+    return np.flatnonzero(partner >= 0)
+
+
+@dataclass(frozen=True)
+class TextureWaves:
+    """Which waves of a texture are used, in the order of the basis' rows: (f,) each."""
+
+    length: npt.NDArray[np.int64]  # 0: the sum of fine and coarse, 1: their difference
+    turn: npt.NDArray[np.int64]  # row of the real Fourier basis over orientations
+    row: npt.NDArray[np.int64]
+    column: npt.NDArray[np.int64]
+    power: Array  # mean square that the public prior expects
+
+    @property
+    def waves(self) -> Waves:
+        """The waves that symmetries act on."""
+        return Waves(self.row, self.column, self.turn, self.length)
+
+
+def texture_waves(config: MomentsConfig, facts: PublicFacts) -> TextureWaves:
+    """Return the waves of texture of a configuration: the strongest, or all; none without texture."""
+    rows, columns = facts.height // TEXTURE_CELL, facts.width // TEXTURE_CELL
+    length, turn, row, column = (axis.ravel() for axis in np.indices((2, TEXTURE_MAPS // 2, rows, columns)))
+    parts = np.array(TEXTURE_LENGTHS)[length] * np.array(TEXTURE_HARMONICS)[(turn + 1) // 2]
+    power = TEXTURE_POWER * rows * columns * parts / (TEXTURE_OFFSET + row**2 + column**2)
+    kept = np.argsort(-power, kind="stable")[: config.texture_size(facts)]
+    kept = kept[_closed(Waves(row[kept], column[kept], turn[kept], length[kept]), config)]
+    return TextureWaves(length[kept], turn[kept], row[kept], column[kept], power[kept])
+
+
+def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
+    """Return how the declared symmetries act on the numbers of a record: coefficients, then texture."""
+    seen = coefficients_of(config, facts).waves, texture_waves(config, facts).waves
+    one, two = (waves.action(config.symmetry) for waves in seen)
+    return together(one, two)
+
+
+def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
+    """Return the mean square that the public prior expects of each number of a record: coefficients, then texture."""
+    return np.concatenate([coefficients_of(config, facts).power, texture_waves(config, facts).power])
+
+
+def noise_shape(power: Array, exponent: float) -> Array:
+    """Return the public scale (f,) by which coefficients are divided before they are clipped and get equal noise.
+
+    With exponent 1/4 the sum of all noise is least (noise of scale w_i costs a clip of sum P_i / w_i^2, and
+    (sum P_i / w_i^2)(sum w_i^2) is least where w_i^2 is the root of P_i). Scaled to keep the prior's norm.
+    """
+    shape = power**exponent
+    found: Array = shape * math.sqrt(float((power / shape**2).sum()) / float(power.sum()))
+    return found
+
+
+def signal(facts: PublicFacts, mu: float) -> float:
+    """Return q, the declared units of one class in units of the noise, for a warm start that costs mu altogether."""
+    return facts.units_declared * mu / len(facts.classes)
+
+
+def share_above_noise(
+    config: MomentsConfig, facts: PublicFacts, stddev: float, per_class: float | None = None
+) -> float:
+    """Return which share of the differences between classes' means survives the noise, by the public prior, in [0, 1].
+
+    The strength of each wave after the best linear shrinkage against the known noise is added up, as a share of all
+    waves that the images could hold.
+
+    Args:
+        config: of the warm start.
+        facts: declared by the owner.
+        stddev: of the noise in a class's sum, in units of one clipped record.
+        per_class: units of the class; None: those declared, evenly.
+    """
+    per_class = facts.units_declared / len(facts.classes) if per_class is None else per_class
+    return _survivors(config, facts, stddev)(per_class)
+
+
+def _survivors(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
+    """Return `share_above_noise` as a function of the units of a class."""
+    seen = coefficients_of(config, facts)
+    may_differ = _with_a_mean(seen, config)
+    shape = noise_shape(power_of(config, facts), config.noise_shape)[may_differ]
+    noise_of_one = (stddev * config.mean_clip * math.sqrt(facts.size) * shape) ** 2
+    apart = (1.0 - WITHIN) * seen.power[may_differ]
+    every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
+    whole = (1.0 - WITHIN) * float(every.power[_with_a_mean(every, config)].sum())
+    return lambda units: float((apart**2 / (apart + noise_of_one / float(units) ** 2)).sum() / whole)
+
+
+def smallest_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float, share: float) -> int | None:
+    """Return the smallest number of units of a class of which such a share survives; None where none has it.
+
+    It grows with the number, which is therefore found by bisection.
+    """
+    surviving = _survivors(config, facts, stddev)
+
+    def suffice(units: int) -> bool:
+        return surviving(units) >= share
+
+    if not suffice(_UNITS_MAX):
+        return None
+    return bisect.bisect_left(range(_UNITS_MAX), True, lo=1, key=suffice)
+
+
+def _with_a_mean(seen: Coefficients, config: MomentsConfig) -> npt.NDArray[np.int64]:
+    """Return the places of coefficients whose mean no declared symmetry makes zero."""
+    return seen.waves.action(config.symmetry).blocks()[0][0]
+
+
+def shares_for(q: float) -> tuple[float, float, float]:
+    """Return the shares for means, pooled covariance and the classes' own covariances.
+
+    Few records pay for means first, since labels are in them. Classes get covariances of their own if these are above
+    the noise.
+    """
+    if q < _CLASSES_FROM:
+        return 0.8, 0.2, 0.0
+    along = _along(q, _SHIFT_FROM)
+    own, means = round(0.35 + 0.1 * along, 2), round(0.35 - 0.2 * along, 2)
+    return means, round(1.0 - own - means, 2), own
+
+
+def clusters_for(q: float, texture: bool) -> int:
+    """Return the clusters of a class: several if their centres are far above the noise. Measured with texture alone."""
+    return min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
+
+
+def components_for(q: float, most: int) -> int:
+    """Return the number of leading components in which classes get covariances of their own: more with less noise."""
+    return min(most, round(_OWN_FIRST + q / _OWN_PER_Q))
+
+
+def clips_for(power: Array, exponent: float, q: float, size: float, action: Action) -> Mapping[str, float]:
+    """Return the norms at which coefficients, deviations and components are clipped, relative to a 28 x 28 image.
+
+    With little noise, the distortion of a narrow clip outweighs its saving. Of declared symmetries' blocks, means have
+    a part in the first alone, and deviations are clipped as products of each block are.
+    """
+    scaled = power / noise_shape(power, exponent) ** 2
+    norms = [float(scaled[places].sum()) / size for pair in action.blocks() for places in pair]
+    along = _along(q, _NARROW_TO)
+    means, deviations = (low + (high - low) * along for low, high in (_MEAN_CLIP, _DEVIATION_CLIP))
+    means, deviations = means * math.sqrt(norms[0]), deviations * math.sqrt(math.hypot(*norms))
+    clips = {"mean": means, "deviation": deviations, "component": _COMPONENT_CLIP * deviations}
+    return {f"{name}_clip": round(clip, 3) for name, clip in clips.items()}
+
+
+def _along(q: float, start: float) -> float:
+    """Return the position of q between `start` and the value of Fashion-MNIST at epsilon 1, from 0 to 1."""
+    return min(1.0, max(0.0, math.log(q / start) / math.log(_MANY / start))) if q > 0 else 0.0
+
+
+def _above_noise(each: float, q: float, least: int, most: int) -> int:
+    return min(max(least, round(each * math.sqrt(q))), most)
+
+
+def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> dict[str, Any]:
+    """Return the options of a warm start that follow, except for clips.
+
+    Args:
+        facts: declared by the owner.
+        q: from `signal`.
+        texture: whether it is released, too.
+        clusters: of each class.
+    """
+    in_colour = facts.channels > 1
+    least, most = _COEFFICIENTS[0], min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
+    coefficients = _above_noise(_COEFFICIENTS_EACH, q, least, most)
+    waves = _above_noise(_WAVES_EACH, q, *_WAVES)
+    of_clusters = _CLUSTER_SHARE if clusters > 1 else 0.0
+    means, pooled, own = (round(share * (1.0 - of_clusters), 3) for share in shares_for(q))
+    limit = _WITH_TEXTURE if texture else min(_COMPONENTS[in_colour], coefficients)
+    return {
+        **({"texture_waves": waves} if texture else {}),
+        "colour": "luma_chroma" if in_colour else "rgb",
+        "centre": CENTRE,
+        "noise_shape": NOISE_SHAPE,
+        "shrink": True,
+        "frequencies": 64,
+        "coefficients": coefficients,
+        "components": limit,
+        "class_components": components_for(q, limit),
+        "clusters": clusters,
+        "mean_share": means,
+        "pooled_share": pooled,
+        "class_share": own,
+        "cluster_share": of_clusters,
+    }
+
+
+def warm_start_event(name: str, stddev: float) -> GaussianEvent:
+    """Return the event of one of the warm start's releases with discrete noise of that parameter.
+
+    Privacy:
+        A record (one of each subject, where the unit is the subject) adds its coefficients, of norm at most Q, and a
+        count of Q/4 to the sum of one class or cluster; or an outer product of norm at most Q^2 to one matrix
+        (`workers.recipes.released_sums` has the proofs).
+    """
+    together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
+    sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)
+    return GaussianEvent.of_discrete_noise(sensitivity, stddev)
+
+
+def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> list[Stage]:
+    """Return the stages of the releases that have noise."""
+    events = {name: warm_start_event(name, noise[name]) for name in WARM_START if name in noise}
+    events = {name: dataclasses.replace(event, count=_releases(name)) for name, event in events.items()}
+    return [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
+
+
+def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float]:
+    """Divide a budget by the warm start's shares; return each release's noise, by stage.
+
+    Raises:
+        InvalidParameter: the budget is too small.
+    """
+    shares = dict(
+        zip(WARM_START, (config.mean_share, config.pooled_share, config.cluster_share, config.class_share), strict=True)
+    )
+    noise = {}
+    left_nano = budget_nano
+    for name, share in shares.items():
+        if share == 0:
+            continue
+        share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to a little more than 1
+        left_nano -= share_nano
+        if share_nano < _releases(name):
+            raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
+        sensitivity = warm_start_event(name, 1e9).sensitivity
+        noise[name] = stddev_for(sensitivity, share_nano, _releases(name), discrete=True)
+    return noise
+
+
+def _releases(name: str) -> int:
+    return CLUSTER_ROUNDS if name == CLUSTERS else 1

@@ -1,0 +1,308 @@
+"""Accepting what a restored database lacks: storage proves spending and uploads, and an admin has them recorded.
+
+The spending becomes an entry of the account's log, spent for good. Uploads are fingerprinted again, so that nobody's
+images get a second budget. Once no account lacks anything, withdrawals are applied again and the lock opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from obscura.wire.budgets import EPSILON_MOST
+from obscura.wire.words import UNFINISHED, Adjacency, DatasetState, DecisionAction, DecisionState, Unit, Visibility
+from service import jobs, ledger
+from service.audit.arming import clear_stops, end_restored
+from service.audit.findings import Report
+from service.audit.losses import Loss
+from service.audit.signing import SigningKeyUnusable
+from service.datasets import fingerprints, recognition, vault, withdrawal
+from service.datasets.reading import secret_of_fingerprints
+from service.db.access_tables import Admin, ApiKey, Decision, SignIn
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.session import SessionFactory, transaction
+from service.errors import Conflict, Forbidden, NotFound, ObscuraError, short_reason
+from service.identity import decisions
+from service.identity.auth import authenticate, is_usable, revoke
+from service.ingest.array_files import IMAGES_NAME, SUBJECTS_NAME
+from service.inspection import find_losses, follow_up, inspect_ledger, sign_heads
+from service.ledger.stops import LOCKING, lock_of
+from service.logs import get_logger
+from service.settings import Settings
+from service.storage import storage_of
+from service.storage.journals import Uploaded, read_uploaded
+
+LOST = "lost"  # the failure of a dataset that a restored database did not know
+_DELTA = 1e-6  # of an unknown account of which no receipt states the terms
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of accepting an account's losses.
+
+    Attributes:
+        request_id: of the request that another admin must approve by the same command; None once it is recorded.
+        recorded_nano: what was recorded as spent.
+        keys_revoked: keys that are no admin's.
+        locked: whether the installation is still locked.
+        remaining: accounts that still lack something.
+    """
+
+    request_id: str | None
+    recorded_nano: int
+    keys_revoked: int
+    locked: bool
+    remaining: tuple[str, ...]
+
+
+def accept(
+    settings: Settings,
+    factory: SessionFactory,
+    account_id: str,
+    token: str,
+    *,
+    reason: str,
+    now: datetime,
+    given: Sequence[Path] = (),
+    epsilon: float | None = None,
+    without_images: bool = False,
+) -> Outcome:
+    """Record what storage proves of an account and the database lacks. No service needs to run.
+
+    Where two admins have usable keys, the first call asks, and the same call with another admin's key records.
+
+    Args:
+        account_id: of a `Loss`.
+        token: an API key of an admin of the installation.
+        reason: kept in the log.
+        given: receipts that users hold, which may prove more.
+        epsilon: record at least this much, where the operator knows of more than is proved.
+        without_images: accept that images and subjects of some uploads cannot be recognised again.
+
+    Raises:
+        Unauthorized, Forbidden: the key is not one, or not that of an admin of the installation.
+        NotFound: the account lacks nothing.
+        Conflict: the installation is not locked, something else is wrong with the ledger, an upload cannot be opened,
+            or another admin must approve.
+    """
+    reason = short_reason(reason)
+    loss = _loss_of(settings, factory, account_id, given)
+    with transaction(factory) as session:
+        key = _admin_key(session, token, now)
+        pending = _pending(session, account_id, now)
+        if pending is None and _has_other_admin(session, key, now):
+            terms = {"name": account_id, "project_id": None}
+            asked = decisions.ask(
+                session, DecisionAction.ACCEPT, account_id, asking=key, reason=reason, now=now, **terms
+            )
+            return Outcome(asked.id, 0, 0, True, ())
+        key_id, request_id = key.id, None if pending is None else pending.id
+        if pending is not None and pending.asked_by == key.admin_id:
+            raise Conflict(
+                f"Request {pending.id} waits: another admin must run this command with a key of their own.",
+                request_id=pending.id,
+            )
+        if not loss.known:
+            _reopen(session, loss, now)
+    _recognise_again(settings, factory, loss, now=now, without_images=without_images)
+    done: dict[str, int] = {}
+
+    def effect(session: Session, decision: Decision | None, approving: ApiKey, at: datetime) -> None:
+        facts: dict[str, Any] = {"reason": reason, "by": approving.id, "by_admin": approving.admin_id}
+        if decision is not None:
+            facts |= {"request_id": decision.id, "requested_by": decision.asked_with, "reason": decision.reason}
+            facts |= {"requested_by_admin": decision.asked_by}
+        done["nano"] = _record(session, loss, facts, epsilon, at)
+        done["keys"] = _revoke_keys(session, at)
+
+    with transaction(factory) as session:
+        if request_id is None:
+            effect(session, None, session.get_one(ApiKey, key_id), now)
+        else:
+            decisions.decide(session, request_id, key_id, now, {DecisionAction.ACCEPT: effect}, approved=True)
+    remaining = tuple(find_losses(settings, factory))
+    locked = bool(remaining) or not _open(settings, factory, now=now)
+    return Outcome(None, done["nano"], done["keys"], locked, remaining)
+
+
+def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given: Sequence[Path]) -> Loss:
+    with transaction(factory, read_only=True) as session:
+        if lock_of(session) is None:
+            raise Conflict("The installation is not locked: nothing is to be accepted.")
+    others = _others(inspect_ledger(settings, factory))
+    if others:
+        raise Conflict(f"The ledger has other faults: {', '.join(others)}. Correct them first; nothing was changed.")
+    losses = find_losses(settings, factory, given)
+    if account_id not in losses:
+        told = ", ".join(losses) or "no account"
+        raise NotFound(f"Account {account_id} lacks nothing. Accounts with missing spending or uploads: {told}.")
+    return losses[account_id]
+
+
+def _others(report: Report) -> list[str]:
+    """Return the codes of findings that stop and do not say that the database is too old."""
+    return sorted({found.code.value for found in report.findings if found.stops and found.code.value not in LOCKING})
+
+
+def _admin_key(session: Session, token: str, now: datetime) -> ApiKey:
+    key = decisions.acting_key(session, authenticate(session, token, now=now).id)
+    if session.get_one(Admin, key.admin_id).project_id is not None:
+        raise Forbidden("Only an admin of the installation may accept what a restored database lacks.")
+    return key
+
+
+def _pending(session: Session, account_id: str, now: datetime) -> Decision | None:
+    waiting = Decision.action == DecisionAction.ACCEPT, Decision.state == DecisionState.PENDING
+    found = session.scalar(select(Decision).where(*waiting, Decision.name == account_id))
+    return found if found is None or decisions.state_at(found, now) != decisions.EXPIRED else None
+
+
+def _has_other_admin(session: Session, key: ApiKey, now: datetime) -> bool:
+    """Tell whether another admin of the installation has a key with which they could approve."""
+    mine = decisions.voice_of(session, session.get_one(Admin, key.admin_id))
+    there = select(Admin).join(ApiKey, ApiKey.admin_id == Admin.id)
+    there = there.where(Admin.removed_at.is_(None), Admin.project_id.is_(None), is_usable(now))
+    return any(decisions.voice_of(session, admin) != mine for admin in session.scalars(there))
+
+
+def _reopen(session: Session, loss: Loss, now: datetime) -> None:
+    """Open an account that the database does not know under its id: closed to new data, and frozen."""
+    unknown: dict[str, Any] = {"epsilon": 1.0, "delta": _DELTA, "unit": Unit.RECORD, "adjacency": Adjacency.ADD_REMOVE}
+    terms = unknown | {name: loss.terms[name] for name in unknown if name in loss.terms}
+    ledger.open_account(
+        session,
+        account_id=loss.account_id,
+        name=f"restored {loss.account_id.removeprefix('acc_')[:8]}",
+        owner="unknown since a restore",
+        now=now,
+        accept_large_delta=True,
+        **terms,
+    )
+    ledger.set_closed(session, loss.account_id, closed=True)
+    ledger.set_frozen(session, account_id=loss.account_id, frozen=True, reason="unknown since a restore", now=now)
+
+
+def _recognise_again(
+    settings: Settings, factory: SessionFactory, loss: Loss, *, now: datetime, without_images: bool
+) -> None:
+    """Fingerprint the uploads that the database lacks. They count once the account's losses are recorded.
+
+    Raises:
+        Conflict: one of them cannot be opened, or is of no known account.
+    """
+    uploads, unreadable = read_uploaded(storage_of(settings)), list(loss.unattributed)
+    for dataset_id in loss.datasets:
+        names = sorted(vault.Vault.of(settings).contents_of(dataset_id), key=vault.version_of, reverse=True)
+        found = None
+        for name in names:
+            try:
+                found = _fingerprints_of(settings, factory, loss.account_id, name, uploads[dataset_id])
+                break
+            except (NotFound, OSError):
+                continue
+        if found is None:
+            unreadable.append(dataset_id)
+        else:
+            attempt = _bury(factory, loss.account_id, dataset_id, uploads[dataset_id], found[0], now)
+            fingerprints.record(factory, dataset_id, attempt, found[1])
+    if unreadable and not without_images:
+        raise Conflict(
+            f"{len(unreadable)} uploads cannot be fingerprinted again, because their keys or their content are gone or "
+            f"no journal names their account: {', '.join(unreadable)}. Their images could get a second budget. Bring "
+            "the keys back, or accept that with --without-images. The installation stays locked.",
+            datasets=unreadable,
+        )
+    for dataset_id in unreadable:
+        _bury(factory, loss.account_id, dataset_id, uploads.get(dataset_id), (1, 1, 1), now)
+
+
+def _fingerprints_of(
+    settings: Settings, factory: SessionFactory, account_id: str, name: str, upload: Uploaded
+) -> tuple[tuple[int, int, int], fingerprints.Fingerprints]:
+    key = secret_of_fingerprints(settings)
+    stored = vault.Vault.of(settings)
+    with stored.open_array(name, IMAGES_NAME) as images:
+        shape = images.shape[1:]
+        found = fingerprints.fingerprint(images.batches(), key)
+    if upload.recognised:
+        with transaction(factory, read_only=True) as session:
+            project_id = ledger.get_account(session, account_id).project_id
+        with stored.open_array(name, SUBJECTS_NAME) as subjects:
+            found |= recognition.fingerprints_of(subjects.read(), project_id, key)
+    return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1), found
+
+
+def _bury(
+    factory: SessionFactory,
+    account_id: str,
+    dataset_id: str,
+    upload: Uploaded | None,
+    shape: tuple[int, int, int],
+    now: datetime,
+) -> int:
+    """Have a row for an upload that the database lacks, which nothing can be trained on; return its upload's number."""
+    with transaction(factory) as session:
+        dataset = session.get(Dataset, dataset_id)
+        if dataset is None:
+            dataset = Dataset(id=dataset_id, name="restored", visibility=Visibility.PRIVATE, classes=["unknown"])
+            dataset.height, dataset.width, dataset.channels = shape
+            dataset.records_declared, dataset.created_at, dataset.upload_attempt = 1, now, 1
+            dataset.project_id = ledger.get_account(session, account_id).project_id
+            session.add(dataset)
+        dataset.account_id, dataset.state, dataset.failure_code = account_id, DatasetState.FAILED, LOST
+        dataset.upload_lease_until = None
+        if upload is not None and upload.recognised:
+            dataset.subjects_recognised, dataset.subjects_declared = True, dataset.subjects_declared or 1
+            ledger.keep_subjects_key_check(session, account_id, upload.check or "")
+        return dataset.upload_attempt
+
+
+def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float | None, now: datetime) -> int:
+    """Append the entry, make the uploads count, and discard trainings that would draw their noise once more."""
+    account = ledger.lock_account(session, loss.account_id)
+    if loss.known and account.head_sequence != loss.head_sequence:
+        raise Conflict("The account's log has changed meanwhile. Nothing was recorded; run the command again.")
+    least = 0 if epsilon is None else ledger.filter_of(account).nano_of(min(epsilon, EPSILON_MOST))
+    nano = max(loss.missing_nano, least)
+    proofs: dict[str, Any] = {name: getattr(loss, name) for name in ("journals", "checkpoint", "releases")}
+    proofs["witnesses"] = [list(each) for each in loss.witnesses]
+    ledger.record_missing(session, account, amount_nano=nano, details=proofs | facts, now=now)
+    uploads = Dataset.id.in_([*loss.datasets, *loss.unattributed])
+    session.execute(update(Dataset).where(uploads, Dataset.ready_at.is_(None)).values(ready_at=now))
+    end_restored(session, loss.account_id)
+    concerned = Job.id.in_(sorted(loss.journals)), Job.state.in_(UNFINISHED), Job.hold_id.is_not(None)
+    for job_id in session.scalars(select(Job.id).where(*concerned).order_by(Job.id)).all():
+        jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
+    return nano
+
+
+def _revoke_keys(session: Session, now: datetime) -> int:
+    """Revoke all keys but admins': the database has forgotten which of them were revoked. Everybody signs in again."""
+    session.execute(delete(SignIn))
+    has_token = or_(ApiKey.person_id.is_(None), ApiKey.created_by.is_not(None))
+    return revoke(session, ApiKey.admin_id.is_(None) & has_token, now=now, with_made=False)
+
+
+def _open(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
+    """Apply withdrawals again, verify everything, and open the installation if nothing is found."""
+    withdrawal.recall(settings, factory, now=now)
+    report = inspect_ledger(settings, factory, thorough=True)
+    follow_up(factory, report, now=now)
+    if report.stops:
+        return False
+    with transaction(factory) as session:
+        clear_stops(session)
+        if lock_of(session) is not None:
+            return False
+    try:
+        sign_heads(settings, factory, report, now=now)
+    except (SigningKeyUnusable, ObscuraError) as error:
+        get_logger(__name__).error("ledger_not_signed", reason=error.message)
+    return True

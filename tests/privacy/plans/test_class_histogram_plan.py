@@ -1,0 +1,56 @@
+"""The plan of a class histogram: one release whose noise follows from the budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from privacy.accounting.events import SMOOTHING_VARIANCE
+from privacy.accounting.filter import open_filter
+from privacy.errors import InvalidParameter
+from privacy.plans.class_histogram import COUNTS, histogram_event
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json
+
+FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
+ACCOUNT = open_filter(8.0, 1e-5)
+
+
+def plan(epsilon: float, facts: PublicFacts = FACTS) -> Plan:
+    return build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(epsilon), facts)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.5, 8.0])
+def test_the_noise_is_the_smallest_that_the_budget_pays_for(epsilon: float) -> None:
+    made = plan(epsilon)
+    (stage,) = made.stages
+    assert (stage.name, stage.event.count, stage.event.sensitivity) == (COUNTS, 1, 1.0)
+    assert stage.price_nano == ACCOUNT.price_nano(stage.event) == made.price_nano <= made.budget_nano
+    stddev = made.facts["noise_stddev"][COUNTS]
+    assert stage.event.stddev**2 == pytest.approx(stddev**2 - SMOOTHING_VARIANCE)
+    assert ACCOUNT.price_nano(histogram_event(stddev * 0.999)) > made.budget_nano
+    assert made.facts["standard_error"] == stddev
+
+
+def test_less_budget_means_more_noise() -> None:
+    errors = [plan(epsilon).facts["standard_error"] for epsilon in (0.01, 0.1, 1.0, 8.0)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] > 2.0  # whatever the budget, the discrete noise keeps its floor
+
+
+def test_a_plan_survives_storage() -> None:
+    made = plan(0.1)
+    assert plan_from_json(made.to_json()) == made
+    assert RECIPES["class_histogram"].publishes == "histogram"
+
+
+def test_accounts_of_subjects_pay_the_same_for_one_record_of_each() -> None:
+    of_subjects = plan(0.1, facts=PublicFacts(FACTS.classes, 28, 28, 1, 60_000, "subject", 900))
+    assert of_subjects.stages == plan(0.1).stages
+    assert "subjects" in of_subjects.notes[0]
+
+
+def test_options_and_empty_budgets_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="has none"):
+        build_plan("class_histogram", {"stddev": 0.1}, ACCOUNT, ACCOUNT.nano_of(0.1), FACTS)
+    with pytest.raises(InvalidParameter):
+        build_plan("class_histogram", {}, ACCOUNT, 0, FACTS)

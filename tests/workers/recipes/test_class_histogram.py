@@ -1,0 +1,220 @@
+"""The class histogram: its sensitivity, its noise, and its way from a paid job to a release that is no generator."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from obscura.wire.words import EntryKind, JobState, ReleaseKind
+from privacy.accounting.events import event_from_json
+from privacy.accounting.filter import open_filter
+from privacy.errors import BudgetExceeded
+from privacy.plans.class_histogram import COUNTS, SENSITIVITY
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan
+from service import jobs, ledger
+from service.db.session import transaction
+from service.errors import Conflict, InvalidInput
+from service.storage.files import digest_directory
+from tests.workers.small_trainings import Purse
+from workers.recipes import records as units
+from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train
+from workers.recipes.interface import Run, TrainingData
+from workers.recipes.records import records_of_rank, records_to_sum
+from workers.recipes.registry import TRAINERS
+from workers.supervise.attempts import ExitStatus
+from workers.train.runner import run
+
+SECRET = bytes(range(32))
+ACCOUNT = open_filter(8.0, 1e-5)
+LABELS = st.lists(st.integers(0, 3), max_size=30)
+
+
+def facts_of(classes: int, **changes: Any) -> PublicFacts:
+    names = tuple(f"class {label}" for label in range(classes))
+    facts = PublicFacts(names, 2, 2, 1, 100_000, "record")
+    return dataclasses.replace(facts, **changes)
+
+
+def privatised(
+    labels: npt.NDArray[np.int64],
+    facts: PublicFacts,
+    *,
+    secret: bytes = SECRET,
+    attempt: int = 1,
+    plan: Plan | None = None,
+    purse: Purse | None = None,
+    subjects: npt.NDArray[np.int64] | None = None,
+) -> ClassHistogram:
+    images = np.zeros((len(labels), 2, 2), dtype=np.uint8)
+    images[:, 0, 0] = np.arange(len(labels)) % 251
+    plan = plan or build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
+    data = TrainingData(images, labels, facts.classes, subjects)
+    return train(Run(plan=plan, facts=facts, data=data, budget=purse or Purse(), secret=secret, attempt=attempt))
+
+
+# --- sensitivity ----------------------------------------------------------------------------------------------------
+
+
+@given(LABELS, st.integers(0, 3), st.integers(0, 30), st.integers(2, 5))
+def test_one_record_more_leaves_every_other_record_at_its_rank(
+    labels: list[int], one: int, at: int, ranks: int
+) -> None:
+    def at_ranks(labels: list[int], names: list[int]) -> list[list[int]]:
+        images = np.array(names, dtype=np.uint8).reshape(-1, 1, 1).repeat(4, axis=1)
+        found = []
+        for rank in range(ranks):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(units, "ranks", lambda: ranks)
+                patched.setattr(units, "rank", lambda rank=rank: rank)
+                own, _ = records_of_rank(images, np.array(labels, dtype=np.int64), SECRET)
+            found.append(own[:, 0, 0].tolist())
+        return found
+
+    names = list(range(len(labels)))
+    less = at_ranks(labels, names)
+    more = at_ranks([*labels[:at], one, *labels[at:]], [*names[:at], 255, *names[at:]])
+    assert [[name for name in own if name != 255] for own in more] == less
+    assert sorted(name for own in less for name in own) == names
+    assert sum(own.count(255) for own in more) == 1
+
+
+@given(LABELS, st.integers(0, 3), st.integers(0, 30))
+def test_every_record_more_attains_the_sensitivity_and_none_exceeds_it(labels: list[int], one: int, at: int) -> None:
+    less = count_classes(np.array(labels, dtype=np.int64), 4)
+    more = count_classes(np.array([*labels[:at], one, *labels[at:]], dtype=np.int64), 4)
+    assert np.linalg.norm(more - less) == SENSITIVITY
+    assert less.sum() == len(labels)
+
+
+def test_labels_that_name_no_class_count_nowhere() -> None:
+    assert count_classes(np.array([0, 5, -1, 1, 2**40]), 3).tolist() == [1, 1, 0]
+    assert count_classes(np.array([], dtype=np.int64), 3).tolist() == [0, 0, 0]
+
+
+def test_a_subject_with_fifty_records_of_all_classes_changes_one_count_by_one() -> None:
+    facts = facts_of(4, unit="subject", subjects_declared=100)
+    labels = np.arange(90) % 4
+    subjects = np.concatenate([np.arange(40) % 8, np.full(50, 99)])  # the last fifty records are one person's
+
+    def counted(rows: slice) -> npt.NDArray[np.int64]:
+        images = np.repeat(np.arange(90, dtype=np.uint8), 4).reshape(90, 2, 2)
+        data = TrainingData(images[rows], labels[rows], facts.classes, subjects[rows])
+        return count_classes(records_to_sum(facts, data, SECRET)[1], 4)
+
+    with_them, without = counted(slice(None)), counted(slice(0, 40))
+    assert np.linalg.norm(with_them - without) == SENSITIVITY
+    assert (with_them.sum(), without.sum()) == (9, 8)
+    assert np.linalg.norm(count_classes(labels, 4) - count_classes(labels[:40], 4)) > 20, "what would leak otherwise"
+
+
+# --- noise ----------------------------------------------------------------------------------------------------------
+
+
+def p_value(noise: npt.NDArray[np.int64], stddev: float) -> float:
+    """Chi-squared test against N_Z(0, stddev^2), bins of at least five expected draws."""
+    reach = math.ceil(2.5 * stddev)
+    weights = np.exp(-(np.arange(-20 * reach, 20 * reach + 1) ** 2) / (2 * stddev**2))
+    weights /= weights.sum()
+    inner = weights[19 * reach : 21 * reach + 1]
+    expected = np.array([*inner, 1 - inner.sum()]) * len(noise)
+    observed = [np.count_nonzero(noise == value) for value in range(-reach, reach + 1)]
+    return float(stats.chisquare([*observed, len(noise) - sum(observed)], expected).pvalue)
+
+
+def test_the_noise_is_the_planned_one_and_other_noise_is_recognised() -> None:
+    facts = facts_of(2000)
+    plan = build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
+    stddev = plan.noise_stddev[COUNTS]
+    labels = np.repeat(np.arange(2000), 3)
+    drawn = [privatised(labels, facts, attempt=attempt, plan=plan).noisy_counts for attempt in range(1, 4)]
+    noise = np.array(drawn).ravel() - 3
+    assert p_value(noise, stddev) > 1e-6
+    for wrong in (2 / 3, 3 / 2):
+        narrow = dataclasses.replace(plan, stages=(dataclasses.replace(plan.stages[0], noise_stddev=stddev * wrong),))
+        drawn = [privatised(labels, facts, attempt=attempt, plan=narrow).noisy_counts for attempt in range(1, 4)]
+        assert p_value(np.array(drawn).ravel() - 3, stddev) < 1e-12
+    assert p_value(np.zeros_like(noise), stddev) < 1e-12
+
+
+def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own() -> None:
+    facts, labels = facts_of(50), np.zeros(10, dtype=np.int64)
+    first = privatised(labels, facts)
+    assert privatised(labels, facts) == first
+    others = [privatised(labels, facts, attempt=2), privatised(labels, facts, secret=bytes(32))]
+    assert len({first.noisy_counts, *(other.noisy_counts for other in others)}) == 3
+
+
+def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot() -> None:
+    facts, purse = facts_of(3), Purse(releases=1)
+    privatised(np.array([0, 1, 1]), facts, purse=purse)
+    ((stage, event),) = purse.paid
+    assert (stage, event.count, event.sensitivity) == (COUNTS, 1, 1.0)
+    with pytest.raises(BudgetExceeded):
+        privatised(np.array([0, 1, 1]), facts, purse=purse)
+
+
+# --- what is published ----------------------------------------------------------------------------------------------
+
+
+def test_shown_counts_lie_where_counts_can_lie_and_the_noisy_ones_stay(tmp_path: Path) -> None:
+    made = ClassHistogram(("a", "b", "c"), (-4, 7, 130), 5.5, units_declared=100)
+    assert made.counts == (0, 7, 100)
+    made.save(tmp_path)
+    first = (tmp_path / "histogram.json").read_bytes()
+    made.save(tmp_path)
+    assert (tmp_path / "histogram.json").read_bytes() == first
+    assert read_histogram(tmp_path) == made.to_json()
+    (tmp_path / "histogram.json").write_text(json.dumps({"format": 2}))
+    with pytest.raises(ValueError, match="format 1"):
+        read_histogram(tmp_path)
+
+
+def count(workshop: Any, *, evaluate: bool = False) -> str:
+    return str(workshop.train(recipe="class_histogram", epsilon=0.2, evaluate=evaluate))
+
+
+@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
+def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(request: pytest.FixtureRequest, kind: str) -> None:
+    workshop = request.getfixturevalue(kind)
+    job_id = count(workshop)
+    assert run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS) == ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    with transaction(workshop.factory, read_only=True) as session:
+        published = jobs.get_release(session, workshop.job(job_id).release_id)
+        kinds = [entry.kind for entry in ledger.entries(session, workshop.account_id, 0, 1000)]
+    assert kinds == [EntryKind.OPEN, EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE]
+    assert published.kind is ReleaseKind.HISTOGRAM
+    directory = workshop.settings.data_dir / published.artifact_dir
+    assert digest_directory(directory) == published.artifact_sha256
+    assert {path.name for path in directory.iterdir()} == {"histogram.json", "privacy_card.json", "release.json"}
+    histogram: Mapping[str, Any] = published.summary["histogram"]
+    assert histogram == read_histogram(directory)
+    # 1500 digits, some 150 of each; twelve standard errors are never exceeded.
+    assert all(abs(noisy - 150) < 20 + 12 * histogram["standard_error"] for noisy in histogram["noisy_counts"])
+    assert len(histogram["counts"]) == 10
+    (event,) = [event_from_json(event) for event in published.card["events"]]
+    assert (event.count, event.sensitivity) == (1, 1.0)
+    assert published.card["epsilon"] <= 0.2
+    assert published.receipt is not None
+    with pytest.raises(Conflict, match="not a generator"):
+        workshop.sample(published.id)
+    assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano
+
+
+def test_counts_are_not_measured_on_images(workshop: Any) -> None:
+    with pytest.raises(InvalidInput, match="leave the evaluation dataset out"):
+        count(workshop, evaluate=True)
+    assert workshop.balance().held_nano == 0

@@ -1,0 +1,260 @@
+"""Clusters within classes: what a round of k-means can reveal, what it finds, and mixtures that are drawn from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from models.portable.generator import Generator, GeneratorConfig
+from models.portable.textured import TexturedGenerator
+from privacy.accounting.filter import open_filter
+from privacy.errors import BudgetExceeded, InvalidParameter
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.moments import MomentsConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan
+from privacy.plans.symmetry import Action
+from privacy.plans.warm_start import (
+    BY_CLASS,
+    CLUSTER_ROUNDS,
+    CLUSTERS,
+    COUNT_WEIGHT,
+    MEANS,
+    POOLED,
+    QUANTISATION,
+    warm_start_event,
+)
+from workers.recipes import moments
+from workers.recipes.interface import Run, TrainingData
+from workers.recipes.released_sums import Clusters, Kept, KMeans, in_latents, noisy_clusters
+from workers.recipes.warm_start import NoiseScales, warm_start
+
+Q = QUANTISATION
+FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
+SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+CONFIG = MomentsConfig(frequencies=8, components=12, clusters=4, shrink=True, **SHARES)
+NONE = Action("none", np.ones(4), np.ones(4), np.arange(4), np.ones(4))
+Numbers = npt.NDArray[np.float64]
+
+
+class Silent:
+    """Stands where noise is drawn and adds a constant, so that the integers below it can be read."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], _: float) -> npt.NDArray[np.int64]:
+        return np.full(shape, self.value, dtype=np.int64)
+
+
+def silent(value: int = 0) -> SecureNoise:
+    return cast(SecureNoise, Silent(value))
+
+
+def secret(*labels: str | int) -> SecureNoise:
+    return SecureNoise.derive(b"a fixed secret for the tests....", *labels)
+
+
+@pytest.mark.parametrize("earlier_rounds", [0, 1, 2])
+@pytest.mark.parametrize("clip", [0.05, 50.0])
+def test_in_every_round_a_record_attains_the_sensitivity_and_never_exceeds_it(clip: float, earlier_rounds: int) -> None:
+    """All the way from pixels: a record beyond the clip changes its cluster's integers by what is paid for."""
+    config = CONFIG.with_values(noise_shape=0.25, component_clip=clip)
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8)).astype(np.uint8)
+    before = {
+        MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, 64))]),
+        POOLED: np.diag(np.geomspace(50, 1, 64)),
+        **{f"{CLUSTERS} {r + 1}": np.random.default_rng(r).normal(5, 1, (12, 13)) for r in range(earlier_rounds)},
+    }
+    above = 1 << 30  # keeps the counts away from their lower bound
+
+    def sums(n: int) -> npt.NDArray[np.int64]:
+        kept: dict[str, Any] = {}
+        labels = np.zeros(n, dtype=np.int64)
+        releases = Kept(before, lambda name: silent(above if name.startswith(CLUSTERS) else 0), kept.update)
+        warm_start(images[:n], labels, config, FACTS, NoiseScales(10.0, 10.0, 10.0, 10.0), releases)
+        table = kept[f"{CLUSTERS} {earlier_rounds + 1}"]
+        size = math.sqrt(FACTS.pixels / 784)
+        weighted = np.column_stack([table[:, 1:] * table[:, :1] / (clip * size) * Q, table[:, 0] * COUNT_WEIGHT])
+        return np.rint(weighted).astype(np.int64) - above
+
+    change = math.sqrt(float(((sums(4) - sums(3)) ** 2).sum()))
+    largest = warm_start_event(CLUSTERS, 9.0).sensitivity
+    assert (change > 0.98 * largest) == (clip == 0.05)
+    assert change <= largest
+
+
+def test_the_cluster_of_a_record_ignores_the_other_records_to_the_last_bit() -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(200, 12)), rng.integers(0, 3, 200)
+    rows[50:100] = rows[50:100].round(1)  # among them ties
+    clusters = Clusters(np.full((3, 4), 0.25), rng.normal(size=(3, 4, 12)).round(1))
+    whole = clusters.nearest(rows, labels)
+    for part in (slice(1, None), slice(7, 8), slice(0, 200, 2), slice(199, None, -1), slice(0, 0)):
+        assert np.array_equal(clusters.nearest(rows[part], labels[part]), whole[part])
+    exact = ((rows[:, None] - clusters.centres[labels]) ** 2).sum(2).argmin(1)
+    assert (exact == whole).mean() > 0.99
+
+
+def test_centres_that_follow_the_data_without_noise_would_be_a_violation() -> None:
+    """Control: with centres of the round's own, one record moves others from cluster to cluster, and their sums."""
+    rng = np.random.default_rng(3)
+    rows = np.concatenate([rng.normal(size=(40, 2)) * 0.3, [[40.0, 0.0]]])
+    labels = np.zeros(41, dtype=np.int64)
+
+    def change(centres_of: Any) -> float:
+        def counts(n: int) -> Numbers:
+            clusters = Clusters(np.full((1, 2), 0.5), centres_of(rows[:n])[None])
+            return np.bincount(clusters.nearest(rows[:n], labels[:n]), minlength=2).astype(float)
+
+        return float(np.abs(counts(41) - counts(40)).sum())
+
+    assert change(lambda _: np.array([[-0.1, 0.0], [0.1, 0.0]])) == 1
+    assert change(lambda seen: np.stack([seen.mean(0) - 0.1, seen.mean(0) + 0.1])) > 5
+
+
+def blobs(n: int = 3000) -> tuple[Numbers, npt.NDArray[np.int64], Numbers]:
+    """Two classes in four dimensions; the first has three blobs of unequal size, the second one."""
+    rng = np.random.default_rng(0)
+    centres = np.array([[3.0, 0, 0, 0], [-3.0, 2, 0, 0], [0.0, -4, 0, 0]])
+    which = rng.choice(3, n, p=[0.5, 0.3, 0.2])
+    first = centres[which] + rng.normal(size=(n, 4)) * 0.3
+    first -= first.mean(0)
+    rows = np.concatenate([first, rng.normal(size=(n, 4)) * 0.3])
+    return rows, np.repeat([0, 1], n), centres - centres.T @ [0.5, 0.3, 0.2]
+
+
+def found(releases: Kept, stddev: float = 3.0) -> Clusters | None:
+    rows, labels, _ = blobs()
+    pooled = (rows**2).mean(0)
+    return noisy_clusters(rows, labels, pooled, np.full(2, 3000.0), KMeans(3, 8.0, stddev, NONE), releases)
+
+
+@pytest.mark.parametrize("stddev", [3.0, 3e3])
+def test_clusters_that_stand_apart_are_found_with_their_sizes(stddev: float) -> None:
+    clusters = found(Kept({}, partial(secret, "blobs")), stddev)
+    assert clusters is not None
+    expected = blobs()[2]
+    nearest = ((expected[:, None] - clusters.centres[0][None]) ** 2).sum(2)
+    assert nearest.min(1).max() < 0.1
+    np.testing.assert_allclose(clusters.shares[0][nearest.argmin(1)], [0.5, 0.3, 0.2], atol=0.05)
+    np.testing.assert_allclose(clusters.shares.sum(1), 1)
+
+
+def test_much_noise_leaves_valid_clusters_near_the_middle() -> None:
+    clusters = found(Kept({}, partial(secret, "noise")), 1e9)
+    assert clusters is not None
+    assert np.isfinite(clusters.centres).all()
+    assert (clusters.shares > 0).all()
+    assert np.abs(clusters.centres).max() < 3.1 * np.abs(blobs()[0]).max()
+
+
+@pytest.mark.parametrize("paid", range(CLUSTER_ROUNDS + 1))
+def test_a_round_that_cannot_be_paid_leaves_what_earlier_ones_found(paid: int) -> None:
+    kept: dict[str, Any] = {}
+
+    def noise(name: str) -> SecureNoise:
+        if int(name.removeprefix(f"{CLUSTERS} ")) > paid:
+            raise BudgetExceeded(1, 0)
+        return secret(name)
+
+    clusters = found(Kept({}, noise, kept.update))
+    assert list(kept) == [f"{CLUSTERS} {number + 1}" for number in range(paid)]
+    assert (clusters is None) == (paid == 0)
+    again = found(Kept(kept, noise))  # what was kept is taken, whatever can be paid
+    if clusters is not None and again is not None:
+        assert np.array_equal(clusters.centres, again.centres)
+
+
+def test_centres_become_latents() -> None:
+    """root (latent) is the centre again, times the shape; beyond the leading components nothing is moved."""
+    rng = np.random.default_rng(0)
+    roots = [np.eye(6), np.eye(6)]
+    for root in roots:
+        root[:4, :4] = rng.normal(size=(4, 4)) + 3 * np.eye(4)
+    shape = np.array([1.0, 2.0, 3.0, 4.0])
+    clusters = Clusters(np.full((2, 3), 1 / 3), rng.normal(size=(2, 3, 4)))
+    latents = in_latents(clusters, shape, roots)
+    for label, root in enumerate(roots):
+        moved = latents.centres[label] @ root.T
+        np.testing.assert_allclose(moved[:, :4], clusters.centres[label] * shape)
+        np.testing.assert_allclose(moved[:, 4:], 0, atol=1e-12)
+
+
+def test_a_generator_draws_around_the_centres_by_their_shares() -> None:
+    config = GeneratorConfig(classes=2, channels=1, height=2, width=2, components=3, features=0, clusters=2)
+    generator = Generator(config)
+    generator.mean.fill_(0.5)
+    generator.factor[:, 0, 0] = 1e-2
+    generator.centres[1, 0, 0], generator.centres[1, 1, 0] = 20.0, -20.0  # a fifth of brightness up and down
+    generator.shares[1] = torch.tensor([0.25, 0.75])
+    stream = torch.Generator().manual_seed(0)
+    drawn = generator.sample(torch.arange(4000) % 2, stream)[:, 0, 0, 0]
+    assert (drawn[0::2] - 0.5).abs().max() < 0.06
+    of_second = drawn[1::2]
+    assert ((of_second - 0.5).abs() > 0.14).all()
+    assert (of_second > 0.5).float().mean() == pytest.approx(0.25, abs=0.03)
+
+
+def plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    account = open_filter(10.0, 1e-5)
+    wanted: Mapping[str, Any] = {
+        "frequencies": 6,
+        "components": 10,
+        "clusters": 3,
+        **SHARES,
+        **options,
+    }
+    return build_plan("moments", dict(wanted), account, account.capacity_nano, facts)
+
+
+@pytest.mark.parametrize("texture", [False, True])
+def test_a_training_pays_for_every_round_and_draws_mixtures(texture: bool) -> None:
+    made = plan(texture=texture)
+    assert [(stage.name, stage.event.count) for stage in made.stages] == [
+        *[(MEANS, 1), (POOLED, 1), (CLUSTERS, CLUSTER_ROUNDS), (BY_CLASS, 1)]
+    ]
+    shares = {stage.name: stage.price_nano / made.budget_nano for stage in made.stages}
+    assert shares == pytest.approx({MEANS: 0.2, POOLED: 0.3, CLUSTERS: 0.2, BY_CLASS: 0.3}, rel=1e-3)
+    paid: list[tuple[str, int]] = []
+
+    class Purse:
+        def charge(self, event: Any, stage: str) -> None:
+            planned = made.stage(stage)
+            assert planned is not None
+            assert planned.announces(event)
+            paid.append((stage, event.count))
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 600)
+    images = (rng.integers(0, 60, (600, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
+    images[::2, :, 4:] += 70  # two clusters in each class
+    data = TrainingData(images, labels, FACTS.classes)
+    generator = moments.train(Run(plan=made, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
+    assert paid == [(MEANS, 1), (POOLED, 1), *[(CLUSTERS, 1)] * CLUSTER_ROUNDS, (BY_CLASS, 1)]
+    assert isinstance(generator, TexturedGenerator) == texture
+    assert generator.centres.abs().max() > 0.1
+    drawn = generator.sample(torch.arange(30) % 3, torch.Generator().manual_seed(0))
+    assert torch.isfinite(drawn).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clusters": 1},
+        {"cluster_share": 0.0, "mean_share": 0.4},
+        {"class_share": 0.0, "pooled_share": 0.6},
+    ],
+    ids=str,
+)
+def test_clusters_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        plan(**options)
+    assert refused.value.name == "clusters"

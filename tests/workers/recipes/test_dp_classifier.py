@@ -1,0 +1,264 @@
+"""The classifier recipe: pays before it samples, resumes to the same weights, and becomes a release."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from models.extractor import ExtractorUnusable
+from models.private_classifier import PrivateClassifier, load_classifier
+from obscura.wire.words import HoldState, JobState, ReleaseKind
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import STEPS, StepsConfig
+from service import jobs
+from service.db.session import transaction
+from service.errors import Conflict
+from service.jobs import FailureCode
+from service.storage.files import digest_directory
+from tests.models.small_extractors import extractor, write_extractor
+from tests.workers.small_trainings import (
+    DIGITS,
+    FACTS,
+    SECRET,
+    SMALL,
+    Memory,
+    Purse,
+    digits,
+    evaluated,
+    published_by,
+    silence,
+    small_plan,
+    stop_at,
+    train,
+    untried,
+    weights,
+    work,
+)
+from workers.recipes import dp_classifier as loop
+from workers.recipes import private_steps
+from workers.recipes.dp_classifier import FEATURES
+from workers.recipes.interface import Cancelled, TrainingData
+from workers.recipes.records import Units
+
+OPTIONS = SMALL["dp_classifier"]
+
+
+class StepsPurse(Purse):
+    """A purse that pays for private steps alone."""
+
+    def charge(self, event: Any, stage: str) -> None:
+        assert stage == STEPS
+        super().charge(event, stage)
+
+
+def classifier_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    return small_plan("dp_classifier", facts, **options)
+
+
+def fit(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> PrivateClassifier:
+    fitted: PrivateClassifier = train(plan, data, facts, **{"budget": StepsPurse(), **changes})
+    return fitted
+
+
+def head(classifier: PrivateClassifier) -> torch.Tensor:
+    """What learned."""
+    return weights(classifier.head)
+
+
+def accuracy(classifier: PrivateClassifier) -> float:
+    found = load_digits()
+    images = torch.from_numpy((found.images[1500:] * (255 / 16)).astype(np.uint8))[:, None]
+    return float((classifier.predict(images) == torch.from_numpy(found.target[1500:])).float().mean())
+
+
+def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    untried(monkeypatch)
+    options = {"expected_batch": 64, "epochs": 1.5, "learning_rate": 4.0, "clip": 0.1}
+    assert accuracy(fit(classifier_plan(**options), digits())) > 0.6
+    shuffled = digits()
+    np.random.default_rng(1).shuffle(shuffled.private_labels)
+    assert accuracy(fit(classifier_plan(**options), shuffled)) < 0.4
+
+
+def test_it_pays_before_it_draws_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    purse, drawn = StepsPurse(), list[int]()
+    sample = private_steps.poisson_sample
+
+    def watched(units: int, probability: float, noise: SecureNoise) -> npt.NDArray[np.int64]:
+        drawn.append(purse.releases(STEPS))
+        return sample(units, probability, noise)
+
+    monkeypatch.setattr(private_steps, "poisson_sample", watched)
+    fit(classifier_plan(), digits(300), budget=purse)
+    assert all(paid >= step for step, paid in enumerate(drawn, start=1))
+    assert len(drawn) == 10
+
+
+# --- subjects -------------------------------------------------------------------------------------------------------
+
+SUBJECTS = dataclasses.replace(FACTS, unit="subject", subjects_declared=100)
+
+
+def test_a_sampled_subject_gives_rows_of_its_own_records_only() -> None:
+    owners = np.array([7, 3, 7, 7, 9, 3])
+    data = TrainingData(np.zeros((6, 8, 8), np.uint8), np.zeros(6, np.int64), DIGITS, owners)
+    units = Units(SUBJECTS, StepsConfig(records_per_subject=50), data)
+    assert (units.count, units.rows_each) == (3, 50)
+    found = units.records(np.array([0, 2]), SecureNoise.derive(SECRET, "rows")).reshape(2, 50)
+    assert set(found[0]) == {1, 5}
+    assert set(found[1]) == {4}
+    everything = units.records(np.array([1]), SecureNoise.derive(SECRET, "rows"))
+    assert set(everything) == {0, 2, 3}
+
+
+def test_a_subject_with_all_records_moves_a_step_no_further_than_its_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise left out, every coin heads: what one subject changes is at most C / expected batch, and nearly that."""
+    data = digits(200)
+    owners = np.concatenate([np.arange(50), np.full(150, 99)])
+    plan = classifier_plan(facts=SUBJECTS, expected_batch=100, epochs=1.0, clip=0.1, learning_rate=1.0, momentum=0.0)
+    assert plan.stages[0].event.count == 1
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
+
+    def step(rows: slice) -> torch.Tensor:
+        chosen = TrainingData(data.private_images[rows], data.private_labels[rows], DIGITS, owners[rows])
+        return head(fit(plan, chosen, SUBJECTS))
+
+    moved = float((step(slice(None)) - step(slice(0, 50))).norm())
+    assert 0.9e-3 < moved <= 1e-3 * (1 + 1e-4)  # weights are rounded to float32
+
+
+# --- on a pretrained extractor --------------------------------------------------------------------------------------
+
+PRETRAINED: dict[str, Any] = {"architecture": "pretrained_linear", "extractor": "tiny"}
+FEW = dataclasses.replace(FACTS, records_declared=300)
+ON_FEW: dict[str, Any] = {**PRETRAINED, "epochs": 1.0}  # 10 steps
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial of the machine computes three blocks of features, and the last block is filled up."""
+    monkeypatch.setattr(loop, "FEATURES_BLOCK", 64)
+
+
+def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> TrainingData:
+    return dataclasses.replace(data, public_extractor=extractor(seed, **changes))
+
+
+def test_a_linear_layer_learns_on_an_extractors_features_and_nothing_without_signal() -> None:
+    plan = classifier_plan(**PRETRAINED, expected_batch=150, epochs=4.0, learning_rate=4.0, clip=0.1)
+    assert accuracy(fit(plan, with_extractor(digits(), network="resnet18", input_size=16))) > 0.6
+    shuffled = with_extractor(digits())  # by a network that is quicker
+    np.random.default_rng(1).shuffle(shuffled.private_labels)
+    assert accuracy(fit(plan, shuffled)) < 0.4
+
+
+@pytest.mark.parametrize("estimator", ["dpsgd", "gep", "rgp"])
+def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator: str) -> None:
+    reports: list[int] = []
+
+    def listen(*, stage: str, step: int, steps: int) -> None:
+        if stage == FEATURES:
+            reports.append(step)
+
+    data, plan = with_extractor(digits(100)), classifier_plan(FEW, **ON_FEW, estimator=estimator)
+    first = fit(plan, data, FEW, progress=listen)
+    assert reports == [0, 1, 2, 3, 4]  # blocks of what was declared, 300, although 100 are there
+    assert torch.isfinite(head(first)).all()
+    if estimator == "dpsgd":  # that every estimator repeats itself, test_contract.py says
+        assert torch.equal(head(fit(plan, data, FEW)), head(first))
+        assert not torch.equal(head(fit(plan, with_extractor(digits(100), seed=1), FEW)), head(first))
+
+
+def test_without_its_extractor_nothing_is_paid() -> None:
+    purse = StepsPurse()
+    with pytest.raises(ExtractorUnusable, match="tiny is not there"):
+        fit(classifier_plan(**PRETRAINED), digits(50), budget=purse)
+    with pytest.raises(ExtractorUnusable, match="other is not there"):
+        fit(classifier_plan(**{**PRETRAINED, "extractor": "other"}), with_extractor(digits(50)), budget=purse)
+    assert purse.paid == []
+
+
+def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone() -> None:
+    plan, data, folder = classifier_plan(FEW, **ON_FEW), with_extractor(digits(100)), Memory()
+    whole = head(fit(plan, data, FEW))
+    with pytest.raises(Cancelled):
+        fit(plan, data, FEW, checkpoints=folder, progress=stop_at(7, STEPS))
+    purse = StepsPurse()
+    with pytest.raises(ExtractorUnusable, match="replaced"):
+        fit(plan, with_extractor(digits(100), seed=1), FEW, checkpoints=folder, budget=purse)
+    assert purse.paid == []
+    assert torch.equal(head(fit(plan, data, FEW, checkpoints=folder)), whole)
+
+
+# --- as a job -------------------------------------------------------------------------------------------------------
+
+
+def ask(workshop: Any, **options: Any) -> str:
+    job_id: str = workshop.train(recipe="dp_classifier", epsilon=8.0, evaluate=True, **{**OPTIONS, **options})
+    return job_id
+
+
+def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) -> None:
+    job_id = ask(workshop, estimator="gep", freeze="random", anchors_dataset_id=workshop.public_id)
+    published = published_by(workshop, job_id)
+    assert published.kind is ReleaseKind.CLASSIFIER
+    directory = workshop.settings.data_dir / published.artifact_dir
+    assert digest_directory(directory) == published.artifact_sha256
+    assert {path.name for path in directory.iterdir()} == {
+        "classifier.safetensors",
+        "classifier.json",
+        "privacy_card.json",
+        "release.json",
+    }
+    results = evaluated(workshop, published)
+    assert results["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
+    assert results["evaluation"]["test_images"] == 297
+    assert published.card["epsilon"] <= 8.0
+    assert math.isfinite(published.card["epsilon"])
+    assert published.card["events"][0]["type"] == "poisson_gaussian"
+    assert any(workshop.public_id in assumed for assumed in published.card["assumed_public"])
+    with pytest.raises(Conflict, match="not a generator"):
+        workshop.sample(published.id)
+
+
+def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> None:
+    write_extractor(workshop.settings.extractors_path)
+    job_id = ask(workshop, **PRETRAINED, class_shares="9,8,7,6,5,5,4,3,2,1")
+    published = published_by(workshop, job_id)
+    directory = workshop.settings.data_dir / published.artifact_dir
+    described = json.loads((directory / "classifier.json").read_text())["extractor"]
+    assert described["sha256"] == hashlib.sha256((directory / "extractor.safetensors").read_bytes()).hexdigest()
+    assert described["sha256"] == extractor().sha256
+    found = evaluated(workshop, published)["accuracy"]["classifier"]
+    assert found == pytest.approx(accuracy(load_classifier(directory)))
+    assert "the extractor tiny and every image that it was trained on" in published.card["assumed_public"]
+    assert "the balance of the classes that was stated: 9,8,7,6,5,5,4,3,2,1" in published.card["assumed_public"]
+
+
+def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop: Any) -> None:
+    job_id = ask(workshop, **PRETRAINED)
+    work(workshop, job_id)
+    job, hold = workshop.job(job_id), workshop.hold(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
+    assert (hold.state, hold.charged_nano) == (HoldState.RETURNED, 0)
+    assert workshop.balance().spent_nano == workshop.balance().held_nano == 0
+
+
+def test_a_job_whose_anchors_are_not_public_after_all_reads_nothing(workshop: Any) -> None:
+    job_id = ask(workshop, estimator="gep", anchors_dataset_id=workshop.public_id)
+    with transaction(workshop.factory) as session:
+        job = jobs.get_job(session, job_id)
+        job.plan = {**job.plan, "config": {**job.plan["config"], "anchors_dataset_id": workshop.dataset_id}}
+    work(workshop, job_id)
+    assert workshop.job(job_id).state is JobState.FAILED
+    assert (workshop.hold(job_id).state, workshop.hold(job_id).charged_nano) == (HoldState.RETURNED, 0)

@@ -1,0 +1,280 @@
+"""The diffusion recipe: noise multiplicity, central images, resuming, and digits that look like their class."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
+from obscura.wire.words import ReleaseKind
+from privacy.accounting.filter import open_filter
+from privacy.errors import BudgetExceeded, InvalidParameter
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import STEPS
+from privacy.plans.registry import build_plan
+from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
+from tests.workers.small_trainings import (
+    FACTS,
+    SMALL,
+    TWO,
+    Memory,
+    Purse,
+    digits,
+    drawn_twice,
+    evaluated,
+    nearly_without_noise,
+    published_by,
+    share_nearest_to_own_class,
+    silence,
+    small_plan,
+    stop_at,
+    train,
+    untried,
+    weights,
+    zeros_and_ones,
+)
+from workers.recipes import dp_diffusion, private_steps
+from workers.recipes.dp_diffusion import WARM_UP, drawn_examples, warm_up
+from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
+
+OPTIONS = SMALL["dp_diffusion"]
+
+
+def diffusion_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    return small_plan("dp_diffusion", facts, **options)
+
+
+@pytest.mark.slow
+def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    untried(monkeypatch)
+    options = {"features": 8, "learning_rate": 0.01, "sampling_steps": 10, "multiplicity": 1}
+    options |= {"expected_batch": 50, "epochs": 12.0}
+    plan = nearly_without_noise(diffusion_plan(TWO, **options))
+    assert share_nearest_to_own_class(train(plan, zeros_and_ones(), TWO), classes=2) > 0.7
+    shuffled, plan = zeros_and_ones(), nearly_without_noise(diffusion_plan(TWO, **{**options, "epochs": 2.0}))
+    np.random.default_rng(1).shuffle(shuffled.private_labels)
+    assert share_nearest_to_own_class(train(plan, shuffled, TWO), classes=2) < 0.7
+
+
+# --- noise multiplicity ---------------------------------------------------------------------------------------------
+
+
+def step_of(plan: Plan, data: TrainingData, facts: PublicFacts) -> torch.Tensor:
+    """The weights after the plan's one step, before any average."""
+    folder = Memory()
+    train(plan, data, facts, checkpoints=folder)
+    saved = load_checkpoint(folder)
+    assert saved is not None
+    return torch.cat([value.flatten() for value in saved.state["steps"]["model"].values()])
+
+
+ONE_STEP = {
+    "expected_batch": 30,
+    "epochs": 1.0,
+    "optimiser": "sgd",
+    "learning_rate": 1.0,
+    "momentum": 0.0,
+    "clip": 0.01,
+}
+
+
+@pytest.mark.parametrize(("unit", "multiplicity"), [("record", 1), ("record", 5), ("subject", 2)])
+def test_one_unit_moves_a_step_no_further_than_its_clip(
+    unit: Any, multiplicity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise left out, every coin heads: C / expected batch at most, and nearly that, however many rows a unit has."""
+    subjects = 30 if unit == "subject" else None
+    facts = dataclasses.replace(FACTS, records_declared=30, unit=unit, subjects_declared=subjects)
+    plan = diffusion_plan(facts, multiplicity=multiplicity, **ONE_STEP)
+    assert plan.stages[0].event.count == 1
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
+    # The noise levels of the other units must be the same in both, so coins go to noise levels alone, unit by unit.
+    monkeypatch.setattr(private_steps, "poisson_sample", lambda units, _probability, _coins: np.arange(units))
+    monkeypatch.setattr(private_steps, "pass_size", lambda *_: 1)
+    data, owners = digits(29), np.concatenate([np.arange(18), np.full(11, 18)])
+
+    def step(count: int) -> torch.Tensor:
+        chosen = TrainingData(data.private_images[:count], data.private_labels[:count], data.classes, owners[:count])
+        return step_of(plan, chosen, facts)
+
+    moved = float((step(29) - step(18 if unit == "subject" else 28)).norm())
+    assert 0.9 * 0.01 / 30 < moved <= 0.01 / 30 * (1 + 1e-2)  # weights are rounded to float32
+
+
+def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    original = dp_diffusion.noisy_rows
+
+    def watched(images: torch.Tensor, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        made = original(images, *more)
+        seen.append((images, made[0][:, 1, 0, 0]))
+        return made
+
+    monkeypatch.setattr(dp_diffusion, "noisy_rows", watched)
+    train(diffusion_plan(multiplicity=3), digits(300))
+    images, sigma = seen[-1]  # the first are public rows
+    assert len(images) % 3 == 0
+    records = images.reshape(-1, 3, 64)
+    assert torch.equal(records[:, 0], records[:, 2])
+    assert len(torch.unique(sigma)) == len(sigma)
+
+
+# --- central images -------------------------------------------------------------------------------------------------
+
+
+def test_warm_up_alone_already_draws_the_classes() -> None:
+    released = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    released[0, 0, :2] = released[1, 0, 6:] = 255
+    config = DpDiffusionConfig(**{**OPTIONS, "central_steps": 120, "central_learning_rate": 5e-3})
+    denoiser = EdmDenoiser(EdmConfig(2, 1, 8, 8, 8, 1, 20, 0.0, 0.0))
+    warm_up(denoiser, config, released, torch.arange(2), lambda **_: None)
+    labels = torch.arange(20) % 2
+    images = denoiser.sample(labels, torch.Generator().manual_seed(1))
+    above = images[:, 0, :4].mean(dim=(1, 2)) > images[:, 0, 4:].mean(dim=(1, 2))
+    assert float((above == (labels == 0)).float().mean()) >= 0.9
+
+
+def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_learned() -> None:
+    plan, purse, folder = diffusion_plan(central_images=3), Purse(), Memory()
+    with pytest.raises(Cancelled):
+        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(0, CENTRAL))
+    assert purse.paid == []
+    assert folder.kept is None
+    with pytest.raises(Cancelled):
+        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
+    assert purse.releases(CENTRAL) == 3
+    saved = load_checkpoint(folder)
+    assert saved is not None
+    assert saved.state["start"].shape == (3, 10, 1, 4, 4)
+    train(plan, digits(300), budget=purse, checkpoints=folder)
+    assert purse.releases(CENTRAL) == 3
+    assert purse.releases(STEPS) == plan.stages[1].event.count
+    with pytest.raises(BudgetExceeded):
+        train(plan, digits(300), budget=Purse(releases=0))
+
+
+def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough() -> None:
+    """What a crash takes away is paid for again, once; after that the training goes on with the images it has."""
+    plan, folder = diffusion_plan(central_images=3), Memory()
+    assert plan.stages[0].repeats == 1
+    with pytest.raises(Cancelled):
+        train(plan, digits(300), budget=Purse(), checkpoints=folder, progress=stop_at(2, CENTRAL))
+    two = load_checkpoint(folder).state["start"]
+    assert len(two) == 2
+    poor = Purse(closed=(CENTRAL,))
+    train(plan, digits(300), budget=poor, checkpoints=folder, attempt=2)
+    assert poor.releases(CENTRAL) == 0
+    assert poor.releases(STEPS) == plan.stages[1].event.count
+
+
+def test_central_images_change_where_the_steps_start() -> None:
+    plan = nearly_without_noise(diffusion_plan(central_images=2))
+    first, second = (train(plan, digits(300), budget=Purse(2), attempt=attempt) for attempt in (1, 2))
+    assert not torch.equal(weights(first), weights(second)), "other noise, other central images, no step"
+    with pytest.raises(NothingUseful):  # without them there is nothing before the first step
+        train(diffusion_plan(), digits(300), budget=Purse(0))
+
+
+# --- moments ----------------------------------------------------------------------------------------------------------
+
+MOMENTS: dict[str, Any] = {"moments_share": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}
+
+
+def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learned() -> None:
+    plan, purse, folder = diffusion_plan(**MOMENTS), Purse(), Memory()
+    assert [stage.name for stage in plan.stages] == [MEANS, POOLED, BY_CLASS, STEPS]
+    assert sum(stage.price_nano for stage in plan.stages[:-1]) <= 0.3 * plan.budget_nano
+    assert plan.price_nano <= plan.budget_nano
+    with pytest.raises(Cancelled):
+        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
+    saved = load_checkpoint(folder)
+    assert saved is not None
+    assert set(saved.state["start"]) == {MEANS, POOLED, BY_CLASS}
+    found = train(plan, digits(300), budget=purse, checkpoints=folder)
+    assert [purse.releases(stage.name) for stage in plan.stages] == [stage.event.count for stage in plan.stages]
+    assert torch.equal(weights(found), weights(train(plan, digits(300))))
+    with pytest.raises(BudgetExceeded):
+        train(plan, digits(300), budget=Purse(releases=0))
+
+
+@pytest.mark.parametrize("start_sigma", [0.0, 0.05])
+def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma: float) -> None:
+    plan = diffusion_plan(**{**MOMENTS, "start_sigma": start_sigma})
+    denoiser = train(nearly_without_noise(plan), digits(1500), budget=Purse(2))
+    labels = torch.arange(200) % 10
+    begun = denoiser.first.sample(labels, torch.Generator().manual_seed(0))
+    drawn = denoiser.sample(labels, torch.Generator().manual_seed(0))
+    own = [float((drawn[labels == a].mean(0) - begun[labels == a].mean(0)).square().mean()) for a in range(10)]
+    assert (max(own) < 0.02) == (start_sigma > 0), "an untrained denoiser leaves an image nearly as it is"
+
+
+def test_moments_have_texture_where_the_recipe_has_it_at_their_price() -> None:
+    facts = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
+    names = []
+    for epsilon in (0.1, 10.0):
+        privacy_filter = open_filter(epsilon, 1e-5)
+        plan = build_plan(
+            "dp_diffusion",
+            {"preset": "fashion_mnist_moments"},
+            privacy_filter,
+            privacy_filter.capacity_nano,
+            facts,
+        )
+        moments, _ = plan.config_of(DpDiffusionConfig).moments(plan.budget_nano, facts)
+        names.append(([stage.name for stage in plan.stages], moments.texture))
+    assert names == [([MEANS, POOLED, BY_CLASS, STEPS], False), ([MEANS, POOLED, BY_CLASS, STEPS], True)]
+
+
+def test_examples_are_of_all_classes_and_within_their_bounds() -> None:
+    config = DpDiffusionConfig(**{**OPTIONS, **MOMENTS, "moments_steps": 5})
+    denoiser = EdmDenoiser(EdmConfig(3, 1, 8, 8, 8, 1, 20, 0.0, 0.0, start_latent=2))
+    denoiser.first.mean += torch.tensor([0.2, 0.5, 0.8])[:, None]
+    seen: list[int] = []
+    images, labels = drawn_examples(denoiser, config, lambda **_: seen.append(1), at_once=30)
+    assert (images.shape, images.dtype, len(seen)) == ((100, 1, 8, 8), torch.uint8, 4)
+    assert torch.equal(images[:, 0, 0, 0], torch.tensor([51, 128, 204], dtype=torch.uint8)[labels])
+    assert len(drawn_examples(denoiser, config, lambda **_: None, bytes_max=640)[0]) == 10
+    with pytest.raises(Cancelled):
+        drawn_examples(denoiser, config, stop_at(0, WARM_UP))
+
+
+def test_noise_levels_above_the_start_are_not_learned() -> None:
+    images, labels = torch.zeros(500, 1, 4, 4), torch.zeros(500, dtype=torch.int64)
+    for largest in (0.1, 1.0, SIGMA_MAX):
+        rows, _ = noisy_rows(images, labels, 1, 0.0, torch.Generator().manual_seed(0), largest)
+        sigma = rows[:, 1, 0, 0]
+        assert float(sigma.max()) <= largest
+        assert float(sigma.max()) > min(largest, 5.0) * 0.9
+        assert float(sigma.min()) < 0.02
+
+
+@pytest.mark.parametrize(
+    "options", [{"moments_share": 0.2, "central_images": 1}, {"start_sigma": 1.0}, {"moments_share": 0.95}]
+)
+def test_moments_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter):
+        diffusion_plan(**options)
+
+
+# --- as a job -------------------------------------------------------------------------------------------------------
+
+
+def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop: Any) -> None:
+    options = {**OPTIONS, "estimator": "gep", "freeze": "random", "central_images": 2, "guidance": 0.5}
+    job_id = workshop.train(recipe="dp_diffusion", epsilon=8.0, evaluate=True, **options)
+    published = published_by(workshop, job_id)
+    assert published.kind is ReleaseKind.GENERATOR
+    directory = workshop.settings.data_dir / published.artifact_dir
+    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
+    assert published.card["epsilon"] <= 8.0
+    assert published.card["stages"] == [CENTRAL, STEPS]
+    assert set(evaluated(workshop, published)["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
+    assert len(np.unique(drawn_twice(workshop, published), axis=0)) == 30

@@ -1,0 +1,231 @@
+"""The GAN recipe: only its discriminator sees private records, it resumes to the same weights, and draws digits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganConfig, DcganGenerator
+from models.portable.layers import with_planes
+from obscura.wire.words import ReleaseKind
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.dpgan import DpGanConfig
+from privacy.plans.plan import Plan, PublicFacts
+from service.storage.files import digest_directory
+from tests.workers.small_trainings import (
+    DIGITS,
+    FACTS,
+    SMALL,
+    Memory,
+    digits,
+    drawn_twice,
+    evaluated,
+    nearly_without_noise,
+    published_by,
+    share_nearest_to_own_class,
+    silence,
+    small_plan,
+    train,
+    untried,
+    weights,
+)
+from workers.recipes.dpgan import GeneratorSide, losses
+from workers.recipes.interface import TrainingData, load_checkpoint
+
+OPTIONS = SMALL["dpgan"]
+
+
+def gan_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    return small_plan("dpgan", facts, **options)
+
+
+def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    untried(monkeypatch)
+    options = {
+        "features": 8,
+        "latent": 8,
+        "epochs": 15.0,
+        "learning_rate": 2e-3,
+        "generator_learning_rate": 2e-3,
+        "generator_batch": 128,
+    }
+    plan = nearly_without_noise(gan_plan(**options))
+    assert share_nearest_to_own_class(train(plan, digits())) > 0.7
+    shuffled, plan = digits(), nearly_without_noise(gan_plan(**{**options, "epochs": 5.0}))
+    np.random.default_rng(1).shuffle(shuffled.private_labels)
+    assert share_nearest_to_own_class(train(plan, shuffled)) < 0.35
+
+
+# --- who sees what --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wiped", ["before the generator's step", "before the discriminator's"])
+def test_the_generators_step_is_the_same_without_private_data(wiped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step of each network. If the private images vanish between the two, the generator does not notice."""
+    plan = nearly_without_noise(gan_plan(expected_batch=1500))
+    assert plan.stages[0].event.count == 1
+    untouched = weights(train(plan, digits(300)))
+    data, step = digits(300), GeneratorSide.after_step
+
+    def wipe() -> None:
+        data.private_images[:] = 255
+        data.private_labels[:] = 0
+
+    def after_wiping(self: GeneratorSide, number: int) -> None:
+        wipe()
+        step(self, number)
+
+    if wiped == "before the discriminator's":
+        wipe()
+    monkeypatch.setattr(GeneratorSide, "after_step", after_wiping)
+    assert torch.equal(weights(train(plan, data)), untouched) == (wiped == "before the generator's step")
+    assert int(data.private_images.min()) == 255
+
+
+def discriminator_after(plan: Plan, data: TrainingData, facts: PublicFacts) -> torch.Tensor:
+    """The discriminator's weights at the end, from the checkpoint."""
+    folder = Memory()
+    train(plan, data, facts, checkpoints=folder)
+    saved = load_checkpoint(folder)
+    assert saved is not None
+    return torch.cat([value.flatten() for value in saved.state["discriminator"]["model"].values()])
+
+
+ONE_STEP = {"expected_batch": 100, "optimiser": "sgd", "learning_rate": 1.0, "momentum": 0.0, "clip": 0.1}
+
+
+def test_one_record_moves_a_step_no_further_than_its_clip_beside_generated_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Noise left out, every coin heads: what one record changes is at most C / expected batch, and nearly that."""
+    facts = dataclasses.replace(FACTS, records_declared=100)
+    plan = gan_plan(facts, **ONE_STEP)
+    assert plan.stages[0].event.count == 1
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
+    moved = float((discriminator_after(plan, digits(100), facts) - discriminator_after(plan, digits(99), facts)).norm())
+    assert 0.9e-3 < moved <= 1e-3 * (1 + 1e-3)  # weights are rounded to float32
+
+
+def test_one_subject_moves_a_step_no_further_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = dataclasses.replace(FACTS, unit="subject", subjects_declared=100)
+    plan = gan_plan(facts, **ONE_STEP)
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
+    data, owners = digits(200), np.concatenate([np.arange(50), np.full(150, 99)])
+
+    def step(rows: slice) -> torch.Tensor:
+        chosen = TrainingData(data.private_images[rows], data.private_labels[rows], DIGITS, owners[rows])
+        return discriminator_after(plan, chosen, facts)
+
+    moved = float((step(slice(None)) - step(slice(0, 50))).norm())
+    assert 0.8e-3 < moved <= 1e-3 * (1 + 1e-3)
+
+
+def test_generated_images_move_no_frozen_coordinate() -> None:
+    options = {"freeze": "random", "freeze_rate": 0.9, "freeze_cooling": 0.0, "optimiser": "sgd", "momentum": 0.0}
+    plan = gan_plan(**options)
+    shape = DcganConfig(10, 1, 8, 8, OPTIONS["latent"], OPTIONS["features"])
+    start = torch.cat([value.flatten() for value in Discriminator(shape, 0).state_dict().values()])
+    rested = discriminator_after(plan, digits(300), FACTS) == start
+    assert float(rested.float().mean()) == pytest.approx(0.9, abs=0.005)
+
+
+# --- how often the generator steps ----------------------------------------------------------------------------------
+
+
+def side(**options: Any) -> GeneratorSide:
+    config = DpGanConfig(features=4, latent=4, generator_batch=16, **options)
+    shape = DcganConfig(3, 1, 8, 8, 4, 4)
+    return GeneratorSide(config, DcganGenerator(shape), Discriminator(shape))
+
+
+def test_the_generator_steps_after_so_many_of_the_discriminators() -> None:
+    found = side(discriminator_steps=3, accuracy_floor=0.0)
+    stepped = []
+    for step in range(1, 11):
+        before = found.steps
+        found.after_step(step)
+        if found.steps > before:
+            stepped.append(step)
+    assert stepped == [3, 6, 9]
+
+
+def test_a_discriminator_that_falls_behind_gets_more_steps() -> None:
+    found = side(patience=3, accuracy_floor=0.6, discriminator_steps_max=3)
+    rates = []
+    for _ in range(12):
+        found._adapt(0.0)
+        rates.append(found.discriminator_steps)
+    assert rates == [1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3]
+    ahead, fixed = side(patience=1, accuracy_floor=0.6), side(patience=1, accuracy_floor=0.0)
+    for _ in range(12):
+        ahead._adapt(0.9)
+        fixed._adapt(0.0)
+    assert ahead.discriminator_steps == fixed.discriminator_steps == 1
+
+
+def test_how_far_behind_it_is_is_an_average_over_generated_images() -> None:
+    found = side(patience=1000)
+    found._adapt(0.5)
+    assert found.accuracy == 0.5
+    found._adapt(1.0)
+    assert found.accuracy == pytest.approx(0.505)
+    with torch.no_grad():
+        found.discriminator.of_image.bias.fill_(-100.0)
+    assert found._step() == 1.0, "it calls every generated image generated"
+    with torch.no_grad():
+        found.discriminator.of_image.bias.fill_(100.0)
+    assert found._step() == 0.0
+
+
+def test_a_generators_step_makes_its_images_look_real_and_leaves_the_discriminator_alone() -> None:
+    found = side(generator_learning_rate=0.01)
+    latents, labels = found._latents(200, 1, 0)
+
+    def loss() -> float:
+        with torch.no_grad():
+            logits = found.discriminator(with_planes(found.generator(latents, labels), labels))
+            return float(losses(logits, torch.ones(200)).mean())
+
+    before, judge = loss(), weights(found.discriminator)
+    for step in range(1, 11):
+        found.after_step(step)
+    assert loss() < before
+    assert torch.equal(weights(found.discriminator), judge)
+    assert all(parameter.grad is None for parameter in found.discriminator.parameters())
+
+
+def test_the_average_of_the_generator_is_what_is_released() -> None:
+    found = side(ema=0.5)
+    expected = weights(found.generator)
+    for step in range(1, 6):
+        found.after_step(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * weights(found.generator)
+    last = weights(found.generator)
+    torch.testing.assert_close(weights(found.released()), expected)
+    assert not torch.equal(last, expected)
+
+
+# --- as a job -------------------------------------------------------------------------------------------------------
+
+
+def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop: Any) -> None:
+    options = {**OPTIONS, "estimator": "topagg", "freeze": "random"}
+    job_id = workshop.train(recipe="dpgan", epsilon=8.0, evaluate=True, **options)
+    published = published_by(workshop, job_id)
+    assert published.kind is ReleaseKind.GENERATOR
+    directory = workshop.settings.data_dir / published.artifact_dir
+    assert digest_directory(directory) == published.artifact_sha256
+    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
+    assert published.card["epsilon"] <= 8.0
+    assert published.card["events"][0]["type"] == "poisson_gaussian"
+    assert set(evaluated(workshop, published)["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
+    assert len(np.unique(drawn_twice(workshop, published), axis=0)) == 30
+    assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano

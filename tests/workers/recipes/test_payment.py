@@ -1,0 +1,193 @@
+"""What class moments pay and when: the plan in its order, before any noise, and once for what was kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from models.portable.generator import Generator
+from models.portable.textured import TexturedGenerator
+from privacy.accounting.events import GaussianEvent
+from privacy.errors import BudgetExceeded
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.plan import Plan
+from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
+from tests.workers.recipes.conftest import ACCOUNT, FACTS, work_in
+from tests.workers.recipes.conftest import moments_plan as plan
+from tests.workers.small_trainings import Purse, stop_at
+from workers.recipes import moments as loop
+from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
+
+Train = Callable[..., Generator]
+STATISTICS = (MEANS, POOLED, BY_CLASS)
+
+
+@pytest.fixture
+def noise_keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | int, ...]]:
+    """The labels of each noise that is derived from now on."""
+    keys: list[tuple[str | int, ...]] = []
+    derive = SecureNoise.derive
+
+    def watched(secret: bytes, *labels: str | int) -> SecureNoise:
+        keys.append(labels)
+        return derive(secret, *labels)
+
+    monkeypatch.setattr(SecureNoise, "derive", watched)
+    return keys
+
+
+def test_the_charges_are_the_plan_in_order(train: Train) -> None:
+    """Every charge is a planned event; together they are the whole plan and its price."""
+    made, purse, reports = plan(), Purse(), list[tuple[str, int, int]]()
+    generator = train(made, purse, progress=lambda *, stage, step, steps: reports.append((stage, step, steps)))
+    assert purse.paid == [(stage.name, stage.event) for stage in made.stages]
+    assert purse.counts == [(name, 1) for name in STATISTICS]
+    assert sum(ACCOUNT.price_nano(event) for _, event in purse.paid) == made.price_nano <= ACCOUNT.capacity_nano
+    assert reports == [("warm_start", step, 3) for step in range(4)]
+    assert not generator.training
+    assert generator.config.components == 10
+    images = generator.sample(torch.arange(10), torch.Generator().manual_seed(0))
+    assert images.shape == (10, 1, 8, 8)
+    assert torch.isfinite(images).all()
+
+
+def test_with_texture_the_same_releases_make_a_generator_that_renders(train: Train) -> None:
+    purse = Purse()
+    generator = train(plan(texture=True), purse)
+    assert isinstance(generator, TexturedGenerator)
+    assert purse.counts == [(name, 1) for name in STATISTICS]
+    assert generator.mean.shape == (10, 64 + 64)  # 8 x 8 pixels, and 16 numbers of each of 2 x 2 cells
+
+
+def test_no_noise_is_drawn_before_it_is_paid(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    purse, drawn = Purse(), Counter[str]()
+    f, d = 36, 10  # coefficients and components
+    numbers = {MEANS: 10 * (f + 1), POOLED: f * (f + 1) // 2, BY_CLASS: 10 * d * (d + 1) // 2}
+    draw = SecureNoise.discrete_gaussian
+
+    def watched(self: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        drawn["numbers"] += int(np.prod(shape))
+        assert drawn["numbers"] <= sum(numbers[stage] for stage, _ in purse.paid)
+        return draw(self, shape, stddev)
+
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", watched)
+    train(plan(coefficients=None), purse)
+    assert drawn["numbers"] == sum(numbers.values())
+
+
+@pytest.mark.parametrize(("closed", "kept"), [(MEANS, set()), (POOLED, {MEANS})])
+def test_a_start_that_is_not_paid_releases_nothing_more(
+    closed: str, kept: set[str], train: Train, tmp_path: Path
+) -> None:
+    with pytest.raises(BudgetExceeded):
+        train(plan(), Purse(closed=(closed,)))
+    found = load_checkpoint(work_in(tmp_path / "work"))
+    assert set(found.state["start"] if found is not None else {}) == kept
+
+
+class Lost(BaseException):
+    """Stands for the end of the process."""
+
+
+class Hold(Purse):
+    """A budget of the plan's price, as a job's hold is."""
+
+    def __init__(self, made: Plan) -> None:
+        super().__init__()
+        self.left_nano = made.price_nano
+
+    def charge(self, event: GaussianEvent, stage: str) -> None:
+        price_nano = ACCOUNT.price_nano(event)
+        if price_nano > self.left_nano:
+            raise BudgetExceeded(price_nano, self.left_nano)
+        self.left_nano -= price_nano
+        super().charge(event, stage)
+
+
+def test_whatever_was_kept_is_not_paid_again(train: Train, noise_keys: list[tuple[str | int, ...]]) -> None:
+    """Stopped after each statistic: four attempts pay the plan once, and no noise key is used twice."""
+    made = plan()
+    hold = Hold(made)
+    for attempt in (1, 2, 3):
+        with pytest.raises(Cancelled):
+            train(made, hold, attempt=attempt, progress=stop_at(attempt, "warm_start"))
+        assert hold.counts == [(planned.name, planned.event.count) for planned in made.stages[:attempt]]
+    train(made, hold, attempt=4)
+    assert {planned.name: hold.releases(planned.name) for planned in made.stages} == {
+        planned.name: planned.event.count for planned in made.stages
+    }
+    own = [labels for labels in noise_keys if labels[0] == "warm start"]
+    assert own == [("warm start", attempt, name) for attempt, name in enumerate(STATISTICS, start=1)]
+
+
+@pytest.mark.parametrize("lost", range(3))
+@pytest.mark.parametrize("texture", [False, True])
+def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(
+    lost: int, texture: bool, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was paid and not kept is paid again; what the hold then lacks is left out at the end."""
+    made = plan(texture=texture)
+    hold, saved, save = Hold(made), 0, loop.save_checkpoint
+
+    def dies(*args: Any, **kwargs: Any) -> None:
+        nonlocal saved
+        if saved == lost:
+            raise Lost
+        saved += 1
+        save(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "save_checkpoint", dies)
+        with pytest.raises(Lost):
+            train(made, hold)
+    generator = train(made, hold, attempt=2)
+    assert hold.releases(made.stages[lost].name) >= made.stages[lost].event.count
+    assert torch.isfinite(generator.sample(torch.arange(10), torch.Generator().manual_seed(0))).all()
+    assert generator.factor.any()
+
+
+def test_a_finished_training_is_read_from_its_checkpoint(train: Train) -> None:
+    """A process lost between the last statistic and the release: nothing is paid again, the same generator results."""
+    first, purse = train(plan()), Purse()
+    again = train(plan(), purse, attempt=2)
+    assert purse.paid == []
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+
+
+def test_equal_secrets_give_equal_generators_and_other_attempts_others(train: Train, tmp_path: Path) -> None:
+    one, two, three = (
+        train(plan(), attempt=attempt, checkpoints=work_in(tmp_path / str(index)))
+        for index, attempt in enumerate((1, 1, 2))
+    )
+    assert torch.equal(one.mean, two.mean)
+    assert torch.equal(one.factor, two.factor)
+    assert not torch.equal(one.mean, three.mean)
+
+
+def test_an_empty_class_is_trained_on(train: Train, data: TrainingData) -> None:
+    nines = data.private_labels < 9
+    some = TrainingData(data.private_images[nines], data.private_labels[nines], FACTS.classes)
+    assert torch.isfinite(train(plan(), data=some).factor).all()
+
+
+def test_colour_is_trained_on(train: Train, data: TrainingData) -> None:
+    facts = dataclasses.replace(FACTS, channels=3)
+    tinted = np.stack([data.private_images, data.private_images // 2, 255 - data.private_images], axis=3)
+    generator = train(plan(facts), facts=facts, data=TrainingData(tinted, data.private_labels, FACTS.classes))
+    assert generator.sample(torch.arange(10), torch.Generator().manual_seed(0)).shape == (10, 3, 8, 8)
+
+
+@pytest.mark.parametrize("left", [1, 5])
+def test_hardly_any_records_still_end_in_a_generator(left: int, train: Train, data: TrainingData) -> None:
+    """Fewer records than were declared are no error: it would tell how many there are."""
+    few = TrainingData(data.private_images[:left], data.private_labels[:left], FACTS.classes)
+    assert torch.isfinite(train(plan(), data=few).mean).all()

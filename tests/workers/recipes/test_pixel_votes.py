@@ -1,0 +1,245 @@
+"""DataLens as published, a job from plan to generator: who learns, what is paid, and what one record changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
+from models.portable.conditional_dcgan import ConditionalDcganConfig
+from models.shards import Shards
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import InvalidParameter
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.datalens import DataLensConfig
+from privacy.plans.plan import Plan, PublicFacts
+from tests.workers.small_trainings import (
+    FACTS,
+    Memory,
+    Purse,
+    digits,
+    plan_of,
+    share_nearest_to_own_class,
+    stop_at,
+    train,
+    weights,
+)
+from workers.recipes import datalens as loop
+from workers.recipes import teacher_stage
+from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, TrustedCurator
+from workers.recipes.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
+
+SMALL: dict[str, Any] = {"preset": "published", "teachers": 40, "images": 120, "teacher_features": 2}
+FASHION = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
+
+
+def small(**options: Any) -> Plan:
+    return plan_of("datalens", {**SMALL, **options})
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator of a few units: the published one takes ten times as long, and nothing here is about its shape."""
+    generate(monkeypatch, features=8, dense=64)
+
+
+def generate(monkeypatch: pytest.MonkeyPatch, **shape: int) -> None:
+    monkeypatch.setattr(loop, "ConditionalDcganConfig", functools.partial(ConditionalDcganConfig, **shape))
+
+
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
+
+
+def test_k_and_beta_follow_from_the_budget_and_all_of_it_buys_noise_for_2250_images() -> None:
+    for epsilon, k, beta in ((1.0, 200, 0.7), (8.0, 350, 0.2)):
+        plan = plan_of("datalens", {"preset": "published"}, FASHION, epsilon)
+        config = plan.config_of(DataLensConfig)
+        assert (config.top_k, config.beta, config.teachers) == (k, beta, 4000)
+        assert plan.facts["iterations"] == 150
+        assert plan.stage("votes").event.count == 2250  # type: ignore[union-attr]
+        assert 0.999 * plan.budget_nano < plan.price_nano <= plan.budget_nano
+    assert 4900 < plan_of("datalens", {"preset": "published"}, FASHION, 1.0).noise_stddev["votes"] < 5400
+    assert small(top_k=3, beta=0.5).config_of(DataLensConfig).top_k == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"top_k": 65}, "64 pixels"),
+        ({"teacher_network": "convolutional", "teacher_hidden": 0}, "hidden unit"),
+        ({"teachers": 376}, "at most 375 teachers"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidParameter, match=why):
+        small(**options)
+
+
+def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold() -> None:
+    options = {"preset": "published", "teacher_network": "convolutional"}
+    plan = plan_of("datalens", options, FASHION)
+    assert plan.config_of(DataLensConfig).teachers == 4000
+    assert any("need 27 GB" in note for note in plan.notes)  # 4,000 times 424,647 numbers
+    assert not any("GB" in note for note in plan_of("datalens", {"preset": "published"}, FASHION).notes)
+    colour = dataclasses.replace(FASHION, height=64, width=64, channels=3)
+    with pytest.raises(InvalidParameter, match="teachers would fit"):
+        plan_of("datalens", options, colour)
+
+
+@pytest.mark.parametrize("options", [{"teacher_network": "convolutional"}, {"teacher_network": "dense"}], ids=str)
+def test_teachers_that_the_machine_cannot_hold_are_refused_before_anything_is_charged(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    purse = Purse()
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1}.__getitem__)
+    with pytest.raises(MemoryError):
+        train(small(**options), digits(), budget=purse)
+    assert not purse.events
+
+
+def test_the_preset_kernel_has_k_by_the_size_of_images_and_2250_of_them() -> None:
+    for epsilon in (1.0, 8.0):
+        plan = plan_of("datalens", {"preset": "kernel"}, FASHION, epsilon)
+        config = plan.config_of(DataLensConfig)
+        assert (config.top_k, config.teachers, config.use_threshold) == (400, 4000, False)
+        assert plan.stage("votes").event.count == 2250  # type: ignore[union-attr]
+        assert 0.999 * plan.budget_nano < plan.price_nano <= plan.budget_nano
+    assert small(preset="kernel").config_of(DataLensConfig).top_k == round(400 * 64 / 784)
+    assert small(preset="kernel", top_k=3).config_of(DataLensConfig).top_k == 3
+
+
+def test_kernel_teachers_keep_nothing_beside_their_records() -> None:
+    facts = dataclasses.replace(FASHION, classes=tuple(map(str, range(100))), height=64, width=64, channels=3)
+    assert plan_of("datalens", {"preset": "kernel"}, facts).facts["teachers"] == 4000
+    with pytest.raises(InvalidParameter, match="parameters each"):
+        plan_of("datalens", {"preset": "published"}, facts)
+
+
+@pytest.mark.parametrize("network", ["linear", "kernel", "dense", "convolutional"])
+def test_all_teachers_pay_for_each_image_before_its_noise(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    purse, drawn, original = Purse(), [0], SecureNoise.discrete_gaussian
+
+    def watched(noise: SecureNoise, shape: tuple[int, ...], stddev: float) -> Any:
+        drawn[0] += shape[0]
+        assert drawn[0] <= purse.releases("votes")
+        return original(noise, shape, stddev)
+
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", watched)
+    generator = train(small(teacher_network=network, teacher_hidden=4), digits(), budget=purse)
+    assert [event.count for event in purse.events] == [75, 45]
+    assert drawn[0] == 120
+    images = generator.sample(torch.arange(20) % 10, torch.Generator().manual_seed(0))
+    assert images.shape == (20, 1, 8, 8)
+    assert not generator.training
+
+
+def test_without_noise_linear_teachers_teach_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(monkeypatch)
+    generator = train(small(images=1500, beta=0.1, step=0.05), digits())
+    assert share_nearest_to_own_class(generator) > 0.5
+
+
+def test_without_noise_kernel_teachers_teach_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(monkeypatch)
+    generate(monkeypatch, features=32, dense=256)
+    generator = train(small(preset="kernel", images=1500, step=0.05, generator_learning_rate=3e-3), digits())
+    assert share_nearest_to_own_class(generator) > 0.5
+
+
+def test_kernel_teachers_see_as_many_images_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, original = [], KernelTeachers.update
+
+    def watched(made: KernelTeachers, real: Any, fake: torch.Tensor, labels: torch.Tensor) -> None:
+        seen.append(torch.bincount(labels).tolist())
+        original(made, real, fake, labels)
+
+    monkeypatch.setattr(KernelTeachers, "update", watched)
+    train(small(preset="kernel", images=30), digits())
+    assert seen == [[50] * 10] * 2  # once in each iteration, the first one too
+
+
+@pytest.mark.parametrize("preset", ["published", "kernel"])
+def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint(preset: str) -> None:
+    paid = train(small(preset=preset), digits(), budget=Purse(80))
+    whole = train(small(preset=preset), digits())
+    assert not torch.equal(weights(paid), weights(whole))
+    with pytest.raises(NothingUseful):
+        train(small(preset=preset), digits(), budget=Purse(10))
+    memory, purse = Memory(), Purse()
+    with pytest.raises(Cancelled):
+        train(small(preset=preset), digits(), checkpoints=memory, progress=stop_at(7, "votes"))
+    train(small(preset=preset), digits(), checkpoints=memory, budget=purse, attempt=2)
+    assert [event.count for event in purse.events] == [45]  # the second group again, in which it was cut off
+    left = train(small(preset=preset), digits(), checkpoints=memory, budget=Purse(0), attempt=3)
+    assert torch.isfinite(weights(left)).all()
+
+
+@pytest.mark.parametrize("preset", ["published", "kernel"])
+def test_a_subjects_records_have_one_teacher(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All records of a subject together change one teacher's votes: at most 2 sqrt(k) on an image."""
+    quiet(monkeypatch)
+    found = digits()
+    subjects = np.arange(1500) % 200
+    facts = dataclasses.replace(FACTS, unit="subject", subjects_declared=200)
+    plan, sums = plan_of("datalens", {**SMALL, "preset": preset, "images": 15}, facts), []
+    original = teacher_stage.topagg.threshold
+
+    def watched(g_star: torch.Tensor, cfg: TopAggConfig) -> torch.Tensor:
+        sums.append(g_star)
+        return original(g_star, cfg)
+
+    monkeypatch.setattr(teacher_stage.topagg, "threshold", watched)
+    for there in (subjects >= 0, subjects != 17):
+        data = TrainingData(found.private_images[there], found.private_labels[there], found.classes, subjects[there])
+        train(plan, data, facts)
+    change = (sums[0] - sums[1]).double().norm(dim=1)
+    assert 0 < change.max() <= 2 * plan.config_of(DataLensConfig).top_k ** 0.5
+
+
+class Grey:
+    """Proposes images of one dark grey."""
+
+    def propose(self, labels: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(labels), 9), 0.2)
+
+    def learn(self, releases: list[Release]) -> None:
+        """Learn nothing."""
+
+
+def wide_kernel(shards: Shards, classes: int) -> KernelTeachers:
+    return KernelTeachers(shards, classes, bandwidth=10.0)
+
+
+@pytest.mark.parametrize("made", [LinearTeachers, wide_kernel])
+def test_a_neighbour_attains_the_sensitivity(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A white record beside a black one turns each of its teacher's k votes from down to up: exactly 2 sqrt(k)."""
+    quiet(monkeypatch)
+    aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.5, teachers=2, dimension=9)
+    cfg = TeacherStageConfig(aggregation, DataShape(9, 1), images=1, iterations=1, teacher_steps=1, first_steps=1)
+    records, labels = (
+        torch.tensor([0, 255], dtype=torch.uint8)[:, None].expand(-1, 9),
+        torch.zeros(2, dtype=torch.int64),
+    )
+    sums = []
+    for own in ([0, 1], [0]):
+        shards = Shards(records, labels, [np.array(own), np.empty(0, np.int64)])
+        state = TeacherStageState(made(shards, 1))
+        curator = TrustedCurator(budget=Purse(), secret=bytes(32))
+        sums.append(run_teacher_stage(cfg, shards, Grey(), state, curator)[0].released_sums)
+    assert float((sums[0] - sums[1]).norm()) == pytest.approx(2 * 4**0.5)
+    assert aggregation.sensitivity == pytest.approx(2 * 4**0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataShape:
+    """What linear teachers look at."""
+
+    inputs: int
+    classes: int

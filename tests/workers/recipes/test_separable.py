@@ -1,0 +1,231 @@
+"""Coefficients of large images by two small products: those of the public basis, and exact whatever stands beside."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from models.portable.generator import Generator
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.moments import MomentsConfig
+from privacy.plans.plan import PublicFacts
+from privacy.plans.symmetry import Symmetry
+from privacy.plans.warm_start import COUNT_WEIGHT, MEANS, QUANTISATION, action_of, coefficients_of, warm_start_event
+from workers.recipes import coefficients, released_sums
+from workers.recipes.coefficients import MatrixWaves, SeparableWaves, image_basis, integer_waves, numbers_of, waves_of
+from workers.recipes.moments import empty_generator
+from workers.recipes.released_sums import Kept
+from workers.recipes.warm_start import NoiseScales, put_into, warm_start
+
+Numbers = npt.NDArray[np.float64]
+Images = npt.NDArray[np.uint8]
+SHAPES = {"mean_share": 0.4, "pooled_share": 0.3, "class_share": 0.3}
+COLOUR = MomentsConfig(colour="luma_chroma", frequencies=8, centre=0.5, components=12, **SHAPES)
+GREY = COLOUR.with_values(colour="rgb", centre=0.25)
+
+
+def facts_of(height: int, width: int, channels: int) -> PublicFacts:
+    return PublicFacts(("a", "b", "c"), height, width, channels, 600, "record")
+
+
+def pictures(n: int, height: int, width: int, channels: int) -> Images:
+    shape = (n, height, width, channels) if channels > 1 else (n, height, width)
+    return np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+
+
+def separable(config: MomentsConfig, facts: PublicFacts) -> SeparableWaves:
+    size = facts.height, facts.width, facts.channels
+    return SeparableWaves.of_size(coefficients_of(config, facts), *size, config.colour, config.symmetry)
+
+
+CASES = [
+    (COLOUR, 20, 15, 3),
+    (COLOUR.with_values(coefficients=30), 33, 70, 3),
+    (COLOUR.with_values(symmetry="square", coefficients=50), 24, 24, 3),
+    (COLOUR.with_values(colour="rgb"), 9, 10, 3),
+    (GREY, 17, 16, 1),
+]
+
+
+@pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
+def test_they_are_the_coefficients_in_the_public_basis_both_ways(
+    config: MomentsConfig, height: int, width: int, channels: int
+) -> None:
+    facts = facts_of(height, width, channels)
+    waves, basis, images = separable(config, facts), image_basis(config, facts), pictures(30, height, width, channels)
+    expected = coefficients.coefficients(images, basis, config.centre)
+    assert len(waves) == len(basis)
+    np.testing.assert_allclose(waves.of(images, config.centre), expected, atol=5e-3)
+    rows = np.random.default_rng(1).normal(size=(7, len(basis)))
+    np.testing.assert_allclose(waves.drawn(rows), rows @ basis, atol=1e-3)
+    assert waves.drawn(rows[:0]).shape == (0, facts.pixels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_with_all_waves_what_is_drawn_is_the_image(channels: int) -> None:
+    config, facts = (COLOUR if channels == 3 else GREY).with_values(frequencies=64), facts_of(12, 9, channels)
+    waves, images = separable(config, facts), pictures(5, 12, 9, channels)
+    found = waves.drawn(waves.of(images, config.centre)) + config.centre
+    planes = np.moveaxis(images, 3, 1) if channels == 3 else images
+    np.testing.assert_allclose(found, planes.reshape(5, -1) / 255, atol=1e-3)
+
+
+@pytest.mark.parametrize("other", [0, 1, 256])
+def test_no_sum_of_products_is_rounded(other: int) -> None:
+    """Pixels, waves and mixes as large as they get, in absolute values: whatever the order, sums are below 2^53."""
+    for height in range(1, 300, 7):
+        width = other or height
+        facts = facts_of(height, width, 3)
+        waves = separable(COLOUR.with_values(frequencies=64, coefficients=400), facts)
+        longest = [float(np.abs(each).sum(axis=1).max()) for each in (waves.mix, waves.down, waves.across)]
+        assert 255 * math.prod(longest) <= 2**53
+        for each in (waves.down, waves.across):
+            assert np.array_equal(each, np.rint(each))
+            assert np.abs(each).max() >= 2**12  # and they are no coarser than that
+
+
+@pytest.mark.parametrize("kind", ["noise", "white", "checks"])
+def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind: str) -> None:
+    facts = facts_of(256, 256, 3)
+    waves, images = separable(COLOUR, facts), pictures(2, 256, 256, 3)
+    if kind != "noise":
+        images[:] = 255
+    if kind == "checks":
+        images[:, ::2, :, 0] = images[:, :, ::3, 1] = 0
+    down, across, mix = (each.astype(np.int64) for each in (waves.down, waves.across, waves.mix))
+    left = np.einsum("ir,brcd->bdic", down, images.astype(np.int64))
+    expected = np.einsum("pd,bdij->bpij", mix, np.einsum("bdic,jc->bdij", left, across))
+    seen = waves.seen
+    found = waves._integers(images)
+    assert np.array_equal(found.astype(np.int64), expected[:, seen.plane, seen.row, seen.column])
+    assert np.array_equal(found, np.rint(found))
+
+
+@pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
+def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(
+    config: MomentsConfig, height: int, width: int, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever block of whatever size it stands, and wherever in it."""
+    monkeypatch.setattr("workers.recipes.coefficients._BLOCK_NUMBERS", 8 * height * width * channels)
+    waves, images = separable(config, facts_of(height, width, channels)), pictures(50, height, width, channels)
+    whole = waves.of(images, config.centre)
+    for rows in (slice(1, None), slice(7, 8), slice(0, 50, 2), slice(49, None, -1), slice(0, 0)):
+        assert np.array_equal(waves.of(images[rows], config.centre), whole[rows])
+    monkeypatch.setattr("workers.recipes.coefficients._BLOCK_NUMBERS", 1)
+    assert np.array_equal(waves.of(images, config.centre), whole)
+
+
+@pytest.mark.parametrize(("symmetry", "height", "width"), [("mirror", 72, 65), ("square", 70, 70), ("square", 65, 65)])
+def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(
+    symmetry: Symmetry, height: int, width: int
+) -> None:
+    config, facts = COLOUR.with_values(symmetry=symmetry, coefficients=101), facts_of(height, width, 3)
+    waves, action, images = waves_of(config, facts), action_of(config, facts), pictures(40, height, width, 3)
+    before = waves.of(images, config.centre)
+    for number in range(1, action.order):
+        changed = images.swapaxes(1, 2) if number & 4 else images
+        changed = changed[:, ::-1] if number & 2 else changed
+        changed = changed[:, :, ::-1] if number & 1 else changed
+        after = waves.of(np.ascontiguousarray(changed), config.centre)
+        assert np.array_equal(after, action.turned(before, number))
+        assert not np.array_equal(after, before)
+
+
+def test_small_images_keep_their_matrix_and_large_ones_have_none() -> None:
+    assert isinstance(waves_of(COLOUR, facts_of(64, 64, 3)), MatrixWaves)
+    assert isinstance(waves_of(COLOUR, facts_of(65, 64, 3)), SeparableWaves)
+    assert np.array_equal(integer_waves(5, 1, 4), np.full((1, 5), 16.0))
+
+
+def both(monkeypatch: pytest.MonkeyPatch, make: Any) -> tuple[Any, Any]:
+    """Return what is made by two small products, and by the matrix."""
+    one = make()
+    monkeypatch.setattr(coefficients, "LARGE", 10**9)
+    return one, make()
+
+
+def generator_of(config: MomentsConfig, facts: PublicFacts, gaussians: Any) -> Generator:
+    generator = empty_generator(config, facts)
+    put_into(generator, gaussians)
+    return generator
+
+
+def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the way to the generator, but for what rounding leaves; noise is the same."""
+    facts, config = facts_of(68, 66, 3), COLOUR.with_values(coefficients=60, shrink=True)
+    images, labels = pictures(90, 68, 66, 3) // 8, np.arange(90) % 3
+    images += (np.arange(90) % 5 * 40)[:, None, None, None].astype(np.uint8)  # what is left when noise is averaged
+    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
+    scales = NoiseScales(100.0, 1e5, 1e5)
+    one, two = both(
+        monkeypatch,
+        lambda: generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, noise))),
+    )
+    assert float(one.mean.std()) > 1e-3
+    np.testing.assert_allclose(one.mean.numpy(), two.mean.numpy(), atol=1e-3)
+    spread = [(factor @ factor.mT).numpy() for factor in (one.factor[:, ::97], two.factor[:, ::97])]
+    assert np.abs(spread[0]).max() > 1e-3
+    np.testing.assert_allclose(*spread, atol=1e-3 * np.abs(spread[0]).max())
+
+
+@pytest.mark.parametrize("brightness", [0, 255])
+def test_a_large_record_attains_the_sensitivity_and_never_exceeds_it(brightness: int) -> None:
+    """From pixels to the integers that get noise: rows are clipped after the products, whatever these round."""
+    facts = facts_of(72, 80, 3)
+    config = COLOUR.with_values(noise_shape=0.25, mean_clip=0.1, coefficients=40)
+    above = 1 << 30
+
+    class Constant:
+        def discrete_gaussian(self, shape: int | tuple[int, ...], _: float) -> npt.NDArray[np.int64]:
+            return np.full(shape, above, dtype=np.int64)
+
+    def sums(n: int) -> npt.NDArray[np.int64]:
+        kept: dict[str, Any] = {}
+        images, releases = np.full((n, 72, 80, 3), brightness, np.uint8), Kept({}, lambda _: Constant(), kept.update)
+        warm_start(images, np.zeros(n, np.int64), config, facts, NoiseScales(10.0, None, None), releases)
+        counts, means = kept[MEANS][:, :1], kept[MEANS][:, 1:]
+        clip = config.mean_clip * math.sqrt(facts.pixels / 784)
+        weighted = np.column_stack([means * counts / clip * QUANTISATION, counts * COUNT_WEIGHT])
+        return np.rint(weighted).astype(np.int64) - above
+
+    change = math.sqrt(int(np.square(sums(3) - sums(2)).sum()))
+    assert 0.98 * warm_start_event(MEANS, 9.0).sensitivity < change <= warm_start_event(MEANS, 9.0).sensitivity
+
+
+def test_no_two_classes_factors_are_there_at_once() -> None:
+    numbers = numbers_of(COLOUR, facts_of(70, 66, 3))
+    stream = np.random.default_rng(0)
+    components = np.linalg.qr(stream.normal(size=(len(numbers.power), 5)))[0]
+    roots = [np.eye(5), np.diag([1.0, 2.0, 3.0, 4.0, 5.0])]
+    factors = numbers.factors(components, roots)
+    assert len(factors) == 2
+    assert factors[0] is not factors[0]
+    np.testing.assert_allclose(factors[0], numbers.drawn(components.T).T)
+    np.testing.assert_allclose(factors[1], factors[0] * [1, 2, 3, 4, 5], atol=1e-12)
+
+
+@pytest.mark.parametrize("symmetry", ["none", "square"])
+def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(
+    symmetry: Symmetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, config = facts_of(16, 16, 3), COLOUR.with_values(symmetry=symmetry, shrink=True)
+    images, labels = pictures(90, 16, 16, 3), np.arange(90) % 3
+    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
+
+    def make() -> Generator:
+        scales = NoiseScales(100.0, 1e5, 1e5)
+        return generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, noise)))
+
+    whole = make()
+    monkeypatch.setattr(released_sums, "_BLOCK", 7)
+    monkeypatch.setattr(coefficients, "_PRODUCT_BLOCK", 11)
+    monkeypatch.setattr(coefficients, "_BLOCK", 13)
+    parts = make()
+    assert whole.factor.any()
+    assert all(torch.equal(one, parts.state_dict()[name]) for name, one in whole.state_dict().items())

@@ -1,0 +1,285 @@
+"""Declared symmetries: how they act on what is released, what a record can change, and what is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from privacy.accounting.filter import open_filter
+from privacy.errors import InvalidParameter
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.moments import MomentsConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan
+from privacy.plans.symmetry import ORDER, Action, Symmetry
+from privacy.plans.warm_start import (
+    BY_CLASS,
+    CLUSTERS,
+    COUNT_WEIGHT,
+    MEANS,
+    POOLED,
+    QUANTISATION,
+    action_of,
+    warm_start_event,
+)
+from workers.recipes.coefficients import coefficients, image_basis, texture_basis, texture_coefficients
+from workers.recipes.interface import Run, TrainingData
+from workers.recipes.moments import train
+from workers.recipes.released_sums import Kept, KMeans, noisy_clusters
+from workers.recipes.shrinkage import principal_components
+from workers.recipes.warm_start import ClassGaussians, NoiseScales, warm_start
+
+Q = QUANTISATION
+FACTS = PublicFacts(("a", "b", "c"), 8, 8, 3, 6000, "record")
+SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+CONFIG = MomentsConfig(
+    frequencies=8, components=12, clusters=2, texture=True, colour="luma_chroma", centre=0.5, **SHARES
+)
+BOTH: list[Symmetry] = ["mirror", "square"]
+Numbers = npt.NDArray[np.float64]
+Images = npt.NDArray[np.uint8]
+
+
+def pictures(n: int, height: int = 8, width: int = 8) -> Images:
+    return np.random.default_rng(0).integers(0, 256, (n, height, width, 3)).astype(np.uint8)
+
+
+def changed(images: Images, number: int) -> Images:
+    """Apply a symmetry to images (n, h, w, c): rows and columns swapped first, then mirrored."""
+    images = images.swapaxes(1, 2) if number & 4 else images
+    images = images[:, ::-1] if number & 2 else images
+    return np.ascontiguousarray(images[:, :, ::-1] if number & 1 else images)
+
+
+@pytest.mark.parametrize(
+    ("symmetry", "height", "width", "kept"),
+    [("mirror", 8, 12, None), ("mirror", 8, 12, 101), ("square", 8, 8, None), ("square", 12, 12, 101)],
+)
+def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(
+    symmetry: Symmetry, height: int, width: int, kept: int | None
+) -> None:
+    """On 300 images of noise, where nothing is symmetric by itself."""
+    facts = dataclasses.replace(FACTS, height=height, width=width)
+    config = CONFIG.with_values(symmetry=symmetry, frequencies=64, coefficients=kept, texture_waves=kept or 1024)
+    basis, of_texture = image_basis(config, facts), texture_basis(config, facts)
+    for each in (basis, of_texture):
+        np.testing.assert_allclose(each @ each.T, np.eye(len(each)), atol=1e-12)
+
+    def numbers(images: Images) -> Numbers:
+        return np.concatenate([coefficients(images, basis, 0.5), texture_coefficients(images, of_texture)], axis=1)
+
+    images, action = pictures(300, height, width), action_of(config, facts)
+    before = numbers(images)
+    assert action.order == ORDER[symmetry]
+    for number in range(1, action.order):
+        after = numbers(changed(images, number))
+        assert np.array_equal(after, action.turned(before, number))
+        assert not np.array_equal(after, before)
+        assert np.array_equal(action.turned_back(after, number), before)
+
+
+@pytest.mark.parametrize("symmetry", BOTH)
+def test_what_is_not_released_is_zero_over_all_symmetries_and_nothing_else_is(symmetry: Symmetry) -> None:
+    """Averaged over the group, the moments of any record are zero outside the blocks: the declaration in numbers."""
+    action = action_of(CONFIG.with_values(symmetry=symmetry), FACTS)
+    record = np.random.default_rng(1).normal(size=len(action.across))
+    orbit = action.orbit(record[None])
+    blocks = [places for pair in action.blocks() for places in pair]
+    assert sorted(np.concatenate(blocks).tolist()) == list(range(len(record)))
+    with_mean = np.isin(np.arange(len(record)), blocks[0])
+    np.testing.assert_allclose(orbit.mean(axis=0)[~with_mean], 0, atol=1e-12)
+    assert np.abs(orbit.mean(axis=0)[with_mean]).min() > 0
+    products = orbit.T @ orbit / len(orbit)
+    within = np.zeros(products.shape, dtype=bool)
+    for places in blocks:
+        within[np.ix_(places, places)] = True
+    np.testing.assert_allclose(products[~within], 0, atol=1e-12)
+    assert np.abs(products[within]).min() > 0
+    for pair in action.blocks():
+        np.testing.assert_allclose(*[products[np.ix_(places, places)] for places in (pair[0], pair[-1])])
+
+
+def test_pairs_of_components_stay_together() -> None:
+    """Of five numbers two are a pair: where one place is left, a component alone takes it, or nothing does."""
+    pair, alone = np.array([1, 0, 2, 3, 4]), np.array([-1.0, 1.0, 1.0, 1.0, 1.0])
+    action = Action("square", alone, np.array([1.0, -1.0, 1.0, 1.0, 1.0]), pair, np.ones(5))
+    covariance = np.diag([9.0, 9.0, 5.0, 3.0, 1.0])
+    found = principal_components(covariance, action, leading=1, size=4)
+    assert found.variances.tolist() == [5.0, 9.0, 9.0, 3.0]
+    assert found.leading == 1
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(4), atol=1e-12)
+    only = Action("square", alone[:2], action.down[:2], pair[:2], np.ones(2))
+    assert principal_components(covariance[:2, :2], only, leading=3, size=3).variances.tolist() == [9.0, 9.0, 0.0]
+
+
+class Constant:
+    """Stands where noise is drawn and adds a constant instead, so that the integers below it can be read."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value, self.drawn = value, 0
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], _: float) -> npt.NDArray[np.int64]:
+        self.drawn += math.prod(np.atleast_1d(shape).tolist())
+        return np.full(shape, self.value, dtype=np.int64)
+
+
+STAGES = (MEANS, POOLED, f"{CLUSTERS} 2", BY_CLASS)
+
+
+def change_by_one(symmetry: Symmetry, stage: str, images: Images) -> tuple[float, int]:
+    """Return by how much the last image changes the integers of a stage, and to how many numbers noise is added."""
+    small = dict.fromkeys(("mean_clip", "deviation_clip", "component_clip"), 0.001)  # every record is beyond
+    config = CONFIG.with_values(symmetry=symmetry, **small)
+    size, above = math.sqrt(FACTS.pixels / 784), 1 << 40  # keeps counts away from their lower bound
+    counting = stage == MEANS or stage.startswith(CLUSTERS)
+    noise = {stage: Constant(above if counting else 0)}
+    action = action_of(config, FACTS)
+    f, mean = len(action.across), len(action.blocks()[0][0])
+    kept: dict[str, Numbers] = {
+        MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, mean))]),
+        POOLED: np.diag(np.geomspace(5000, 1, f)),
+        f"{CLUSTERS} 1": np.random.default_rng(1).normal(5, 1, (6, 13)),
+    }
+    kept = {name: value for name, value in kept.items() if name != stage}
+
+    def integers(n: int) -> Numbers:
+        found: dict[str, Any] = {}
+        releases = Kept(kept, lambda name: cast(SecureNoise, noise.get(name, Constant())), found.update)
+        labels = np.zeros(n, dtype=np.int64)
+        warm_start(images[:n], labels, config, FACTS, NoiseScales(10.0, 10.0, 10.0, 10.0), releases)
+        table = found[stage]
+        if not counting:
+            return np.rint(table * (Q / (1e-3 * size)) ** 2)
+        return np.rint(np.column_stack([table[:, 1:] * table[:, :1] / (1e-3 * size) * Q, table[:, 0] * COUNT_WEIGHT]))
+
+    change = integers(len(images)) - integers(len(images) - 1)
+    return float(np.linalg.norm(change)), noise[stage].drawn // 2
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("symmetry", ["none", *BOTH])
+def test_a_record_attains_each_sensitivity_and_never_exceeds_it(symmetry: Symmetry, stage: str) -> None:
+    """All the way from pixels; what a declaration says is zero is not summed, and gets no noise."""
+    largest = warm_start_event(stage.partition(" ")[0], 9.0).sensitivity
+    change, drawn = change_by_one(symmetry, stage, pictures(2))
+    assert 0.98 * largest < change <= largest
+    blocks = [places for pair in action_of(CONFIG.with_values(symmetry=symmetry), FACTS).blocks() for places in pair]
+    numbers = {MEANS: 3 * (len(blocks[0]) + 1), POOLED: sum(len(each) * (len(each) + 1) // 2 for each in blocks)}
+    assert drawn == numbers.get(stage, drawn)
+
+
+def gaussians(symmetry: Symmetry, stddev: float, **options: Any) -> ClassGaussians:
+    rng = np.random.default_rng(2)
+    images, labels = pictures(300), rng.integers(0, 3, 300)
+    config = CONFIG.with_values(symmetry=symmetry, shrink=True, **options)
+    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
+    return warm_start(images, labels, config, FACTS, NoiseScales(*[stddev] * 4), Kept({}, noise))
+
+
+def moments_of(found: ClassGaussians) -> tuple[Numbers, Numbers]:
+    """Return the mean of the images (classes, h, w, c) that are drawn, and their covariance (classes, h, w, c, D)."""
+    assert found.clusters is not None
+    shares, centres = found.clusters.shares[:, :, None], found.clusters.centres
+    middle = (shares * centres).sum(axis=1)
+    apart = np.eye(centres.shape[2]) + np.einsum("ckd,cke->cde", shares * centres, centres)
+    apart -= middle[:, :, None] * middle[:, None, :]
+    factors = np.stack(found.factor)
+    mean = found.mean + np.einsum("cpd,cd->cp", factors, middle)
+    covariance = factors @ apart @ factors.swapaxes(1, 2)
+    pixels = FACTS.pixels
+    shape = (3, FACTS.channels, FACTS.height, FACTS.width)
+    as_images = covariance[:, :pixels, :pixels].reshape(*shape, pixels)
+    return np.moveaxis(mean[:, :pixels].reshape(shape), 1, 3), np.moveaxis(as_images, 1, 3)
+
+
+@pytest.mark.parametrize("stddev", [10.0, 1e5])
+@pytest.mark.parametrize("components", [3, 30])
+@pytest.mark.parametrize("symmetry", BOTH)
+def test_images_are_as_likely_as_their_mirror_images_whatever_the_noise(
+    symmetry: Symmetry, components: int, stddev: float
+) -> None:
+    """So that mirroring half of what is drawn would change nothing, and is not done."""
+    mean, covariance = moments_of(gaussians(symmetry, stddev, components=components))
+    pixel = np.arange(FACTS.pixels).reshape(FACTS.channels, FACTS.height, FACTS.width)
+    for number in range(1, ORDER[symmetry]):
+        np.testing.assert_allclose(changed_of(mean, number), mean, atol=1e-9)
+        other = np.moveaxis(changed_of(np.moveaxis(pixel, 0, 2)[None], number), 3, 1).ravel()
+        np.testing.assert_allclose(changed_of(covariance, number), covariance[..., other.argsort()], atol=1e-9)
+
+
+def changed_of(found: Any, number: int) -> Any:
+    found = found.swapaxes(1, 2) if number & 4 else found
+    found = found[:, ::-1] if number & 2 else found
+    return found[:, :, ::-1] if number & 1 else found
+
+
+def test_without_a_declaration_they_are_not() -> None:
+    """Control of the test above."""
+    mean, _ = moments_of(gaussians("none", 1e3))
+    assert np.abs(mean[:, :, ::-1] - mean).max() > 1e-3
+
+
+def test_a_cluster_and_its_twin_are_found_together() -> None:
+    """Records on both sides: a cluster learns from those that are nearer to its twin, turned back."""
+    rng = np.random.default_rng(0)
+    centres = np.array([[2.0, 3.0, 0.0], [-1.0, 0.5, 2.5]])
+    rows = centres[rng.integers(0, 2, 4000)] + rng.normal(size=(4000, 3)) * 0.2
+    rows[::2, 1:] *= -1  # mirrored
+    action = Action("mirror", np.array([1.0, -1.0, -1.0]), np.ones(3), np.arange(3), np.ones(3))
+    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
+    labels, counts, rounds = np.zeros(4000, dtype=np.int64), np.array([4000.0]), KMeans(2, 8.0, 1e4, action)
+    found = noisy_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, noise))
+    assert found is not None
+    assert found.centres.shape == (1, 4, 3)
+    expected = np.concatenate([centres, action.turned(centres, 1)])
+    apart = np.square(expected[:, None] - found.centres[0][None]).sum(axis=2)
+    assert apart.min(axis=1).max() < 0.1
+    np.testing.assert_allclose(found.shares[0], 0.25, atol=0.02)
+
+
+def plan(options: Mapping[str, Any], facts: PublicFacts = FACTS) -> Plan:
+    account = open_filter(10.0, 1e-5)
+    return build_plan("moments", options, account, account.capacity_nano, facts)
+
+
+@pytest.mark.parametrize("symmetry", BOTH)
+def test_a_training_pays_what_one_without_a_declaration_pays_and_draws_twins(symmetry: Symmetry) -> None:
+    options = {"clusters": 2, "components": 12, **SHARES}
+    declared, plain = (plan({**options, "symmetry": each}) for each in (symmetry, "none"))
+    assert [(stage.name, stage.event) for stage in declared.stages] == [
+        (stage.name, stage.event) for stage in plain.stages
+    ]
+    assert any(symmetry in note or "mirror" in note for note in declared.notes)
+
+    class Purse:
+        def charge(self, event: Any, stage: str) -> None:
+            planned = declared.stage(stage)
+            assert planned is not None
+            assert planned.announces(event)
+
+    labels = np.arange(600) % 3
+    data = TrainingData(pictures(600), labels, FACTS.classes)
+    generator = train(Run(plan=declared, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
+    assert generator.config.clusters == 2 * ORDER[symmetry]
+    assert torch.isfinite(generator.sample(torch.arange(30) % 3, torch.Generator().manual_seed(0))).all()
+
+
+def test_a_square_has_equal_sides() -> None:
+    facts = dataclasses.replace(FACTS, width=12)
+    assert plan({"symmetry": "mirror"}, facts).config_of(MomentsConfig).symmetry == "mirror"
+    with pytest.raises(InvalidParameter) as refused:
+        plan({"symmetry": "square"}, facts)
+    assert refused.value.name == "symmetry"
+
+
+def test_what_is_not_a_symmetry_is_refused() -> None:
+    with pytest.raises(InvalidParameter):
+        plan({"symmetry": "rotation"})

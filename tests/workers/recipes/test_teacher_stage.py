@@ -1,0 +1,210 @@
+"""Algorithm 1: what is paid, what is released, what one record can change, and resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.shards import Shards
+from models.teacher_ensemble import TeacherConfig
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import InvalidParameter
+from tests.workers.small_trainings import Purse
+from workers.recipes import teacher_stage
+from workers.recipes.interface import Cancelled, TrustedCurator
+from workers.recipes.teacher_stage import (
+    Release,
+    TeacherStageConfig,
+    TeacherStageState,
+    run_teacher_stage,
+    start_teacher_stage,
+    uniform_labels,
+)
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+INPUTS, CLASSES, TEACHERS = 9, 3, 20
+
+
+def config(**fields: Any) -> TeacherStageConfig:
+    aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.5, teachers=TEACHERS, dimension=INPUTS)
+    teacher = TeacherConfig(inputs=INPUTS, classes=CLASSES, hidden=4, learning_rate=1e-2)
+    cfg = TeacherStageConfig(aggregation, teacher, images=6, iterations=5, charge_iterations=2)
+    return dataclasses.replace(cfg, **fields)
+
+
+def aggregation(**fields: Any) -> TeacherStageConfig:
+    return config(aggregation=dataclasses.replace(config().aggregation, **fields))
+
+
+@pytest.fixture
+def shards() -> Shards:
+    rng = np.random.default_rng(0)
+    owner = rng.integers(0, TEACHERS - 2, 120)
+    records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 3.0
+    members = [np.flatnonzero(owner == i) for i in range(TEACHERS)]
+    return Shards(records, torch.from_numpy(rng.integers(0, CLASSES, 120)), members)
+
+
+class Pupil:
+    """Proposes zeros plus its own noise; keeps what it was taught."""
+
+    def __init__(self) -> None:
+        self.stream, self.lessons = torch.Generator().manual_seed(1), list[Release]()
+
+    def propose(self, labels: torch.Tensor) -> torch.Tensor:
+        return torch.randn(len(labels), INPUTS, generator=self.stream) * 0.1
+
+    def learn(self, releases: list[Release]) -> None:
+        self.lessons.append(releases[-1])
+
+
+def quiet(*, stage: str, step: int, steps: int) -> None:
+    """Report to nobody."""
+
+
+def run(
+    cfg: TeacherStageConfig,
+    shards: Shards,
+    *,
+    purse: Purse | None = None,
+    state: TeacherStageState | None = None,
+    attempt: int = 1,
+    progress: Any = quiet,
+    **options: Any,
+) -> tuple[list[Release], TeacherStageState, Pupil]:
+    pupil = Pupil()
+    means = TrustedCurator(budget=purse or Purse(), secret=SECRET, attempt=attempt, progress=progress)
+    state = state or start_teacher_stage(cfg, means)
+    return run_teacher_stage(cfg, shards, pupil, state, means, **options), state, pupil
+
+
+def test_it_pays_one_release_per_image_in_groups(shards: Shards) -> None:
+    purse, cfg = Purse(), config()
+    releases, state, pupil = run(cfg, shards, purse=purse)
+    assert [(stage, event.count) for stage, event in purse.paid] == [("votes", 12), ("votes", 12), ("votes", 6)]
+    assert sum(event.count for event in purse.events) == cfg.releases == 30
+    assert {event.sensitivity for event in purse.events} == {cfg.aggregation.sensitivity}
+    assert len(releases) == len(pupil.lessons) == state.iteration == 5
+
+
+def test_noise_is_drawn_only_after_it_was_paid(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    purse, drawn, original = Purse(), [0], teacher_stage.topagg.noisy_sum
+
+    def watched(votes: torch.Tensor, *rest: Any) -> torch.Tensor:
+        drawn[0] += len(votes)
+        assert drawn[0] <= sum(event.count for event in purse.events)
+        return original(votes, *rest)
+
+    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", watched)
+    run(config(), shards, purse=purse)
+    assert drawn[0] == 30
+
+
+def test_it_stops_where_the_budget_ends(shards: Shards) -> None:
+    releases, state, _ = run(config(), shards, purse=Purse(13))
+    assert len(releases) == state.iteration == 2
+    assert run(config(), shards, purse=Purse(11))[0] == []
+
+
+def test_a_release_follows_the_algorithm(shards: Shards) -> None:
+    cfg = config(gamma=0.25)
+    for release in run(cfg, shards)[0]:
+        assert release.released_inputs.shape == release.released_sums.shape == (6, INPUTS)
+        assert sorted(release.released_labels.tolist()) == [0, 0, 1, 1, 2, 2]
+        quorum = cfg.aggregation.beta * TEACHERS
+        expected = (release.released_sums >= quorum).float() - (release.released_sums <= -quorum).float()
+        assert torch.equal(release.released_direction, expected)
+        assert torch.equal(release.released_targets, release.released_inputs + 0.25 * expected)
+
+
+def test_teachers_point_towards_their_records(shards: Shards) -> None:
+    cfg = aggregation(stddev=2.1)
+    releases, _, _ = run(dataclasses.replace(cfg, iterations=10), shards)
+    assert releases[-1].released_sums.mean() > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [({}, 4), ({"top_k": False}, INPUTS), ({"stochastic_sign": False}, 4), ({"threshold": False}, 4)],
+)
+def test_ablations_run_and_are_paid_as_they_are(fields: dict[str, bool], most: int, shards: Shards) -> None:
+    purse, cfg = Purse(), aggregation(**fields)
+    releases, _, _ = run(cfg, shards, purse=purse)
+    assert purse.events[0].sensitivity == pytest.approx(2 * most**0.5)
+    if not cfg.aggregation.threshold:
+        torch.testing.assert_close(releases[0].released_direction, releases[0].released_sums / TEACHERS)
+
+
+@pytest.mark.parametrize("left_out", range(0, 120, 17))
+def test_a_removed_record_changes_each_vote_sum_by_at_most_the_sensitivity(
+    left_out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without noise, for equal proposals: one teacher's votes change, so at most 2 sqrt(k) in norm per image."""
+    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
+    owner = np.random.default_rng(1).integers(0, TEACHERS, 120)
+    records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 1.0
+    sums = []
+    for present in (np.ones(120, dtype=bool), np.arange(120) != left_out):
+        members = [np.flatnonzero((owner == i) & present) for i in range(TEACHERS)]
+        releases, _, _ = run(config(), Shards(records, torch.arange(120) % CLASSES, members))
+        sums.append(torch.stack([release.released_sums for release in releases]))
+    change = (sums[0] - sums[1]).norm(dim=2)  # (iterations, images)
+    assert change.max() <= config().aggregation.sensitivity
+    assert change.max() > 0
+
+
+def test_empty_shards_do_not_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
+    nobody = Shards(torch.zeros(1, INPUTS), torch.zeros(1, dtype=torch.int64), [np.empty(0, np.int64)] * TEACHERS)
+    assert not any(release.released_sums.any() for release in run(config(), nobody)[0])
+
+
+def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards: Shards) -> None:
+    saved: list[dict[str, Any]] = []
+
+    def stop(*, stage: str, step: int, steps: int) -> None:
+        if step == 4:
+            raise Cancelled
+
+    def keep(state: TeacherStageState) -> None:
+        saved.append({"iteration": state.iteration, **state.tensors()})
+
+    with pytest.raises(Cancelled):
+        run(config(), shards, progress=stop, checkpoint=keep)
+    assert [s["iteration"] for s in saved] == [2, 4]
+    purse = Purse()
+    state = start_teacher_stage(config(), TrustedCurator(budget=purse, secret=SECRET, attempt=2))
+    state.restore(saved[0])
+    releases, _, _ = run(config(), shards, purse=purse, state=state, attempt=2)
+    assert [event.count for event in purse.events] == [12, 6]  # iterations 2-3 again, then 4
+    assert len(releases) == 5
+    first_time = run(config(), shards)[0]
+    assert torch.equal(releases[1].released_sums, first_time[1].released_sums)
+    assert not torch.equal(releases[2].released_sums, first_time[2].released_sums)
+
+
+def test_the_checkpoint_survives_a_strict_reader(shards: Shards, tmp_path: Any) -> None:
+    _, state, _ = run(config(), shards)
+    torch.save(state.tensors(), tmp_path / "state.pt")
+    other = start_teacher_stage(config(), TrustedCurator(budget=Purse(), secret=SECRET, attempt=3))
+    other.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert other.iteration == 5
+    assert torch.equal(other.ensemble.first, state.ensemble.first)
+
+
+def test_labels_are_spread_evenly() -> None:
+    labels = uniform_labels(10, 4, torch.Generator().manual_seed(0))
+    assert sorted(labels.bincount(minlength=4).tolist()) == [2, 2, 3, 3]
+
+
+def test_misfits_are_refused(shards: Shards) -> None:
+    with pytest.raises(InvalidParameter, match="images"):
+        config(images=0)
+    with pytest.raises(InvalidParameter, match=r"teacher\.inputs"):
+        config(teacher=TeacherConfig(inputs=INPUTS + 1, classes=CLASSES))
+    with pytest.raises(InvalidParameter, match="shards"):
+        run(aggregation(teachers=TEACHERS + 1), shards)

@@ -1,0 +1,435 @@
+"""The warm start: what one record can change, how much noise covers it, and what is fitted to the releases."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.datasets import load_digits
+
+from privacy.accounting.events import SMOOTHING_VARIANCE
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.moments import MomentsConfig
+from privacy.plans.plan import PublicFacts
+from privacy.plans.warm_start import (
+    BY_CLASS,
+    COUNT_WEIGHT,
+    MEANS,
+    POOLED,
+    QUANTISATION,
+    coefficients_of,
+    warm_start_event,
+)
+from workers.recipes import released_sums as module
+from workers.recipes.coefficients import coefficients, exact_product, image_basis
+from workers.recipes.released_sums import Kept, noisy_means, noisy_scatter, off_diagonal_stddev
+from workers.recipes.shrinkage import shrink
+from workers.recipes.warm_start import ClassGaussians, NoiseScales, warm_start
+
+Q = QUANTISATION
+CLIP = 1.5
+FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
+CONFIG = MomentsConfig(frequencies=8, components=12)
+Rows = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+
+class Constant:
+    """Stands where noise is drawn and adds a constant instead, so that the integers below it can be read."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value, self.drawn = value, list[tuple[int, float]]()
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        self.drawn.append((math.prod(np.atleast_1d(shape).tolist()), stddev))
+        return np.full(shape, self.value, dtype=np.int64)
+
+
+def constant(value: int = 0) -> SecureNoise:
+    return cast(SecureNoise, Constant(value))
+
+
+def secret(*labels: str | int) -> SecureNoise:
+    return SecureNoise.derive(b"a fixed secret for the tests....", *labels)
+
+
+def mean_sums(rows: Rows, labels: Labels) -> npt.NDArray[np.int64]:
+    """The integers to which `noisy_means` adds noise: (classes, f + 1), counts last."""
+    above = 1 << 30  # keeps the counts away from their lower bound
+    counts, means = noisy_means(rows, labels, 3, CLIP, 10.0, constant(above))
+    sums = np.column_stack([means * counts[:, None] / CLIP * Q, counts * COUNT_WEIGHT])
+    return np.rint(sums).astype(np.int64) - above
+
+
+def scatter_sums(rows: Rows, labels: Labels) -> npt.NDArray[np.int64]:
+    """The integers to which the three classes' `noisy_scatter` add noise: (classes, f, f)."""
+    released = [noisy_scatter(rows[labels == label], CLIP, 10.0, constant()) for label in range(3)]
+    return np.rint(np.stack(released) * (Q / CLIP) ** 2).astype(np.int64)
+
+
+def square(change: npt.NDArray[np.int64]) -> int:
+    """Squared norm, exactly. Of a symmetric matrix: diagonal once, upper triangle with weight two."""
+    return sum(value * value for value in change.ravel().tolist())
+
+
+def integers_with_norm(norm_squared: int) -> list[int]:
+    """Four integers whose squares add up to it (Lagrange says there are some)."""
+    for a in range(math.isqrt(norm_squared), -1, -1):
+        for b in range(math.isqrt(norm_squared - a * a), -1, -1):
+            rest = norm_squared - a * a - b * b
+            for c in range(math.isqrt(rest), math.isqrt(rest // 2) - 1, -1):
+                d = math.isqrt(rest - c * c)
+                if d * d == rest - c * c:
+                    return [a, b, c, d]
+    raise AssertionError
+
+
+LONGEST = np.array([integers_with_norm(Q * Q - 1)]) * (CLIP / Q)  # (1, 4): quantised to a norm of Q, less one in 2^21
+
+number = st.one_of(
+    st.floats(-3, 3),
+    st.floats(-1e300, 1e300),
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, CLIP, -CLIP, 1e-320, CLIP / Q / 2]),
+)
+record = st.tuples(st.tuples(number, number, number, number), st.integers(-1, 3))  # classes are 0, 1, 2
+
+
+def arrays(records: list[tuple[tuple[float, ...], int]]) -> tuple[Rows, Labels]:
+    return np.array([row for row, _ in records]).reshape(-1, 4), np.array([y for _, y in records], dtype=np.int64)
+
+
+@settings(max_examples=300, deadline=None)
+@given(others=st.lists(record, max_size=5), extra=record, place=st.integers(0, 5))
+def test_no_record_changes_a_release_by_more_than_its_sensitivity(others: list[Any], extra: Any, place: int) -> None:
+    """Add or remove one record of any magnitude and label: NaN, infinite, denormal, of no declared class."""
+    more = [*others[:place], extra, *others[place:]]
+    one, two = arrays(others), arrays(more)
+    assert (
+        square(mean_sums(*two) - mean_sums(*one)) <= Q * Q * 17 / 16 < warm_start_event(MEANS, 9.0).sensitivity ** 2 + 1
+    )
+    change = scatter_sums(*two) - scatter_sums(*one)
+    assert square(change) <= Q**4 == warm_start_event(BY_CLASS, 9.0).sensitivity ** 2
+    everyone = np.zeros(len(more), dtype=np.int64)
+    pooled = scatter_sums(two[0], everyone) - scatter_sums(one[0], everyone[:-1])
+    assert square(pooled) <= Q**4 == warm_start_event(POOLED, 9.0).sensitivity ** 2
+
+
+def test_a_record_attains_each_sensitivity() -> None:
+    """Two releases' bounds are reached up to what separates Q^2 - 1 from Q^2; none has slack to give away."""
+    nobody, label = np.zeros((0, 4)), np.zeros(0, dtype=np.int64)
+    one = np.zeros(1, dtype=np.int64)
+    means = math.sqrt(square(mean_sums(LONGEST, one) - mean_sums(nobody, label)))
+    assert warm_start_event(MEANS, 9.0).sensitivity == pytest.approx(means, rel=1e-6)
+    scatter = math.sqrt(square(scatter_sums(LONGEST, one) - scatter_sums(nobody, label)))
+    assert scatter == Q * Q - 1
+    assert warm_start_event(POOLED, 9.0).sensitivity == Q * Q
+
+
+def test_a_record_beyond_the_clip_counts_as_one_at_the_clip() -> None:
+    label = np.zeros(1, dtype=np.int64)
+    for factor in (1.0, 3.0, 1e200):
+        row = np.array([[factor * CLIP, 0.0, 0.0, 0.0]])
+        assert Q - 2 <= mean_sums(row, label)[0, 0] <= Q
+
+
+def test_without_the_clip_the_search_finds_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "clip_integer_rows", lambda rows, _: rows)
+    label = np.zeros(1, dtype=np.int64)
+    assert square(mean_sums(2 * LONGEST, label)) > 2 * Q * Q
+    assert square(scatter_sums(2 * LONGEST, label)) > Q**4
+
+
+def test_deviations_from_the_records_own_mean_would_be_a_violation() -> None:
+    """The covariance is taken around *released* means: around the data's own, one record moves everybody else."""
+    rows = np.zeros((20, 4))
+    outlier = np.vstack([rows, np.full((1, 4), 21 * CLIP)])
+
+    def change(centred: Callable[[Rows], Rows]) -> int:
+        labels = np.zeros(21, dtype=np.int64)
+        return square(scatter_sums(centred(outlier), labels) - scatter_sums(centred(rows), labels[:-1]))
+
+    assert change(lambda x: x - x.mean(axis=0)) > 100 * Q**4
+    assert change(lambda x: x - np.float64(0.3)) <= Q**4
+
+
+@pytest.mark.parametrize("off_diagonal", [False, True])
+@given(stddev=st.floats(2.0001, 1e12))
+@settings(deadline=None)
+def test_the_noise_of_a_scatter_suffices_for_its_event(off_diagonal: bool, stddev: float) -> None:
+    """In exact fractions: every entry's noise, as a continuous one, covers its share of the event's mu.
+
+    Noise of variance v counts as a continuous one of variance v - v0. A record changes the diagonal by q_i^2 and the
+    upper triangle by q_i q_j. Whitened, that is sum_i q_i^4 / d + sum_{i<j} q_i^2 q_j^2 / o <= |q|^4 max(1/d, 1/2o).
+    """
+    event = warm_start_event(POOLED, stddev)
+    entry = off_diagonal_stddev(stddev) if off_diagonal else stddev
+    continuous = (2 if off_diagonal else 1) * (Fraction(entry) ** 2 - SMOOTHING_VARIANCE)
+    assert Fraction(Q) ** 4 / continuous <= event.mu_squared_exact
+
+
+@pytest.mark.parametrize("too_little", [lambda s: s / math.sqrt(2), lambda s: math.sqrt(s * s / 2 + 1)])
+def test_the_proof_rejects_less_noise_off_the_diagonal(too_little: Callable[[float], float]) -> None:
+    for stddev in (3.0, 50.0, 4321.0):
+        continuous = 2 * (Fraction(too_little(stddev)) ** 2 - SMOOTHING_VARIANCE)
+        assert continuous < Fraction(warm_start_event(POOLED, stddev).stddev) ** 2
+
+
+def fits(drawn: npt.NDArray[np.float64], stddev: float) -> bool:
+    """Whether integers could be Gaussian noise of that stddev (large enough for steps of one not to matter)."""
+    n = len(drawn)
+    mass = stats.chi2.cdf(np.square(drawn / stddev).sum(), n)
+    return bool(min(mass, 1 - mass) > 1e-4 and stats.kstest(drawn / stddev, "norm").pvalue > 1e-4)
+
+
+def scatter_noise(stddev: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Noise alone on the diagonal and above it, from several releases of nobody's scatter."""
+    f = 60
+    noise = secret("scatter")
+    released = [noisy_scatter(np.zeros((0, f)), CLIP, stddev, noise) * (Q / CLIP) ** 2 for _ in range(40)]
+    assert all(np.array_equal(matrix, matrix.T) for matrix in released)
+    upper = np.triu_indices(f, 1)
+    return np.concatenate([np.diag(m) for m in released]), np.concatenate([m[upper] for m in released])
+
+
+def mean_noise(stddev: float) -> npt.NDArray[np.float64]:
+    classes, f = 100, 30
+    counts, means = noisy_means(np.zeros((0, f)), np.zeros(0, dtype=np.int64), classes, CLIP, stddev, secret("means"))
+    return np.rint(means * counts[:, None] / CLIP * Q).ravel()
+
+
+def test_noise_has_the_promised_scale() -> None:
+    diagonal, upper = scatter_noise(5000.0)
+    assert fits(diagonal, 5000.0)
+    assert fits(upper, off_diagonal_stddev(5000.0))
+    assert off_diagonal_stddev(5000.0) == pytest.approx(5000 / math.sqrt(2), rel=1e-6)
+    assert fits(mean_noise(5000.0), 5000.0)
+
+
+@pytest.mark.parametrize("factor", [1 / 2, 2 / 3, 3 / 2])
+def test_the_noise_test_rejects_another_scale(factor: float) -> None:
+    diagonal, upper = scatter_noise(5000.0 * factor)
+    assert not fits(diagonal, 5000.0)
+    assert not fits(upper, off_diagonal_stddev(5000.0))
+    assert not fits(mean_noise(5000.0 * factor), 5000.0)
+
+
+def test_each_paid_statistic_gets_noise_once_with_its_own_scale() -> None:
+    noise = Constant()
+    images, labels = np.zeros((9, 8, 8), dtype=np.uint8), np.arange(9) % 3
+    warm_start(images, labels, CONFIG, FACTS, NoiseScales(10.0, 20.0, 30.0), Kept({}, lambda _: noise))
+    f, d, off = 64, 12, off_diagonal_stddev
+    assert noise.drawn == [
+        (3 * (f + 1), 10.0),
+        (f * (f - 1) // 2, off(20.0)),
+        (f, 20.0),
+        *[(d * (d - 1) // 2, off(30.0)), (d, 30.0)] * 3,
+    ]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(channels: int) -> None:
+    """Otherwise a record could change how its neighbours are rounded, and every sum with them."""
+    facts = dataclasses.replace(FACTS, height=20, width=15, channels=channels)
+    basis = image_basis(CONFIG.with_values(frequencies=11), facts)
+    shape = (50, 20, 15, 3) if channels == 3 else (50, 20, 15)
+    images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    whole = coefficients(images, basis)
+    components = np.linalg.qr(np.random.default_rng(1).normal(size=(len(basis), 7)))[0]
+    projected = exact_product(whole, components, largest=64.0)
+    for rows in (slice(1, None), slice(7, 8), slice(0, 50, 2), slice(49, None, -1), slice(0, 0)):
+        assert np.array_equal(coefficients(images[rows], basis), whole[rows])
+        assert np.array_equal(exact_product(whole[rows], components, largest=64.0), projected[rows])
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 1000), size=st.sampled_from([1e-6, 1.0, 1e5]), p=st.sampled_from([1, 2, 64, 800]))
+def test_an_exact_product_is_close_to_the_product(seed: int, size: float, p: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, matrix = rng.uniform(-3, 3, (5, p)), rng.normal(size=(p, 4)) * size
+    error = np.abs(exact_product(rows, matrix, largest=3.0) - rows @ matrix).max()
+    assert error < 1e-3 * size * math.sqrt(p)
+    reversed_order = exact_product(rows[:, ::-1], matrix[::-1], largest=3.0)
+    assert np.array_equal(reversed_order, exact_product(rows, matrix, largest=3.0))  # any order of addition
+    assert not exact_product(rows, np.zeros((p, 4)), largest=3.0).any()
+    cut = exact_product(rows[:, :1] * 1e9, np.eye(1), largest=3.0)
+    assert np.array_equal(cut, np.sign(rows[:, :1]) * 3.0)
+
+
+@pytest.mark.parametrize("coefficients_kept", [None, 11])
+def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients_kept: int | None) -> None:
+    facts = dataclasses.replace(FACTS, height=6, width=5, channels=3)
+    config = CONFIG.with_values(colour="luma_chroma", coefficients=coefficients_kept)
+    basis, plane = image_basis(config, facts), coefficients_of(config, facts).plane
+    assert len(basis) == (coefficients_kept or facts.pixels)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-12)
+    grey = np.repeat(np.random.default_rng(0).integers(0, 256, (4, 6, 5, 1)), 3, axis=3).astype(np.uint8)
+    np.testing.assert_allclose(coefficients(grey, basis, 0.5)[:, plane > 0], 0, atol=1e-4)
+
+
+@pytest.mark.parametrize("noise_shape", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("brightness", [0, 255])
+@pytest.mark.parametrize("texture", [False, True])
+def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_never_exceeds_it(
+    brightness: int, noise_shape: float, texture: bool
+) -> None:
+    """All the way from pixels to the integers that get noise: the shape divides before the clip, never after it."""
+    facts = dataclasses.replace(FACTS, channels=3)
+    config = CONFIG.with_values(
+        colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True,
+        texture=texture,
+    )  # fmt: skip
+    kept: dict[str, Any] = {}
+    above = 1 << 30
+
+    def sums(n: int) -> npt.NDArray[np.int64]:
+        images = np.full((n, 8, 8, 3), brightness, dtype=np.uint8)
+        releases = Kept({}, lambda _: constant(above), kept.update)
+        warm_start(images, np.zeros(n, dtype=np.int64), config, facts, NoiseScales(10.0, None, None), releases)
+        counts, means = kept[MEANS][:, :1], kept[MEANS][:, 1:]
+        clip = config.mean_clip * math.sqrt(facts.pixels / 784)
+        weighted = np.column_stack([means * counts / clip * Q, counts * COUNT_WEIGHT])
+        return np.rint(weighted).astype(np.int64) - above
+
+    change = math.sqrt(square(sums(3) - sums(2)))
+    assert 0.98 * warm_start_event(MEANS, 9.0).sensitivity < change <= warm_start_event(MEANS, 9.0).sensitivity
+    assert list(kept) == [MEANS]  # nothing else was released
+    assert kept[MEANS].shape == (3, 1 + 40 + config.texture_size(facts))
+
+
+@pytest.mark.parametrize("noise_shape", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("clip", [0.05, 50.0])
+def test_in_components_of_uneven_variance_a_record_attains_the_sensitivity_and_never_exceeds_it(
+    clip: float, noise_shape: float
+) -> None:
+    """What was released before stays as it is, and a record that lies beyond the clip changes its class's integers."""
+    config = CONFIG.with_values(noise_shape=noise_shape, component_clip=clip, shrink=True)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (4, 8, 8)).astype(np.uint8)
+    earlier = {MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, 64))]), POOLED: np.diag(np.geomspace(50, 1, 64))}
+
+    def sums(n: int) -> npt.NDArray[np.int64]:
+        kept: dict[str, Any] = {}
+        labels = np.zeros(n, dtype=np.int64)
+        releases = Kept(earlier, lambda _: constant(), kept.update)
+        warm_start(images[:n], labels, config, FACTS, NoiseScales(10.0, 10.0, 10.0), releases)
+        size = math.sqrt(FACTS.pixels / 784)
+        return np.rint(kept[BY_CLASS] * (Q / (clip * size)) ** 2).astype(np.int64)
+
+    change = math.sqrt(square(sums(4) - sums(3)))
+    largest = warm_start_event(BY_CLASS, 9.0).sensitivity
+    assert (change > 0.98 * largest) == (clip == 0.05)
+    assert change <= largest
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_basis_is_orthonormal_and_reads_pixels_in_the_generators_order(channels: int) -> None:
+    facts = dataclasses.replace(FACTS, height=6, width=5, channels=channels)
+    basis = image_basis(CONFIG, facts)  # all frequencies: nothing is lost
+    np.testing.assert_allclose(basis @ basis.T, np.eye(facts.pixels), atol=1e-12)
+    images = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3)).astype(np.uint8)
+    images = images if channels == 3 else images[..., 0]
+    rebuilt = coefficients(images, basis) @ basis + 0.25
+    planes = np.moveaxis(images, 3, 1) if channels == 3 else images
+    np.testing.assert_allclose(rebuilt, planes.reshape(4, -1) / 255, atol=1e-4)
+
+
+def assert_sound(gaussians: ClassGaussians, config: MomentsConfig, facts: PublicFacts) -> None:
+    classes, latent, outputs = len(facts.classes), config.latent_size(facts), facts.pixels + config.texture_size(facts)
+    assert gaussians.mean.shape == (classes, outputs)
+    factors = np.stack(gaussians.factor)
+    assert factors.shape == (classes, outputs, latent)
+    assert np.isfinite(gaussians.mean).all()
+    assert np.isfinite(factors).all()
+
+
+def fit(
+    images: npt.NDArray[np.uint8], labels: Labels, facts: PublicFacts = FACTS, stddev: float = 1e4, **options: Any
+) -> ClassGaussians:
+    config = CONFIG.with_values(**options)
+    scales = NoiseScales(stddev, stddev * Q, stddev * Q)
+    gaussians = warm_start(images, labels, config, facts, scales, Kept({}, partial(secret, "fit")))
+    assert_sound(gaussians, config, facts)
+    return gaussians
+
+
+@pytest.mark.parametrize("stddev", [3.0, 1e4, 1e8])
+@pytest.mark.parametrize("n", [0, 1, 2, 40])
+def test_few_records_and_much_noise_leave_valid_gaussians(n: int, stddev: float) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (n, 8, 8)).astype(np.uint8)
+    fit(images, np.zeros(n, dtype=np.int64), stddev=stddev)  # classes b and c are empty
+    fit(images, np.arange(n) % 3, stddev=stddev)
+
+
+def test_equal_images_have_their_mean_and_no_spread() -> None:
+    images = np.full((3000, 8, 8), 100, dtype=np.uint8)
+    gaussians = fit(images, np.arange(3000) % 3, stddev=3.0)
+    np.testing.assert_allclose(gaussians.mean, 100 / 255, atol=0.01)
+    assert max(np.abs(factor).max() for factor in gaussians.factor) < 0.02
+
+
+def test_odd_shapes_are_fitted() -> None:
+    rng = np.random.default_rng(0)
+    colour = dataclasses.replace(FACTS, height=7, width=5, channels=3)
+    fit(rng.integers(0, 256, (30, 7, 5, 3)).astype(np.uint8), np.arange(30) % 3, colour)
+    dot = dataclasses.replace(FACTS, height=1, width=1)
+    fit(rng.integers(0, 256, (30, 1, 1)).astype(np.uint8), np.arange(30) % 3, dot)
+    fit(rng.integers(0, 256, (30, 8, 8)).astype(np.uint8), np.arange(30) % 3, components=1)
+    fit(rng.integers(0, 256, (30, 8, 8)).astype(np.uint8), np.arange(30) % 3, frequencies=1)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[npt.NDArray[np.uint8], Labels, PublicFacts]:
+    """1,797 images of 8x8 pixels in ten classes."""
+    found = load_digits()
+    facts = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
+    return (found.images * (255 / 16)).astype(np.uint8), found.target.astype(np.int64), facts
+
+
+def test_with_hardly_any_noise_classes_have_their_means_and_covariances(
+    digits: tuple[npt.NDArray[np.uint8], Labels, PublicFacts],
+) -> None:
+    images, labels, facts = digits
+    wide = {"components": 64, "mean_clip": 30.0, "deviation_clip": 20.0, "component_clip": 20.0}
+    gaussians = fit(images, labels, facts, stddev=3.0, **wide)
+    flat = images.reshape(len(images), -1) / 255
+    for label in range(10):
+        own = flat[labels == label]
+        np.testing.assert_allclose(gaussians.mean[label], own.mean(axis=0), atol=0.01)
+        covariance = np.cov(own.T, bias=True)
+        error = gaussians.factor[label] @ gaussians.factor[label].T - covariance
+        assert np.linalg.norm(error) < 0.1 * np.linalg.norm(covariance)
+
+
+def test_equal_keys_give_equal_gaussians_and_other_keys_others(
+    digits: tuple[npt.NDArray[np.uint8], Labels, PublicFacts],
+) -> None:
+    images, labels, facts = digits
+    scales = NoiseScales(1e4, 1e7, 1e7)
+    one, two, three = (
+        warm_start(images, labels, CONFIG, facts, scales, Kept({}, partial(secret, "attempt", attempt)))
+        for attempt in (1, 1, 2)
+    )
+    assert np.array_equal(np.stack(one.factor), np.stack(two.factor))
+    assert not np.array_equal(one.mean, three.mean)
+
+
+def test_shrinking_drops_what_noise_explains_and_keeps_the_rest() -> None:
+    rng = np.random.default_rng(0)
+    pooled = np.geomspace(1.0, 0.01, 40)
+    noise = np.triu(rng.normal(size=(40, 40)) * 0.3, 1)
+    noise = (noise + noise.T) / math.sqrt(2) + np.diag(rng.normal(size=40) * 0.3)
+    shrunk = shrink(np.diag(pooled) + noise, pooled, 0.3)
+    assert np.linalg.norm(shrunk - np.diag(pooled)) < 0.35 * np.linalg.norm(noise)
+    np.testing.assert_allclose(shrunk, shrunk.T)
+    np.testing.assert_array_equal(shrink(np.diag(pooled) + noise, pooled, 1e3), np.diag(pooled))
+    np.testing.assert_allclose(shrink(np.diag(pooled) + noise, pooled, 1e-9), np.diag(pooled) + noise)

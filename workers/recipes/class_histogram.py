@@ -1,0 +1,115 @@
+"""The class histogram: how many units each declared class has, with exact discrete Gaussian noise. No generator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from privacy.plans.class_histogram import COUNTS, histogram_event
+from workers.recipes.interface import Piece
+from workers.recipes.records import records_of_rank, records_to_sum
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from privacy.plans.plan import Plan, PublicFacts
+    from workers.recipes.interface import Run
+
+HISTOGRAM_FILE = "histogram.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ClassHistogram:
+    """A released histogram. All of it may be published.
+
+    Attributes:
+        classes: the declared class names.
+        noisy_counts: unbiased, possibly below zero.
+        standard_error: of each noisy count.
+        units_declared: public upper bound of the number of units.
+    """
+
+    classes: tuple[str, ...]
+    noisy_counts: tuple[int, ...]
+    standard_error: float
+    units_declared: int
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The noisy counts, clamped to the possible range: post-processing, slightly biased."""
+        return tuple(min(max(count, 0), self.units_declared) for count in self.noisy_counts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "classes": list(self.classes),
+            "counts": list(self.counts),
+            "noisy_counts": list(self.noisy_counts),
+            "standard_error": self.standard_error,
+        }
+
+    def save(self, directory: Path) -> None:
+        """Write the histogram into an existing directory; equal histograms give equal bytes."""
+        document = {"format": _FORMAT, **self.to_json()}
+        text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        (directory / HISTOGRAM_FILE).write_text(text, encoding="utf-8")
+
+
+def read_histogram(directory: Path) -> Mapping[str, Any]:
+    """Read what `ClassHistogram.save` wrote: classes, counts, noisy_counts and standard_error.
+
+    Raises:
+        ValueError: the file has another format.
+        FileNotFoundError: the folder holds no histogram.
+    """
+    document: dict[str, Any] = json.loads((directory / HISTOGRAM_FILE).read_text(encoding="utf-8"))
+    if document.pop("format", None) != _FORMAT:
+        raise ValueError(f"this program reads histograms of format {_FORMAT}")
+    return document
+
+
+def train(run: Run) -> ClassHistogram:
+    """Count the units of each class and privatise the counts; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit. One release of L2 sensitivity 1 (proof at
+        `privacy.plans.class_histogram.histogram_event`), paid for before its noise is drawn.
+
+    Raises:
+        BudgetExceeded: a lost attempt had paid already, and the hold does not pay twice.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+    """
+    facts = run.facts
+    run.progress(stage=COUNTS, step=0, steps=1)
+    stddev = run.plan.noise_stddev[COUNTS]
+    _, private_labels = records_of_rank(*records_to_sum(facts, run.data, run.secret), run.secret)
+    private_counts = count_classes(private_labels, len(facts.classes))  # (classes,)
+    run.pay(histogram_event(stddev), COUNTS)
+
+    def add_noise(counts: torch.Tensor) -> torch.Tensor:
+        drawn = run.noise("class histogram").discrete_gaussian(len(facts.classes), stddev)
+        return counts + torch.from_numpy(drawn)
+
+    released_counts = run.privatise(torch.from_numpy(private_counts), add_noise).tolist()
+    return ClassHistogram(facts.classes, tuple(released_counts), stddev, facts.units_declared)
+
+
+def work(_plan: Plan, _facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    return (Piece(COUNTS, 1, 1.0),)
+
+
+def count_classes(private_labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
+    """Return how many labels there are of each class, (classes,) int64. Private.
+
+    Privacy:
+        One label more changes one count, by 1; a label that names no class changes none.
+    """
+    labels = np.asarray(private_labels)
+    return np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes).astype(np.int64)

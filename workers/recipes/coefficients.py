@@ -1,0 +1,407 @@
+"""The numbers of private images that a warm start uses, each record's exact to the last bit.
+
+They are coefficients in a public basis of cosine waves, then of texture. The numbers of a texture are those of
+`models.portable.textured.texture`, in another arithmetic. Filters and pixels are integers, so that sums of their
+products are exact in any order; squares, sums of two and roots are rounded as IEEE 754 says, wherever in a block a
+number is; moduli are rounded to integers before they are added; and logarithms, which libraries round differently, come
+from one table.
+
+Large images need no matrix of coefficients x pixels: a cosine wave over an image is the product of one over its rows
+and one over its columns (the two-dimensional DCT is separable: Ahmed, Natarajan and Rao 1974, "Discrete cosine
+transform"). So rows are multiplied first, then columns, and channels are mixed last. Rounded waves are not quite
+orthonormal, which costs no privacy: numbers of records are clipped after they are computed, and sensitivities are those
+of the clipped ones (`workers.recipes.released_sums`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor
+
+from models.portable.textured import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLOOR, ORIENTATIONS, SCALE, filters
+from models.sizes import TEXTURE_CELL, texture_size
+from privacy.plans.moments import MomentsConfig
+from privacy.plans.plan import PublicFacts
+from privacy.plans.symmetry import Action, Symmetry
+from privacy.plans.warm_start import (
+    COLOUR_MIX,
+    LUMA_CHROMA,
+    Coefficients,
+    action_of,
+    coefficients_of,
+    power_of,
+    texture_waves,
+)
+from workers.recipes.records import computed_alike
+
+Array = npt.NDArray[np.float64]
+_BLOCK, _BLOCK_NUMBERS = 512, 2**23  # records whose products are formed at once, fewer where they are large
+_PRODUCT_BLOCK = 8192  # rows that are rounded at once, which bounds memory
+LARGE = 64 * 64  # pixels; the coefficients of images that have more are found by `separable`
+_ROW_BITS = 24  # to which records are rounded before a product
+TEXTURE_LARGEST = 4.0  # beyond any number of a texture
+_GRID = 2**12  # steps of a modulus from 0 to full brightness
+_TEXTURE_BLOCK = 64  # images whose windows are in memory at once
+_EXACT = 53  # bits of an integer that float64 holds, and so may every partial sum have
+_PIXEL, _MIX = 8, 2  # bits of a pixel, and of what the channels' factors add up to at most (4)
+_WAVES_NUMBERS = 2**18  # pixels of the images that are floats at once, so that caches hold them
+_DRAWN_NUMBERS = 2**20  # likewise, of those that are drawn
+
+
+def cosine_basis(length: int, frequencies: int) -> Array:
+    """Return the first `frequencies` orthonormal cosine waves (DCT-II) of `length` samples, as rows."""
+    positions = (np.arange(length) + 0.5) * np.pi / length
+    waves = np.cos(np.arange(frequencies)[:, None] * positions[None, :])
+    basis: Array = waves / np.linalg.norm(waves, axis=1, keepdims=True)
+    return basis
+
+
+@dataclass(frozen=True)
+class MatrixWaves:
+    """The public basis of cosine waves as one matrix: orthonormal rows (f, pixels)."""
+
+    basis: Array
+
+    def __len__(self) -> int:
+        return len(self.basis)
+
+    def of(self, private_images: npt.NDArray[np.uint8], centre: float) -> Array:
+        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8. Private."""
+        return coefficients(private_images, self.basis, centre)
+
+    def drawn(self, rows: Array) -> Array:
+        """Turn coefficients (n, f) into pixels (n, pixels)."""
+        found: Array = rows @ self.basis
+        return found
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The public bases in which a record is described.
+
+    Attributes:
+        waves: of the pixels' coefficients.
+        texture: (waves, numbers of a texture), orthonormal rows; (0, 0) without texture.
+        centre: brightness around which pixels are measured.
+        power: mean square (f,) that the public prior expects of each number.
+        action: of the declared symmetries on them.
+    """
+
+    waves: MatrixWaves | SeparableWaves
+    texture: Array
+    centre: float
+    power: Array
+    action: Action
+
+    def of(self, private_images: npt.NDArray[np.uint8]) -> Array:
+        """Return the numbers (n, f) of images (n, h, w[, c]) uint8. Private."""
+        found = self.waves.of(private_images, self.centre)
+        if not len(self.texture):
+            return found
+        return np.concatenate([found, texture_coefficients(private_images, self.texture)], axis=1)
+
+    def drawn(self, rows: Array) -> Array:
+        """Turn deviations (n, f) into those of the pixels and, with texture, of its numbers."""
+        pixels, of_texture = self.waves.drawn(rows[:, : len(self.waves)]), rows[:, len(self.waves) :]
+        return np.concatenate([pixels, of_texture @ self.texture], axis=1) if len(self.texture) else pixels
+
+    def factors(self, components: Array, roots: Sequence[Array]) -> Sequence[Array]:
+        """Return the factor (outputs, d) of each class's latents, computed on access.
+
+        Args:
+            components: (f, d).
+            roots: (d, d) of each class.
+        """
+        return _Factors(self, components, roots)
+
+
+class _Factors(Sequence[Array]):
+    """For large images they are most of the memory, so no two classes' exist at once."""
+
+    def __init__(self, numbers: Numbers, components: Array, roots: Sequence[Array]) -> None:
+        self._numbers, self._components, self._roots = numbers, components, roots
+        # A product by a matrix is dearer than one in the components, and one by two factors is cheaper.
+        self._drawn = numbers.drawn(components.T).T if isinstance(numbers.waves, MatrixWaves) else None
+
+    def __len__(self) -> int:
+        return len(self._roots)
+
+    def __getitem__(self, label: Any) -> Any:
+        root = self._roots[label]
+        if self._drawn is None:
+            return self._numbers.drawn((self._components @ root).T).T
+        return self._drawn @ root
+
+
+def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
+    bases = waves_of(config, facts), texture_basis(config, facts)
+    return Numbers(*bases, config.centre, power_of(config, facts), action_of(config, facts))
+
+
+def waves_of(config: MomentsConfig, facts: PublicFacts) -> MatrixWaves | SeparableWaves:
+    """Return the public basis of a configuration's coefficients: in factors for large images."""
+    if facts.height * facts.width <= LARGE:
+        return MatrixWaves(image_basis(config, facts))
+    size = facts.height, facts.width, facts.channels
+    return SeparableWaves.of_size(coefficients_of(config, facts), *size, config.colour, config.symmetry)
+
+
+def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
+    """Return the public basis as orthonormal rows (coefficients, pixels), pixels ordered (channel, row, column).
+
+    Luma and chroma are an orthonormal change of the channels, so that a norm means the same in either.
+    """
+    seen = coefficients_of(config, facts)
+    rows, columns = (
+        cosine_basis(facts.height, facts.height)[seen.row],
+        cosine_basis(facts.width, facts.width)[seen.column],
+    )
+    planes = LUMA_CHROMA if config.colour == "luma_chroma" else np.eye(facts.channels)
+    plane = (rows[:, :, None] * columns[:, None, :]).reshape(len(seen), 1, -1)
+    basis = (planes[seen.plane][:, :, None] * plane).reshape(len(seen), facts.pixels)
+    return seen.waves.paired(basis, config.symmetry)
+
+
+def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: float = 0.25) -> Array:
+    """Return the images' coefficients around a public brightness, (n, coefficients). Private."""
+
+    rounded = RoundedMatrix(basis.T)
+
+    def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+        flat = (np.moveaxis(images, 3, 1) if images.ndim == 4 else images).reshape(len(images), basis.shape[1])
+        return torch.from_numpy(rounded.exact_product(flat / 255.0 - centre, largest=1.0))
+
+    found: Array = computed_alike(private_images, compute, _records(basis.shape[1])).numpy()
+    return found
+
+
+def _records(numbers: int) -> int:
+    return max(1, min(_BLOCK, _BLOCK_NUMBERS // numbers))
+
+
+class RoundedMatrix:
+    """A public or released matrix for products without rounding that depends on other rows.
+
+    A matrix product may add in another order when a row is inserted above, and the last bit of a neighbour's result
+    would then depend on a record's presence. Here both factors are first rounded to binary fractions so short that
+    every partial sum fits into 53 bits: any order gives the same bits.
+
+    Args:
+        matrix: (p, f). It is rounded once, for many products.
+    """
+
+    def __init__(self, matrix: Array) -> None:
+        bits = 52 - _ROW_BITS - math.ceil(math.log2(max(2, len(matrix))))
+        peak = float(max(-matrix.min(initial=0.0), matrix.max(initial=0.0)))
+        self._unit = 2.0 ** (math.frexp(peak)[1] - bits)
+        integers = matrix / self._unit
+        self._integers: Array = np.rint(integers, out=integers)
+
+    def exact_product(self, private_rows: Array, largest: float) -> Array:
+        """Multiply private rows (n, p), clipped to a public bound `largest` of an entry; return (n, f).
+
+        Each row is a function of that row, the matrix and `largest` alone.
+        """
+        row_unit = 2.0 ** (math.frexp(largest)[1] - _ROW_BITS)
+        product = np.empty((len(private_rows), self._integers.shape[1]))
+        for at in range(0, len(private_rows), _PRODUCT_BLOCK):
+            block = private_rows[at : at + _PRODUCT_BLOCK]
+            rows = np.rint(np.clip(block, -largest, largest) / row_unit)
+            product[at : at + _PRODUCT_BLOCK] = (rows @ self._integers) * (row_unit * self._unit)
+        return product
+
+
+def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:
+    """Multiply rows (n, p) by a matrix (p, f) that is needed once: see `RoundedMatrix`."""
+    return RoundedMatrix(matrix).exact_product(private_rows, largest)
+
+
+def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
+    """Return the public basis of a texture as orthonormal rows (waves, maps * rows * columns).
+
+    Cosine waves over the cells' rows and columns, real Fourier waves over orientations, and the sum or the difference
+    of fine and coarse: a texture is smooth in all of them, so few numbers hold most of it.
+    """
+    seen = texture_waves(config, facts)
+    turns, lengths = _fourier_basis(ORIENTATIONS), np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2.0)
+    down, across = (cosine_basis(side // TEXTURE_CELL, side // TEXTURE_CELL) for side in (facts.height, facts.width))
+    factors = (lengths[seen.length], turns[seen.turn], down[seen.row], across[seen.column])
+    basis: Array = np.einsum("kl,ko,ki,kj->kloij", *factors)
+    flat = basis.reshape(len(seen.power), texture_size(facts.height, facts.width) if config.texture else 0)
+    return seen.waves.paired(flat, config.symmetry)
+
+
+def _fourier_basis(length: int) -> Array:
+    """Return the orthonormal real Fourier waves of an even number of samples, as rows: 1, cos, sin, cos 2, ..."""
+    at = 2.0 * np.pi * np.arange(length) / length
+    waves = [np.ones(length)]
+    for k in range(1, length // 2):
+        waves += [np.cos(k * at), np.sin(k * at)]
+    waves.append(np.cos(length // 2 * at))
+    basis = np.stack(waves)
+    found: Array = basis / np.linalg.norm(basis, axis=1, keepdims=True)
+    return found
+
+
+def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
+    """Return the images' texture in a public basis, (n, waves). Private."""
+
+    rounded = RoundedMatrix(basis.T)
+
+    def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+        return torch.from_numpy(rounded.exact_product(_texture(images), largest=TEXTURE_LARGEST))
+
+    found: Array = computed_alike(private_images, compute, _TEXTURE_BLOCK).numpy()
+    return found
+
+
+def _texture(images: npt.NDArray[np.uint8]) -> Array:
+    """Return the texture (b, maps * rows * columns) of a block of images (b, h, w[, 3]); sides are multiples of 4."""
+    height, width = images.shape[1:3]
+    block = images.astype(np.float64)
+    luma = block.sum(axis=3) if block.ndim == 4 else block
+    full = 255.0 * (block.shape[3] if block.ndim == 4 else 1)
+    half = luma.reshape(len(luma), height // 2, 2, width // 2, 2).sum(axis=(2, 4))  # in units of 4 pixels
+    fine, coarse = (bank[:, 0].numpy() for bank in filters())
+    parts = (_numbers(luma, fine, full, TEXTURE_CELL), _numbers(half, coarse, 4 * full, TEXTURE_CELL // 2))
+    found: Array = np.concatenate(parts, axis=1).reshape(len(luma), -1)
+    return found
+
+
+def _numbers(images: Array, bank: Array, full: float, cell: int) -> Array:
+    """Return (b, ORIENTATIONS, rows, columns) of integer images (b, h, w), in which `full` is full brightness."""
+    b, height, width = images.shape
+    size = bank.shape[-1]
+    around = np.pad(images, ((0, 0), (size // 2,) * 2, (size // 2,) * 2))
+    windows = sliding_window_view(around, (size, size), axis=(1, 2)).reshape(-1, size * size)
+    waves = windows @ bank.reshape(len(bank), -1).T  # integers below 2^53: exact
+    unit = full / FILTER_UNIT
+    modulus = np.sqrt(waves[:, 0::2] ** 2 + waves[:, 1::2] ** 2 + MODULUS_FLOOR * unit * unit) * (_GRID / unit)
+    cells = np.rint(modulus).reshape(b, height // cell, cell, width // cell, cell, ORIENTATIONS).sum(axis=(2, 4))
+    index = np.minimum(cells, cell * cell * _GRID).astype(np.int64) * (TEXTURE_CELL // cell) ** 2
+    return np.moveaxis(_logarithms()[index], 3, 1)
+
+
+@cache
+def _logarithms() -> Array:
+    """Return the number of each sum of 16 rounded moduli."""
+    means = np.arange(TEXTURE_CELL * TEXTURE_CELL * _GRID + 1) / (TEXTURE_CELL * TEXTURE_CELL * _GRID)
+    return np.array([(math.log(mean + LOG_FLOOR) - CENTRE) * SCALE for mean in means])
+
+
+def integer_waves(length: int, frequencies: int, bits: int) -> Array:
+    """Return the first cosine waves (DCT-II) of `length` samples as integers (frequencies, length) up to 2^bits.
+
+    The second half of a wave is the first one mirrored, with its sign, so that mirroring is exact.
+    """
+    half, frequency = (length + 1) // 2, np.arange(frequencies)[:, None]
+    first = np.rint(np.cos(frequency * (np.arange(half) + 0.5)[None, :] * np.pi / length) * 2.0**bits)
+    return np.concatenate([first, (-1.0) ** frequency * first[:, : length // 2][:, ::-1]], axis=1)
+
+
+@dataclass(frozen=True)
+class SeparableWaves:
+    """The public basis of cosine waves as its factors.
+
+    Attributes:
+        down: waves over rows: integers (frequencies, height).
+        across: likewise over columns, (frequencies, width).
+        mix: integers (planes, channels), factors of the channels in a plane.
+        seen: which products of them are coefficients, (f,).
+        symmetry: declared; `Waves.paired` makes sums and differences of waves that it swaps.
+    """
+
+    down: Array
+    across: Array
+    mix: Array
+    seen: Coefficients
+    symmetry: Symmetry
+
+    @classmethod
+    def of_size(
+        cls, seen: Coefficients, height: int, width: int, channels: int, colour: str, symmetry: Symmetry
+    ) -> SeparableWaves:
+        """Return the waves of images of one size."""
+        bits = (_EXACT - _PIXEL - _MIX - math.ceil(math.log2(height)) - math.ceil(math.log2(width))) // 2
+        down, across = (
+            integer_waves(length, int(at.max()) + 1, bits) for length, at in ((height, seen.row), (width, seen.column))
+        )
+        mix = COLOUR_MIX if colour == "luma_chroma" else np.eye(channels)
+        return cls(down, across, mix, seen, symmetry)
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+    def of(self, private_images: npt.NDArray[np.uint8], centre: float) -> Array:
+        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8 around a public brightness. Private.
+
+        Privacy:
+            A record's numbers are a function of that record and public ones alone, to the last bit, on every machine
+            whose float64 is IEEE arithmetic. *Proof.* With waves of at most 2^b, b as in `of_size`, every sum or
+            partial sum of the products has magnitude at most 2^8 * (h * 2^b) * (w * 2^b) * 2^2 <= 2^53, and it is an
+            integer: float64 holds it exactly, so any order of addition, with or without fused multiplication, gives the
+            same integer. Further operations are on each number by itself (a product, a difference, for `square` a sum
+            or difference of two of the same record), rounded as IEEE 754 says.
+        """
+        scale = 1.0 / self._norms()
+        factors = self.mix.sum(axis=1)[self.seen.plane], self.down.sum(axis=1), self.across.sum(axis=1)
+        whole = factors[0] * factors[1][self.seen.row] * factors[2][self.seen.column]  # what even brightness 1 has
+        middle = whole * scale * centre
+
+        def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+            return torch.from_numpy(self._integers(images) * (scale / 255.0) - middle)
+
+        found = computed_alike(private_images, compute, max(1, _WAVES_NUMBERS // self._pixels)).numpy()
+        return self._paired(found)
+
+    def drawn(self, rows: Array) -> Array:
+        """Turn coefficients (n, f) into pixels (n, channels * h * w), ordered (channel, row, column)."""
+        scaled, (planes, channels) = self._paired(rows) / self._norms(), self.mix.shape
+        height, width = self.down.shape[1], self.across.shape[1]
+        found = np.empty((len(rows), channels, height, width))
+        block = max(1, _DRAWN_NUMBERS // self._pixels)
+        for at in range(0, len(rows), block):
+            part = scaled[at : at + block]
+            grid = np.zeros((len(part), planes, len(self.down), len(self.across)))
+            grid[:, self.seen.plane, self.seen.row, self.seen.column] = part
+            mixed = np.einsum("npij,pc->ncij", grid, self.mix)
+            np.matmul(self.down.T, mixed @ self.across, out=found[at : at + block])
+        return found.reshape(len(rows), self._pixels)
+
+    def _integers(self, images: npt.NDArray[np.uint8]) -> Array:
+        """Return the sums (b, f) of pixels of images (b, h, w[, c]), times integers; exact."""
+        b, height, width = images.shape[:3]
+        channels = self.mix.shape[1]
+        rows = images.reshape(b, height, width * channels).astype(np.float64)
+        left = (self.down @ rows).reshape(b, len(self.down), width, channels)
+        planes = np.moveaxis(left, 3, 1) @ self.across.T  # (b, c, frequencies, frequencies)
+        mixed = self.mix @ planes.reshape(b, channels, -1)
+        at = (self.seen.plane * len(self.down) + self.seen.row) * len(self.across) + self.seen.column
+        found: Array = mixed.reshape(b, -1)[:, at]
+        return found
+
+    @property
+    def _pixels(self) -> int:
+        return math.prod(each.shape[1] for each in (self.mix, self.down, self.across))
+
+    def _norms(self) -> Array:
+        """Return the norm (f,) of each wave, in the integers' units."""
+        plane, row, column = (np.square(each).sum(axis=1) for each in (self.mix, self.down, self.across))
+        norms: Array = np.sqrt(plane[self.seen.plane] * row[self.seen.row] * column[self.seen.column])
+        return norms
+
+    def _paired(self, rows: Array) -> Array:
+        """Change between numbers (n, f) of waves and of the basis where symmetries only change signs and swap pairs.
+
+        It is its own inverse and its own transpose.
+        """
+        return self.seen.waves.paired(rows.T, self.symmetry).T

@@ -1,0 +1,228 @@
+"""DataLens: teachers on disjoint shards vote on how synthetic images should change (Wang et al. 2021).
+
+`workers.recipes.teacher_stage` is Algorithm 1 (arXiv:2103.11109). The generator and its step size are the authors'.
+Shards are by keyed hash. The authors' code deals classes in turn, where one more record moves others to other teachers,
+so its epsilon holds only for records that are replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
+from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeachers
+from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
+from models.shards import Shards
+from models.teacher_ensemble import TeacherConfig
+from privacy.mechanisms.partition import shard_members
+from privacy.plans.datalens import TEACHER_BYTES, VOTES, DataLensConfig, planned_iterations
+from privacy.plans.plan import Plan, PublicFacts
+from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
+from workers.recipes.ranks import share
+from workers.recipes.records import teacher_of_each
+from workers.recipes.teacher_stage import (
+    Release,
+    TeacherStageConfig,
+    TeacherStageState,
+    run_teacher_stage,
+    start_teacher_stage,
+)
+
+_CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
+_VOTE_SECONDS = 1e-5  # of one teacher on one image of 28 x 28
+_SHOWN = 500  # images of all classes alike that kernel teachers see of the student; one of each at least
+_BETAS = (0.5, 0.999)  # of the generator's Adam
+
+
+def train(run: Run) -> ConditionalDcganGenerator:
+    """Train and return the released generator; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit: a record, or all records of a subject. The only releases are the aggregated images of
+        the stage `votes`, each charged before its noise is drawn. The generator is computed from them and public
+        parameters alone; its BatchNorm statistics are measured on public latents. All records of a subject are in one
+        teacher's shard, so every sensitivity is that of a record.
+
+    Raises:
+        NothingUseful: the budget ended before the first vote.
+        ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
+        MemoryError: the teachers do not fit into memory; raised before anything is charged.
+    """
+    config = run.plan.config_of(DataLensConfig)
+    _require_memory(run, config)
+    sizes = (len(run.facts.classes), run.facts.channels, run.facts.height, run.facts.width)
+    seed = int(torch.randint(1 << 62, (1,), generator=run.generator("generator weights")))
+    network = ConditionalDcganGenerator(ConditionalDcganConfig(*sizes), seed).to(run.device)
+    student = PixelStudent(network, config.generator_learning_rate, run.generator("latents"))
+    images = np.asarray(run.data.private_images)
+    images = np.moveaxis(images, 3, 1) if images.ndim == 4 else images
+    private_records = torch.from_numpy(np.array(images, order="C")).flatten(1)  # copied: torch takes no read-only map
+    if not _vote(run, config, private_records, student):
+        raise NothingUseful
+    network.settle()
+    return network.cpu()
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    config, iterations = plan.config_of(DataLensConfig), planned_iterations(plan)
+    network = _NETWORKS[config.teacher_network]
+    each = _VOTE_SECONDS + min(config.teacher_steps, network.steps_max) * network.step_seconds
+    votes = iterations * config.teachers * config.images_per_iteration
+    return (Piece(VOTES, iterations, each * votes * facts.size),)
+
+
+class PixelStudent:
+    """The generator and its optimiser: one Adam step towards x + gamma g_bar for each release (Algorithm 1, line 18).
+
+    Everything here is post-processing of releases.
+    """
+
+    def __init__(self, network: ConditionalDcganGenerator, learning_rate: float, latents: torch.Generator) -> None:
+        self.network, self._stream = network, latents
+        self._optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, betas=_BETAS, fused=True)
+        self._z = torch.zeros(0)
+
+    def propose(self, labels: Tensor) -> Tensor:
+        """Draw images (m, d) for labels (m,)."""
+        self._z = self.network.latents(len(labels), self._stream).to(labels.device)
+        with torch.no_grad():
+            images: Tensor = self.network(self._z, labels)
+        return images.flatten(1)
+
+    def learn(self, releases: list[Release]) -> None:
+        """Descend the squared distance to the last release's targets."""
+        last = releases[-1]
+        loss = (self.network(self._z, last.released_labels).flatten(1) - last.released_targets).square().sum()
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {
+            "network": self.network.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "stream": self._stream.get_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a checkpoint."""
+        self.network.load_state_dict(state["network"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._stream.set_state(state["stream"])
+
+
+def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
+    """Return the parameters of Algorithm 1."""
+    config = plan.config_of(DataLensConfig)
+    aggregation = config.topagg(facts, plan.noise_stddev[VOTES])
+    steps_max = _NETWORKS[config.teacher_network].steps_max
+    return TeacherStageConfig(
+        aggregation=aggregation,
+        teacher=_teacher(config, facts, aggregation.dimension),
+        images=config.images_per_iteration,
+        iterations=planned_iterations(plan),
+        teacher_steps=min(config.teacher_steps, steps_max),
+        first_steps=min(config.pretraining_steps, steps_max),
+        shard_batch=max(1, facts.records_declared // config.teachers),
+        shown=max(_SHOWN, len(facts.classes)) if config.teacher_network == "kernel" else 0,
+        gamma=config.step,
+        charge_iterations=_CHARGED_TOGETHER,
+        stage=VOTES,
+    )
+
+
+def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
+    """Assign the records (n, d) to the teachers' shards. PRIVATE."""
+    assigned = teacher_of_each(run.facts, run.data, run.secret, teachers)
+    members = shard_members(assigned, teachers)
+    private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch takes no read-only map
+    return Shards(private_records, private_labels, members, device=run.device)
+
+
+def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: PixelStudent) -> list[Release]:
+    private_shards = shards_of(run, config.teachers, private_records)
+    stage = stage_config(run.plan, run.facts)
+    state = _NETWORKS[config.teacher_network].begin(run, stage, private_shards)
+    saved = load_checkpoint(run.checkpoints)
+    if saved is not None:
+        state.restore(saved.state["stage"])
+        student.restore(saved.state["student"])
+
+    def checkpoint(reached: TeacherStageState) -> None:
+        state = {"stage": reached.tensors(), "student": student.state()}
+        save_checkpoint(run.checkpoints, step=reached.iteration, state=state)
+
+    return run_teacher_stage(stage, private_shards, student, state, run, checkpoint)
+
+
+def _require_memory(run: Run, config: DataLensConfig) -> None:
+    """Raise MemoryError unless the teachers fit into the GPU's free memory, or the machine's."""
+    teachers = share(config.teachers) if config.teacher_network == "convolutional" else slice(0, config.teachers)
+    needed = TEACHER_BYTES * config.parameters_per_teacher(run.facts) * (teachers.stop - teachers.start)
+    if run.device.type == "cuda":
+        available = torch.cuda.mem_get_info(run.device)[0]
+    else:
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        raise MemoryError
+
+
+def _teacher(config: DataLensConfig, facts: PublicFacts, inputs: int) -> TeacherConfig | ConvolutionalConfig:
+    classes = len(facts.classes)
+    if config.teacher_network == "convolutional":
+        sizes = (classes, facts.channels, facts.height, facts.width)
+        return ConvolutionalConfig(*sizes, config.teacher_features, config.teacher_hidden, config.teacher_learning_rate)
+    return TeacherConfig(
+        inputs=inputs,
+        classes=classes,
+        hidden=config.teacher_hidden,
+        learning_rate=config.teacher_learning_rate,
+        weight_decay=config.teacher_weight_decay,
+        instance_noise=config.instance_noise,
+        label_smoothing=config.label_smoothing,
+        zero_head=True,
+    )
+
+
+def _linear(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
+    mine = share(private_shards.teachers)
+    return TeacherStageState(LinearTeachers(private_shards, stage.teacher.classes, mine, device=run.device))
+
+
+def _kernel(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
+    bandwidth = run.plan.config_of(DataLensConfig).teacher_bandwidth * run.facts.size**0.5
+    mine = share(private_shards.teachers)
+    made = KernelTeachers(private_shards, stage.teacher.classes, bandwidth, mine, device=run.device)
+    return TeacherStageState(made)
+
+
+def _convolutional(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
+    assert isinstance(stage.teacher, ConvolutionalConfig)
+    stream, mine = run.generator("teachers"), share(private_shards.teachers)
+    made = ConvolutionalTeachers(stage.teacher, private_shards, mine, generator=stream, device=run.device)
+    return TeacherStageState(made)
+
+
+class Network(NamedTuple):
+    """How to create the teachers of one rank, and the cost and limit of their training steps."""
+
+    begin: Callable[[Run, TeacherStageConfig, Shards], TeacherStageState]
+    step_seconds: float  # of one teacher, for one image of 28 x 28
+    steps_max: int = sys.maxsize  # more change nothing where they are taken in closed form
+
+
+_NETWORKS = {
+    "linear": Network(_linear, 0.0, steps_max=0),
+    "kernel": Network(_kernel, 1e-5, steps_max=1),
+    "dense": Network(lambda run, stage, _: start_teacher_stage(stage, run), 1e-5),
+    "convolutional": Network(_convolutional, 3e-4),
+}

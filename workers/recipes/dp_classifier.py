@@ -1,0 +1,177 @@
+"""A classifier trained with differential privacy: its weights are the release (Abadi et al. 2016 and after)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.extractor import Extractor, ExtractorUnusable
+from models.private_classifier import ClassifierConfig, PrivateClassifier
+from privacy.gradients.arithmetic import exact_arithmetic
+from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms.sampling import NOBODY
+from privacy.plans.dp_classifier import DpClassifierConfig
+from privacy.plans.plan import Plan, PublicFacts
+from workers.recipes.interface import (
+    NothingUseful,
+    Piece,
+    Run,
+    TrustedCurator,
+    load_checkpoint,
+    save_checkpoint,
+)
+from workers.recipes.private_steps import Task, planned_steps, steps_work
+from workers.recipes.records import Units, alike_block, anchor_images, labels_of, pixels_of, require_anchors
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+FEATURES = "features"  # a stage of reports
+FEATURES_BLOCK = 512  # images whose features are computed together
+_FEATURES_SECONDS = 1e-3  # fixed features of one image
+_ROW_SECONDS, _HEAD_SECONDS = 5e-4, 2e-5  # of a step: one row of a network, of a linear head on fixed features
+
+
+def train(run: Run) -> PrivateClassifier:
+    """Train and return the released classifier; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is drawn;
+        the proof is in the estimator's file. Features of an image are a public function of it.
+
+    Raises:
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+        ExtractorUnusable: the plan's extractor is missing, or not the one that the training began with; raised before
+            this attempt charges anything.
+        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
+        NothingUseful: the budget ended before the first step.
+    """
+    config, facts, data = run.plan.config_of(DpClassifierConfig), run.facts, run.data
+    require_anchors(config, data)
+    shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
+    extractor = _extractor_of(config, data.public_extractor)
+    classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(run.device)
+    steps = planned_steps(run, config, classifier_task(run, config, classifier))
+    header = {"extractor_sha256": None if extractor is None else extractor.sha256}
+    saved = load_checkpoint(run.checkpoints, device=run.device)
+    if saved is not None:
+        if saved.header.get("extractor_sha256") != header["extractor_sha256"]:
+            raise ExtractorUnusable("the extractor's file was replaced since the training began")
+        steps.restore(saved.state)
+
+    def checkpoint() -> None:
+        save_checkpoint(run.checkpoints, step=steps.state.step, state=steps.checkpoint_state(), header=header)
+
+    steps.make(checkpoint)
+    if steps.state.step == 0:
+        raise NothingUseful
+    steps.load_average()
+    return classifier.cpu().eval()
+
+
+def classifier_task(run: Run, config: DpClassifierConfig, classifier: PrivateClassifier) -> Task:
+    """Return the task of private steps on a classifier's head: computes the fixed features of the private images.
+
+    Raises:
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+    """
+    facts, data = run.facts, run.data
+    features = FeaturesOf(classifier, data.private_images, facts, run)
+    units, labels = Units(facts, config, data), np.asarray(data.private_labels)
+
+    def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
+        records = units.records(drawn, coins)
+        return features(records), labels_of(labels, records)
+
+    @functools.cache
+    @torch.no_grad()
+    def anchor_inputs() -> Tensor:
+        return classifier.features(anchor_images(config, facts, data).to(run.device))
+
+    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs = anchor_inputs()
+        return inputs, torch.randint(len(facts.classes), (len(inputs),), generator=stream)
+
+    return Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each, ema=config.ema)
+
+
+def feature_blocks(facts: PublicFacts) -> int:
+    """Return the number of blocks of fixed features, from the declared number of images."""
+    return math.ceil(facts.records_declared / FEATURES_BLOCK)
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    return classifier_work(plan, plan.config_of(DpClassifierConfig).architecture, facts)
+
+
+def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a classifier's private steps, and of the fixed features before them."""
+    if not (architecture.startswith("scatter") or architecture == "pretrained_linear"):
+        return (steps_work(plan, facts, _ROW_SECONDS),)
+    features = Piece(FEATURES, feature_blocks(facts), _FEATURES_SECONDS * facts.records_declared * facts.size)
+    return features, steps_work(plan, facts, _ROW_SECONDS if architecture == "scatter_cnn" else _HEAD_SECONDS)
+
+
+def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extractor | None:
+    if not config.extractor:
+        return None
+    if found is None or found.config.name != config.extractor:
+        raise ExtractorUnusable(f"the extractor {config.extractor} is not there")
+    return found
+
+
+def losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of every row."""
+    return functional.cross_entropy(logits.float(), targets, reduction="none")
+
+
+class FeaturesOf:
+    """The fixed public features of private images, computed once where that is worth it. PRIVATE.
+
+    Reports, and the shapes of what is computed, depend on the declared number of records: blank images stand in for
+    missing ones.
+    """
+
+    def __init__(
+        self,
+        classifier: PrivateClassifier,
+        private_images: npt.NDArray[np.uint8],
+        facts: PublicFacts,
+        curator: TrustedCurator,
+    ) -> None:
+        self._images, self._classifier = private_images, classifier
+        self._kept: Tensor | None = None
+        if classifier.transform is None:
+            return
+        if len(private_images) > facts.records_declared:
+            raise ValueError("there are more records than were declared")  # uploads are refused before
+        parts, blocks = [], feature_blocks(facts)
+
+        def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+            return self._compute(images, np.arange(len(images)))
+
+        size = alike_block(compute, private_images.shape[1:], FEATURES_BLOCK, curator.all_agree)
+        for block in range(blocks):
+            curator.progress(stage=FEATURES, step=block, steps=blocks)
+            records = np.arange(block * FEATURES_BLOCK, (block + 1) * FEATURES_BLOCK)
+            chosen = np.where(records < len(private_images), records, NOBODY)
+            parts += [self._compute(private_images, some).half() for some in np.split(chosen, FEATURES_BLOCK // size)]
+        self._kept = torch.cat([*parts, self._compute(private_images, np.full(size, NOBODY)).half()])
+
+    def __call__(self, records: npt.NDArray[np.int64]) -> Tensor:
+        """Return the features (n, ...) of some records; those of `NOBODY`, -1, are the last that are kept."""
+        if self._kept is None:
+            return self._compute(self._images, records)
+        return self._kept[torch.from_numpy(records)].float()
+
+    def _compute(self, images: npt.NDArray[np.uint8], records: npt.NDArray[np.int64]) -> Tensor:
+        device = next(self._classifier.head.parameters()).device
+        with torch.no_grad(), exact_arithmetic():
+            return self._classifier.features(pixels_of(images, records).to(device)).cpu()

@@ -1,0 +1,344 @@
+"""A diffusion model trained by private steps (DPDM; Dockhorn et al. 2023, arXiv:2210.09929).
+
+The denoiser is the only network that sees private records. Each record of a step is seen in K rows with noise levels of
+their own (noise multiplicity), and an estimator privatises the gradient of their mean loss. A plan may release a start
+first, from which the denoiser learns without privacy: Gaussians of the classes, which draw as many images as needed, or
+noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an image of those Gaussians; the denoiser
+then learns small noise levels only, those of silhouettes and detail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
+from models.precision import mixed_precision
+from privacy.errors import BudgetExceeded
+from privacy.gradients.arithmetic import exact_arithmetic
+from privacy.gradients.integers import noisy_sum
+from privacy.mechanisms.clipping import clip_integer_rows
+from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms.sampling import deal_passes, poisson_sample
+from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import poisson_event
+from privacy.plans.warm_start import MEANS
+from workers.recipes.interface import NothingUseful, Piece, Progress, Run, load_checkpoint, save_checkpoint
+from workers.recipes.private_steps import Task, planned_steps, steps_work
+from workers.recipes.ranks import rank, weights_from_first
+from workers.recipes.records import Units, anchor_images, labels_of, pixels_of, require_anchors
+from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_work
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from privacy.accounting.events import PoissonGaussianEvent
+    from workers.recipes.interface import TrainingData
+
+Examples = tuple[Tensor, Tensor]  # images (n, c, h, w) uint8 and labels (n,), computed from releases alone
+WARM_UP = "warm_up"  # a stage of reports
+WARM_UP_BATCH = 64
+_ROW_SECONDS = 3e-3  # of a step
+_WARM_UP_SEED, _EXAMPLES_SEED = 3, 4
+_EXAMPLES_MAX, _EXAMPLE_BYTES_MAX, _EXAMPLES_AT_ONCE = 60_000, 2**29, 2048
+_EXAMPLE_SECONDS = 3e-3  # to draw one of 28 x 28 with texture
+_PASS_ROWS = 2048  # half-size images at once
+_STEPS = 2.0**18  # integers of full brightness: as fine as the widest noise of a plan can be drawn for
+
+
+def train(run: Run) -> EdmDenoiser:
+    """Train and return the released denoiser; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit. Each central image and each step privatises one sum over a Poisson sample, paid for
+        before the sample is drawn. The proof of a step is in its estimator's file, that of the moments in
+        `workers.recipes.warm_start`. Noise levels are drawn without looking at records. Everything else is computed
+        from releases and public randomness.
+
+    Raises:
+        BudgetExceeded: moments or central images were paid for and lost in crashes more often than the hold can make
+            up for.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
+        InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
+        NothingUseful: the budget ended before the first step.
+    """
+    config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
+    require_anchors(config, data)
+    units, K = Units(facts, config, data), config.multiplicity
+    denoiser = EdmDenoiser(_shape(run.plan, facts), config.initial_seed).to(run.device)
+    saved = load_checkpoint(run.checkpoints, device=run.device)
+    state: Mapping[str, Any] = {} if saved is None else saved.state
+
+    start = STARTS.get(run.plan.stages[0].name)
+    if start is not None and "steps" not in state:
+        examples = start(run, denoiser, units, state.get("start"))
+        if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
+            warm_up(denoiser, config, *examples(), run.progress)
+        weights_from_first(denoiser)
+
+    def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
+        records = units.records(drawn, coins)
+        stream = torch.Generator(run.device).manual_seed(int(coins.integers64(1)[0]) >> 1)
+        x = (2 * pixels_of(data.private_images, records) - 1).to(run.device)  # (n, c, h, w)
+        y = labels_of(data.private_labels, records).to(run.device)  # (n,)
+        return _noise_rows(denoiser, config, x.repeat_interleave(K, 0), y.repeat_interleave(K), stream)
+
+    @functools.cache
+    def anchor_inputs() -> Tensor:
+        return 2 * anchor_images(config, facts, data) - 1
+
+    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        images = anchor_inputs()
+        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
+        return _noise_rows(denoiser, config, images, labels, stream)
+
+    task = Task(denoiser, losses, rows, anchor_rows, units.count, K * units.rows_each, ema=config.ema)
+    steps = planned_steps(run, config, task)
+    if "steps" in state:
+        steps.restore(state["steps"])
+
+    def checkpoint() -> None:
+        save_checkpoint(run.checkpoints, step=steps.state.step, state={"steps": steps.checkpoint_state()})
+
+    steps.make(checkpoint)
+    if steps.state.step == 0 and start is None:
+        raise NothingUseful
+    steps.load_average()
+    return denoiser.cpu().eval()
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    config = plan.config_of(DpDiffusionConfig)
+    steps = steps_work(plan, facts, _ROW_SECONDS, config.multiplicity)
+    if config.moments_share:
+        rows = config.moments_batch * config.moments_steps
+        free = (0.5 * _ROW_SECONDS * rows + _EXAMPLE_SECONDS * min(rows, _EXAMPLES_MAX)) * facts.size
+        return warm_start_work(plan, facts), Piece(WARM_UP, config.moments_steps, free), steps
+    if plan.stage(CENTRAL) is None:
+        return (steps,)
+    central = poisson_event(plan.stage(CENTRAL))
+    drawn = central.count * central.sampling_probability * facts.units_declared
+    return (
+        Piece(CENTRAL, central.count, 1e-5 * drawn * facts.size),
+        Piece(WARM_UP, config.central_steps, 0.5 * _ROW_SECONDS * WARM_UP_BATCH * config.central_steps * facts.size),
+        steps,
+    )
+
+
+def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
+    config = plan.config_of(DpDiffusionConfig)
+    moments = config.moments(plan.budget_nano, facts)[0] if config.moments_share else None
+    return EdmConfig(
+        classes=len(facts.classes),
+        channels=facts.channels,
+        height=facts.height,
+        width=facts.width,
+        features=config.features,
+        blocks=config.blocks,
+        sampling_steps=config.sampling_steps,
+        churn=config.churn,
+        guidance=config.guidance,
+        start_latent=0 if moments is None else moments.latent_size(facts),
+        start_sigma=config.start_sigma or SIGMA_MAX,
+        patch=config.patch,
+        start_clusters=1 if moments is None else moments.clusters,
+        start_texture=moments is not None and moments.texture,
+    )
+
+
+def _noise_rows(
+    denoiser: EdmDenoiser, config: DpDiffusionConfig, images: Tensor, labels: Tensor, stream: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return training rows of images in [-1, 1] at the noise levels that the denoiser must know."""
+    shape = denoiser.config
+    return noisy_rows(images, labels, shape.classes, config.label_drop, stream, shape.start_sigma)
+
+
+def warm_up(
+    denoiser: EdmDenoiser, config: DpDiffusionConfig, images: Tensor, labels: Tensor, progress: Progress
+) -> None:
+    """Train the denoiser in place, without privacy, on examples from releases; each step picks some at random."""
+    device = next(denoiser.parameters()).device
+    steps, batch = config.central_steps, WARM_UP_BATCH
+    if config.moments_share:
+        steps, batch = config.moments_steps, config.moments_batch
+    optimiser = torch.optim.Adam(denoiser.parameters(), lr=config.central_learning_rate)
+    picked = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
+    levels = torch.Generator(device).manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
+    for step in range(steps):
+        some = torch.randint(len(images), (batch,), generator=picked).to(device)
+        rows, targets = _noise_rows(denoiser, config, images[some].float() / 127.5 - 1, labels[some], levels)
+        optimiser.zero_grad(set_to_none=True)
+        with mixed_precision(device):
+            outputs = denoiser(rows)
+        losses(outputs.float(), targets).mean().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        progress(stage=WARM_UP, step=step + 1, steps=steps)
+    optimiser.zero_grad(set_to_none=True)
+
+
+# --- starts: each pays for its releases, keeps them, and returns a function that makes examples of them --------------
+
+
+def _start_from_moments(
+    run: Run, denoiser: EdmDenoiser, _units: Units, released: Mapping[str, Any] | None
+) -> Callable[[], Examples]:
+    """Put the classes' noisy Gaussians into the generator that the denoiser starts from."""
+    config = run.plan.config_of(DpDiffusionConfig)
+    moments, _ = config.moments(run.plan.budget_nano, run.facts)
+
+    def keep(reached: Mapping[str, Any]) -> None:
+        save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
+
+    put_into(denoiser.first, run.on_first(lambda: noisy_gaussians(run, moments, released or {}, keep)))
+    return lambda: drawn_examples(denoiser, config, run.progress)
+
+
+def drawn_examples(
+    denoiser: EdmDenoiser,
+    config: DpDiffusionConfig,
+    progress: Progress,
+    *,
+    at_once: int = _EXAMPLES_AT_ONCE,
+    bytes_max: int = _EXAMPLE_BYTES_MAX,
+) -> Examples:
+    """Draw examples of all classes alike from the Gaussians.
+
+    Drawing texture takes longer than learning from an image, so each example is learned more than once.
+    """
+    first, device = denoiser.first, next(denoiser.parameters()).device
+    steps = config.moments_steps
+    count = min(steps * config.moments_batch, _EXAMPLES_MAX, bytes_max // first.config.pixels)
+    stream = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _EXAMPLES_SEED)
+    labels = (torch.arange(count) % first.config.classes).to(device)
+    images = []
+    for part in torch.split(labels, at_once):
+        progress(stage=WARM_UP, step=0, steps=steps)
+        images.append((first.sample(part, stream) * 255).round().byte())
+    return torch.cat(images), labels
+
+
+def _start_from_central_images(
+    run: Run, _denoiser: EdmDenoiser, units: Units, released: Tensor | None
+) -> Callable[[], Examples]:
+    """Draw the central images that are left, each paid for and kept alone.
+
+    Args:
+        released: those of earlier attempts. After crashes there may be fewer than planned; one is enough to go on with.
+
+    Raises:
+        BudgetExceeded: nothing was released so far, and nothing can be paid for.
+    """
+    config, facts, event = run.plan.config_of(DpDiffusionConfig), run.facts, poisson_event(run.plan.stage(CENTRAL))
+    release = CentralConfig(
+        classes=len(facts.classes),
+        channels=facts.channels,
+        size=config.half_size(facts),
+        bound=config.central_bound(facts),
+        event=event,
+        expected_each=event.sampling_probability * facts.units_declared / len(facts.classes),
+    )
+
+    def one(image: int) -> Tensor:
+        coins, noise = run.noise("central sampling", image), run.noise("central noise", image)
+        return noisy_central_images(release, run.data, units, coins=coins, noise=noise)[None]
+
+    for image in range(0 if released is None else len(released), event.count):
+        run.progress(stage=CENTRAL, step=image, steps=event.count)
+        try:
+            run.pay(replace(event, count=1), CENTRAL)
+        except BudgetExceeded:
+            if released is None:
+                raise
+            break
+        fresh = run.on_first(functools.partial(one, image))
+        released = fresh if released is None else torch.cat([released.to(fresh), fresh])
+        save_checkpoint(run.checkpoints, step=0, state={"start": released})
+    assert released is not None  # a plan with this stage has one image at least
+    size = facts.height, facts.width
+    images = functional.interpolate(released.flatten(0, 1), size=size, mode="bilinear", align_corners=False)
+    labels = torch.arange(len(facts.classes)).repeat(len(released))
+    examples = (images * 255).round().byte().to(run.device), labels.to(run.device)
+    return lambda: examples
+
+
+# By the plan's first stage; a plan whose first stage is no start begins with the private steps.
+STARTS: Mapping[str, Callable[[Run, EdmDenoiser, Units, Any], Callable[[], Examples]]] = {
+    MEANS: _start_from_moments,
+    CENTRAL: _start_from_central_images,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralConfig:
+    """Public parameters of one release of central images (Gong et al. 2025, DP-FETA).
+
+    Attributes:
+        size: height and width of a central image.
+        bound: C, the largest L2 norm of one unit's part.
+        event: Poisson sampling and noise; its count does not matter here.
+        expected_each: units of each class that a sample would have if classes were equally frequent.
+    """
+
+    classes: int
+    channels: int
+    size: tuple[int, int]
+    bound: float
+    event: PoissonGaussianEvent
+    expected_each: float
+
+    @property
+    def sensitivity(self) -> float:
+        """C: each of a unit's rows adds an image of norm at most C / rows to one class's sum, in whole numbers."""
+        return self.bound
+
+
+def noisy_central_images(
+    config: CentralConfig, data: TrainingData, units: Units, coins: SecureNoise, noise: SecureNoise
+) -> Tensor:
+    """Draw one noisy mean image of each class, (classes, c, h, w) in [0, 1].
+
+    The published code divides by the number of records that were drawn. Here the noisy sum is divided by a public
+    constant, so nothing about that number is released.
+
+    Privacy:
+        Add or remove one unit. A Poisson sample's clipped half-size images are added up by class: one unit moves the
+        sum by at most C. Several rows of a unit are averaged. Charge `config.event` once before the call.
+    """
+    drawn = poisson_sample(units.count, config.event.sampling_probability, coins)
+    sums = torch.zeros(config.classes, config.channels, *config.size, dtype=torch.int64)
+    (passes,) = deal_passes(drawn, units.count, max(1, _PASS_ROWS // units.rows_each), 1, coins)
+    for some in passes:
+        sums += private_sums(config, data, units.records(some, coins), units.rows_each)
+    noisy = noisy_sum(
+        sums,
+        bound=config.sensitivity * _STEPS,
+        noise_multiplier=config.event.noise_multiplier,
+        noise=noise,
+    )
+    return (noisy.double() / (config.expected_each * _STEPS)).clamp(0, 1).float()
+
+
+def private_sums(config: CentralConfig, data: TrainingData, records: npt.NDArray[np.int64], rows_each: int) -> Tensor:
+    """Return the sums (classes, c, h, w) int64 of clipped half-size images of some units' records. PRIVATE.
+
+    In steps of 2^-18 of full brightness. Each of a unit's rows counts for a part of one, and is clipped as such.
+    """
+    with exact_arithmetic():
+        images = functional.adaptive_avg_pool2d(pixels_of(data.private_images, records).double(), config.size)
+    rows = (images.flatten(1) * (_STEPS / rows_each)).round().long().numpy()  # (records, d)
+    clipped = clip_integer_rows(rows, config.bound * (_STEPS / rows_each))
+    sums = torch.zeros(config.classes, rows.shape[1], dtype=torch.int64)
+    sums.index_add_(0, labels_of(data.private_labels, records), torch.from_numpy(clipped))
+    return sums.reshape(config.classes, *images.shape[1:])

@@ -1,0 +1,206 @@
+"""DPGAN: a GAN whose discriminator learns by private steps (Xie et al. 2018, arXiv:1802.06739).
+
+Trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936): noise slows the discriminator alone, so it gets several steps
+for each of the generator's, and more when it falls behind, which is measured on generated, public images.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganConfig, DcganGenerator
+from models.portable.layers import with_planes
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.dpgan import DpGanConfig
+from privacy.plans.plan import Plan, PublicFacts
+from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
+from workers.recipes.private_steps import Task, average_decay, planned_steps, steps_work
+from workers.recipes.records import Units, anchor_images, labels_of, pixels_of, require_anchors
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+REAL, GENERATED = 1.0, 0.0
+_BETAS = (0.5, 0.999)  # of Adam in both networks (Radford et al. 2016)
+_ACCURACY_DECAY = 0.99  # of the discriminator's average accuracy (Bie et al. 2023)
+_ROW_SECONDS = 3e-3  # of a step
+_BLOCK = 1024  # images generated at once
+_OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # whose latents a public seed gives
+
+
+def train(run: Run) -> DcganGenerator:
+    """Train and return the released generator; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for before the
+        sample is drawn. Generated images join that sum as a public summand. The generator, its average and the number
+        of discriminator steps are functions of the released discriminators and of public randomness alone.
+
+    Raises:
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
+        InvalidParameter: the estimator does not fit the discriminator; raised before anything is charged.
+        NothingUseful: the budget ended before the first step.
+    """
+    config, facts, data = run.plan.config_of(DpGanConfig), run.facts, run.data
+    require_anchors(config, data)
+    units = Units(facts, config, data)
+    shape = DcganConfig(len(facts.classes), facts.channels, facts.height, facts.width, config.latent, config.features)
+    discriminator = Discriminator(shape, config.initial_seed).to(run.device)
+    generator_side = GeneratorSide(config, DcganGenerator(shape, config.initial_seed).to(run.device), discriminator)
+
+    def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
+        records = units.records(drawn, coins)
+        images = with_planes(2 * pixels_of(data.private_images, records) - 1, labels_of(data.private_labels, records))
+        return images, torch.full((len(images),), REAL)
+
+    def public_rows() -> tuple[Tensor, Tensor]:
+        generated = max(1, round(steps.estimator.expected_batch)) * units.rows_each
+        images = generator_side.images(generated, steps.state.step)
+        return images, torch.full((generated,), GENERATED)
+
+    @functools.cache
+    def anchor_inputs() -> Tensor:
+        return 2 * anchor_images(config, facts, data) - 1
+
+    task = Task(
+        discriminator,
+        losses,
+        rows,
+        lambda stream: _anchor_rows(anchor_inputs(), len(facts.classes), stream),
+        units.count,
+        units.rows_each,
+        betas=_BETAS,
+        public_rows=public_rows,
+        after_step=generator_side.after_step,
+    )
+    steps = planned_steps(run, config, task)
+    saved = load_checkpoint(run.checkpoints, device=run.device)
+    if saved is not None:
+        steps.restore(saved.state["discriminator"])
+        generator_side.restore(saved.state["generator"])
+
+    def checkpoint() -> None:
+        state = {"discriminator": steps.checkpoint_state(), "generator": generator_side.state()}
+        save_checkpoint(run.checkpoints, step=steps.state.step, state=state)
+
+    steps.make(checkpoint)
+    if steps.state.step == 0:
+        raise NothingUseful
+    return generator_side.released().cpu().eval()
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training; generated images join the sampled ones."""
+    return (steps_work(plan, facts, _ROW_SECONDS, 2),)
+
+
+def losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the logistic loss of every row; targets are REAL or GENERATED."""
+    return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+
+
+class GeneratorSide:
+    """Generator, optimiser, average, and when a generator step is due. All public.
+
+    It holds no private record, no function that reads one, and no secret: its randomness comes from the public seed.
+    """
+
+    def __init__(self, config: DpGanConfig, generator: DcganGenerator, discriminator: Discriminator) -> None:
+        self.config, self.generator, self.discriminator = config, generator, discriminator
+        self.optimiser = torch.optim.Adam(generator.parameters(), lr=config.generator_learning_rate, betas=_BETAS)
+        self.average = {name: value.detach().clone() for name, value in generator.state_dict().items()}
+        self.discriminator_steps = config.discriminator_steps  # n_D as it stands
+        self.accuracy: float | None = None  # average share of generated images that the discriminator recognises
+        self.waited = 0  # discriminator steps since the last of the generator's
+        self.steps = 0  # generator steps
+        self.steady = 0  # generator steps since n_D last changed
+
+    def images(self, count: int, step: int) -> Tensor:
+        """Return generated images with their labels (count, c + 1, h, w) for a discriminator step."""
+        latents, labels = self._latents(count, _OF_DISCRIMINATOR, step)
+        with torch.no_grad():
+            blocks = zip(torch.split(latents, _BLOCK), torch.split(labels, _BLOCK), strict=True)
+            return with_planes(torch.cat([self.generator(*block) for block in blocks]), labels)
+
+    def after_step(self, _step: int) -> None:
+        """Take a generator step when n_D discriminator steps have been made since the last."""
+        self.waited += 1
+        if self.waited < self.discriminator_steps:
+            return
+        self.waited = 0
+        recognised = self._step()
+        self._adapt(recognised)
+
+    def _step(self) -> float:
+        latents, labels = self._latents(self.config.generator_batch, _OF_GENERATOR, self.steps)
+        logits = self.discriminator(with_planes(self.generator(latents, labels), labels))
+        parameters = list(self.generator.parameters())
+        gradients = torch.autograd.grad(losses(logits, torch.full_like(logits, REAL)).mean(), parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.steps += 1
+        decay = average_decay(self.config.ema, self.steps)
+        for name, value in self.generator.state_dict().items():
+            self.average[name].lerp_(value, 1 - decay)
+        return float((logits < 0).float().mean())
+
+    def _adapt(self, recognised: float) -> None:
+        cfg = self.config
+        last = recognised if self.accuracy is None else self.accuracy
+        self.accuracy = _ACCURACY_DECAY * last + (1 - _ACCURACY_DECAY) * recognised
+        self.steady += 1
+        if self.steady >= cfg.patience and self.accuracy < cfg.accuracy_floor:
+            self.discriminator_steps = min(2 * self.discriminator_steps, cfg.discriminator_steps_max)
+            self.steady = 0
+
+    def _latents(self, count: int, whose: int, step: int) -> tuple[Tensor, Tensor]:
+        """Return latents (count, latent) and labels (count,), uniform over the classes, from the public seed."""
+        stream = torch.Generator().manual_seed((self.config.initial_seed * 1_000_003 + step) * 2 + whose)
+        device = self.generator.first.weight.device
+        latents = torch.randn(count, self.config.latent, generator=stream)
+        labels = torch.randint(self.generator.config.classes, (count,), generator=stream)
+        return latents.to(device), labels.to(device)
+
+    def released(self) -> DcganGenerator:
+        """Return the generator with its averaged weights."""
+        self.generator.load_state_dict(self.average)
+        return self.generator
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs."""
+        return {
+            "weights": self.generator.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "average": self.average,
+            "discriminator_steps": self.discriminator_steps,
+            "accuracy": self.accuracy,
+            "waited": self.waited,
+            "steps": self.steps,
+            "steady": self.steady,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Resume from a checkpoint."""
+        self.generator.load_state_dict(saved["weights"])
+        self.optimiser.load_state_dict(saved["optimiser"])
+        self.average = dict(saved["average"])
+        self.discriminator_steps, self.accuracy = saved["discriminator_steps"], saved["accuracy"]
+        self.waited, self.steps, self.steady = saved["waited"], saved["steps"], saved["steady"]
+
+
+def _anchor_rows(images: Tensor, classes: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return public images with random labels, half of them called generated: GEP finds its basis on these."""
+    labels = torch.randint(classes, (len(images),), generator=stream)
+    real = torch.randint(2, (len(images),), generator=stream).float()
+    return with_planes(images, labels), real

@@ -1,0 +1,101 @@
+"""Moments: one Gaussian per class, or a few, over pixels and texture, fitted to noisy releases.
+
+With the option `guide`, a private classifier is trained on scattering coefficients afterwards and moves what the
+moments draw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from models.portable.generator import Generator, GeneratorConfig
+from models.portable.guided import GuidedConfig, GuidedGenerator
+from models.portable.textured import RATE, STEPS, new_generator
+from models.private_classifier import ClassifierConfig, PrivateClassifier
+from privacy.plans.moments import MomentsConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.symmetry import ORDER
+from workers.recipes.dp_classifier import classifier_task, classifier_work
+from workers.recipes.interface import Piece, Run, load_checkpoint, save_checkpoint
+from workers.recipes.private_steps import planned_steps
+from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_work
+
+
+def train(run: Run) -> Generator | GuidedGenerator:
+    """Train and return the released generator; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit: a record, or all records of a subject. The moments are the plan's stages of the warm
+        start, each charged before its noise is drawn. One record stands for a subject, so every sensitivity is that of
+        a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`. The
+        generator is computed from these releases and public parameters alone.
+
+    Raises:
+        BudgetExceeded: the budget ended before means and pooled covariance were paid for, or one was paid for and lost
+            in a crash before it was kept, more often than the rest of the hold can make up for. If the guide's first
+            step cannot be paid for, the generator has no guide.
+        ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
+    """
+    config = run.plan.config_of(MomentsConfig)
+    moments = empty_generator(config, run.facts)
+    state = _start(run, config, moments)
+    return _guided(run, config, moments, state) if config.guide else moments.eval()
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    config = plan.config_of(MomentsConfig)
+    guide = classifier_work(plan, config.classifier.architecture, facts) if config.guide else ()
+    return warm_start_work(plan, facts), *guide
+
+
+def empty_generator(config: MomentsConfig, facts: PublicFacts) -> Generator:
+    """Return a generator of zeros with room for the moments."""
+    sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
+    clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has twins
+    return new_generator(GeneratorConfig(*sizes, features=0, clusters=clusters), config.texture, STEPS, RATE)
+
+
+def _start(run: Run, config: MomentsConfig, generator: Generator) -> dict[str, Any]:
+    """Release the moments into the generator, once; later attempts load them from the checkpoint, which is returned."""
+    saved = load_checkpoint(run.checkpoints)
+    state = {} if saved is None else saved.state
+    if "generator" in state:
+        generator.load_state_dict(state["generator"])
+        return state
+
+    def keep(reached: Mapping[str, Any]) -> None:
+        save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
+
+    put_into(generator, run.on_first(lambda: noisy_gaussians(run, config, state.get("start", {}), keep)))
+    save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict()})
+    return {}
+
+
+def _guided(run: Run, config: MomentsConfig, moments: Generator, state: dict[str, Any]) -> GuidedGenerator:
+    """Train the classifier from the last checkpoint on, and put it behind the moments."""
+    facts, guide, released = run.facts, config.classifier, moments.state_dict()
+    shape = ClassifierConfig(guide.architecture, facts.classes, facts.channels, facts.height, facts.width)
+    classifier = PrivateClassifier(shape, guide.initial_seed).to(run.device)
+    steps = planned_steps(run, guide, classifier_task(run, guide, classifier))
+    if "steps" in state:
+        steps.restore(state["steps"])
+
+    def checkpoint() -> None:
+        reached = {"generator": released, "steps": steps.checkpoint_state()}
+        save_checkpoint(run.checkpoints, step=steps.state.step, state=reached)
+
+    learned = steps.make(checkpoint).step > 0
+    generator = GuidedGenerator(
+        GuidedConfig(
+            **dataclasses.asdict(moments.config),
+            textured=config.texture,
+            guide_steps=config.guide_steps if learned else 0,
+            guide_logit=config.guide_logit,
+        )
+    )
+    generator.first.load_state_dict(released)
+    generator.guide.load_state_dict(classifier.cpu().head.state_dict())
+    return generator.eval()

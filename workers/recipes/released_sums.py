@@ -1,0 +1,290 @@
+"""Noisy sums over private records: counts and means by class, scatter matrices, and clusters by noisy k-means.
+
+Adjacency add/remove of one record, which adds an integer array of norm at most the sensitivity that the plan states
+(`privacy.plans.warm_start.warm_start_event`). Each function has its proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from privacy.accounting.events import SMOOTHING_VARIANCE
+from privacy.errors import BudgetExceeded
+from privacy.mechanisms.clipping import clip_integer_parts, clip_integer_rows
+from privacy.plans.symmetry import Action
+from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, QUANTISATION
+from workers.recipes.coefficients import exact_product
+from workers.recipes.shrinkage import shrink_apart
+
+Array = npt.NDArray[np.float64]
+_BLOCK = 8192  # records that are integers, and whose outer products are added up, at once
+_SEED = 0  # public, of the first centres
+_APART = 0.7  # of the first centres, in standard deviations
+_RAREST = 0.1  # of the mean count: a cluster is not believed to be rarer
+_FARTHEST = 3.0  # of a centre, in standard deviations of each component: further out there is noise
+_FAR = 64.0  # public bound of a row's numbers, further out than any image can be
+
+
+class Noise(Protocol):
+    """The source of a release's noise (`privacy.mechanisms.noise.SecureNoise`)."""
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]: ...
+
+
+class Kept:
+    """Makes each release once over all attempts, and keeps it at once.
+
+    Args:
+        released: kept by an earlier attempt.
+        noise: gives the secret generator of a release by its name; drawing its first number pays.
+        keep: called with everything released so far, after each release.
+    """
+
+    def __init__(
+        self,
+        released: Mapping[str, Array],
+        noise: Callable[[str], Noise],
+        keep: Callable[[Mapping[str, Array]], None] = lambda _: None,
+    ) -> None:
+        self._released, self._noise, self._keep = dict(released), noise, keep
+
+    def once(self, name: str, privatise: Callable[[Noise], Array]) -> Array:
+        """Return the release kept under a name, or make it with the noise of that name, and keep it."""
+        if name not in self._released:
+            self._released[name] = privatise(self._noise(name))
+            self._keep(self._released)
+        return self._released[name]
+
+
+def noisy_means(
+    private_coefficients: Array,
+    private_labels: npt.NDArray[np.int64],
+    classes: int,
+    clip: float,
+    stddev: float,
+    noise: Noise,
+) -> tuple[Array, Array]:
+    """Privatise each class's count and mean.
+
+    Args:
+        private_coefficients: (n, f).
+        clip: norm to which a record's coefficients are clipped.
+        stddev: of the discrete Gaussian; charged before its first number is drawn.
+
+    Returns:
+        Counts (classes,), at least 1, and means (classes, f).
+
+    Privacy:
+        A record adds an integer vector of norm at most Q = QUANTISATION and the count Q/4 to one class's row:
+        sensitivity Q sqrt(17) / 4. A count of Q would ask for 37% more noise on the means, and a mean needs its count
+        to a few percent only.
+    """
+    sums = np.zeros((classes, private_coefficients.shape[1] + 1), dtype=np.int64)
+    for at in range(0, len(private_labels), _BLOCK):
+        q = quantised(private_coefficients[at : at + _BLOCK], clip)  # integers of norm <= Q
+        for label in range(classes):
+            members = q[private_labels[at : at + _BLOCK] == label]
+            sums[label, :-1] += members.sum(axis=0)
+            sums[label, -1] += COUNT_WEIGHT * len(members)
+    released = sums + noise.discrete_gaussian(sums.shape, stddev)
+    counts = np.maximum(released[:, -1] / COUNT_WEIGHT, 1.0)
+    return counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]
+
+
+def noisy_scatter(
+    private_rows: Array, clip: float, stddev: float, noise: Noise, blocks: Sequence[npt.NDArray[np.int64]] | None = None
+) -> Array:
+    """Privatise the sum of outer products of the rows, (f, f), symmetric.
+
+    Args:
+        clip: norm to which a row is clipped; where there are blocks, what stands for it below.
+        stddev: of the discrete Gaussian; charged before its first number is drawn.
+        blocks: places of numbers between which products are released; None: all. Other products are 0, without noise,
+            as a declared symmetry says.
+
+    Privacy:
+        A row clipped to integers q of norm <= Q adds q q^T. With off-diagonal entries weighted by sqrt(2), as their
+        smaller noise does, the norm of its upper triangle is |q|^2 <= Q^2: sensitivity Q^2. The noise of the
+        off-diagonal entries has half the variance (and what discreteness needs) of the diagonal's. Of several blocks
+        with parts q_b of q the added triangles have the norm root(sum |q_b|^4), which is clipped to Q^2: sensitivity
+        Q^2, too.
+    """
+    parts = [np.arange(private_rows.shape[1])] if blocks is None else blocks
+    totals = [np.zeros((len(part), len(part))) for part in parts]
+    for at in range(0, len(private_rows), _BLOCK):
+        q = quantised(private_rows[at : at + _BLOCK], clip, parts).astype(np.float64)
+        for total, part in zip(totals, parts, strict=True):
+            total += q[:, part].T @ q[:, part]  # sums stay below 2^53: exact
+    released = np.zeros((private_rows.shape[1], private_rows.shape[1]))
+    for total, part in zip(totals, parts, strict=True):
+        released[np.ix_(part, part)] = _noisy(total, stddev, noise)
+    return released * (clip / QUANTISATION) ** 2
+
+
+def _noisy(total: Array, stddev: float, noise: Noise) -> Array:
+    f = len(total)
+    upper = np.triu(np.ones((f, f), dtype=bool), 1)
+    released = np.zeros((f, f))
+    released[upper] = total[upper] + noise.discrete_gaussian(int(upper.sum()), off_diagonal_stddev(stddev))
+    released += released.T
+    released[np.diag_indices(f)] = np.diag(total) + noise.discrete_gaussian(f, stddev)
+    return released
+
+
+def off_diagonal_stddev(stddev: float) -> float:
+    """Return the noise of off-diagonal entries: its variance is half the diagonal's, plus the cost of discreteness.
+
+    Discrete noise of variance v counts as continuous noise of variance v - v0 (v0 is `SMOOTHING_VARIANCE`). The event
+    promises v - v0 on the diagonal, so half of that is needed here: v / 2 + v0 / 2, rounded up.
+    """
+    variance = (Fraction(stddev) ** 2 + SMOOTHING_VARIANCE) / 2
+    root = math.sqrt(variance)
+    while Fraction(root) ** 2 < variance:
+        root = math.nextafter(root, math.inf)
+    return root
+
+
+def quantised(rows: Array, clip: float, parts: Sequence[npt.NDArray[np.int64]] = ()) -> npt.NDArray[np.int64]:
+    """Round rows to integers of norm at most QUANTISATION, which stands for `clip`.
+
+    With several parts, the fourth root of the sum of the parts' norms to the fourth is at most that.
+    """
+    # Far outliers are cut first: integers beyond the clip bound are scaled down in any case.
+    scaled = np.nan_to_num(np.clip(rows * (QUANTISATION / clip), -(2.0**19), 2.0**19))
+    integers = np.rint(scaled).astype(np.int64)
+    if len(parts) > 1:
+        return clip_integer_parts(integers, float(QUANTISATION), parts)
+    return clip_integer_rows(integers, float(QUANTISATION))
+
+
+@dataclass(frozen=True)
+class KMeans:
+    """Public numbers of the rounds.
+
+    Attributes:
+        clusters: of each class.
+        clip: norm to which a record's row is clipped.
+        stddev: of a round's discrete Gaussian noise, for integers of norm QUANTISATION.
+        action: of the declared symmetries on the components.
+    """
+
+    clusters: int
+    clip: float
+    stddev: float
+    action: Action
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Released: each class's clusters, with their twins under the declared symmetries.
+
+    Attributes:
+        shares: (classes, clusters) of a class's records; each row adds up to 1.
+        centres: (classes, clusters, d) around the class's mean.
+    """
+
+    shares: Array
+    centres: Array
+
+    def nearest(self, private_rows: Array, private_labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return for each row (n, d) the nearest cluster of its class, (n,). Private.
+
+        To the last bit a function of that row and the centres alone.
+        """
+        found = np.zeros(len(private_labels), dtype=np.int64)
+        for label, centres in enumerate(self.centres):
+            members = private_labels == label
+            along = exact_product(private_rows[members], centres.T, largest=_FAR)  # (members, clusters)
+            found[members] = ((centres**2).sum(axis=1) - 2 * along).argmin(axis=1)
+        return found
+
+
+def noisy_clusters(
+    private_rows: Array,
+    private_labels: npt.NDArray[np.int64],
+    pooled: Array,
+    counts: Array,
+    rounds: KMeans,
+    releases: Kept,
+) -> Clusters | None:
+    """Run the rounds of k-means (an example of Blum et al. 2005, "Practical privacy: the SuLQ framework").
+
+    A round assigns each record to the nearest released centre of its class, and privatises each cluster's count and
+    sum. All clusters of a class share its covariance, so hardly more is released than for one Gaussian.
+
+    Args:
+        private_rows: (n, d), deviations from the class means in principal components.
+        pooled: (d,) variances of the components, released.
+        counts: (classes,), released.
+        rounds: their public numbers.
+        releases: makes each round once, and keeps it at once.
+
+    Returns:
+        The last round's clusters; None where not even the first could be paid (again, after a crash).
+
+    Privacy:
+        A record adds its row and its count to one cluster of its class in every round: `noisy_means` has the proof.
+        Which cluster that is follows from its own row and from earlier rounds. A record nearest to a cluster's twin is
+        turned back and added to that cluster: a change of signs and places leaves its norm as it is.
+    """
+    classes, clusters, d, action = len(counts), rounds.clusters, len(pooled), rounds.action
+    stream = np.random.Generator(np.random.PCG64(_SEED))
+    spread = np.sqrt(pooled)
+    first = stream.normal(size=(classes, clusters, d)) * spread * _APART
+    found, paid = _with_twins(np.full((classes, clusters), 1 / clusters), first, action), 0
+    for number in range(CLUSTER_ROUNDS):
+        nearest = found.nearest(private_rows, private_labels)
+        cluster = private_labels * clusters + nearest // action.order
+        turned = np.empty_like(private_rows)
+        for symmetry in range(action.order):
+            members = nearest % action.order == symmetry
+            turned[members] = action.turned_back(private_rows[members], symmetry)
+
+        def round_of(drawn: Noise, rows: Array = turned, cluster: npt.NDArray[np.int64] = cluster) -> Array:
+            sizes = classes * clusters, rounds.clip, rounds.stddev
+            return np.column_stack(noisy_means(rows, cluster, *sizes, drawn))
+
+        try:
+            table = releases.once(f"{CLUSTERS} {number + 1}", round_of)  # (classes * clusters, 1 + d)
+        except BudgetExceeded:
+            break
+        shares, centres = _fitted(table.reshape(classes, clusters, 1 + d), counts, rounds, spread)
+        found, paid = _with_twins(shares, centres, action), number + 1
+    return found if paid else None
+
+
+def _with_twins(shares: Array, centres: Array, action: Action) -> Clusters:
+    return Clusters(np.repeat(shares / action.order, action.order, axis=1), action.orbit(centres))
+
+
+def _fitted(table: Array, counts: Array, rounds: KMeans, spread: Array) -> tuple[Array, Array]:
+    sums = table[:, :, 1:] * table[:, :, :1]
+    members = np.maximum(table[:, :, 0], _RAREST * counts[:, None] / table.shape[1])
+    noise_variance = float(np.mean((rounds.stddev * rounds.clip / QUANTISATION / members) ** 2))
+    centres = (sums / members[:, :, None]).reshape(-1, sums.shape[2])  # (classes * clusters, d)
+    shrink_apart(centres, noise_variance)
+    near = np.clip(centres, -_FARTHEST * spread, _FARTHEST * spread)
+    return members / members.sum(axis=1, keepdims=True), near.reshape(sums.shape)
+
+
+def in_latents(clusters: Clusters, shape: Array, roots: list[Array]) -> Clusters:
+    """Return clusters whose centres are latents: root_y^-1 (centre * shape), zero beyond the leading components.
+
+    Args:
+        clusters: with centres (classes, clusters, leading).
+        shape: (leading,), by which rows had been divided.
+        roots: (d, d) of each class.
+    """
+    classes, each, leading = clusters.centres.shape
+    wide = np.zeros((classes, each, len(roots[0])))
+    wide[:, :, :leading] = clusters.centres * shape
+    return Clusters(
+        clusters.shares, np.stack([np.linalg.solve(root, own.T).T for root, own in zip(roots, wide, strict=True)])
+    )

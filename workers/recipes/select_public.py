@@ -1,0 +1,347 @@
+"""select_public: private records vote for the nearest public images, which are then drawn.
+
+Private Evolution (Lin et al. 2024, arXiv:2305.15560) over a folder of public images in place of a foundation model. The
+first iteration votes over clusters of them, the second over images of the winning clusters, and over variations of
+these where a cluster has too few.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.cluster.vq import kmeans2
+from torch import Tensor
+from torch.nn import functional
+
+from models.portable.selected import SelectedConfig, SelectedPictures, vary
+from models.portable.textured import texture
+from privacy.errors import BudgetExceeded
+from privacy.plans.select_public import VOTES, SelectPublicConfig, votes_event
+from workers.recipes.interface import Piece, load_checkpoint, save_checkpoint
+from workers.recipes.records import (
+    AnchorsMissing,
+    alike_block,
+    in_blocks,
+    pixels_of,
+    public_images,
+    records_of_rank,
+    records_to_sum,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from models.extractor import Extractor
+    from privacy.plans.plan import Plan, PublicFacts
+    from workers.recipes.interface import Run
+
+_SEED = 0  # public
+_BLOCK = 256  # pictures described at once
+_VARIED_SHIFT, _VARIED_TINT = 0.1, 0.3  # of a picture that comes again, as one more choice
+Describe = Callable[[Tensor], Sequence[Tensor]]  # pictures (n, c, h, w) in [0, 1] to groups of numbers, (n, any) each
+_SIDE, _COLOUR_CELLS, _TEXTURE_CELLS = 32, 8, 4  # pixels and cells to a side
+_AXES = 64
+_FLOOR = 1e-12
+_UNIT = 2.0**-12  # of a place
+FAR = 2**20  # in units: further out than any place
+_SEED = 0  # public, of the clusters and of varied pictures
+_ROUNDS = 20
+
+
+def train(run: Run) -> SelectedPictures:
+    """Let records vote and return the selection; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit. Each iteration is one release of L2 sensitivity 1 (proof at
+        `privacy.plans.select_public.votes_event`), paid for before its noise is drawn. Everything else is a function of
+        public images and of releases.
+
+    Raises:
+        AnchorsMissing: a class has no public images to select from; nothing was charged.
+        BudgetExceeded: a lost attempt had paid for the first iteration, and the hold does not pay twice.
+        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
+    """
+    config, facts = run.plan.config_of(SelectPublicConfig), run.facts
+    pools = public_pools(config, facts, run)
+    space, clusters = run.on_first(lambda: _clusters(config, facts, run, pools))
+    checkpoint = load_checkpoint(run.checkpoints)
+    released: list[Tensor] = [] if checkpoint is None else list(checkpoint.state["votes"])
+    centres = _padded([each.centres for each in clusters], config)
+    least = config.threshold * run.plan.noise_stddev[VOTES]  # votes below count as noise
+    pictures: list[Tensor] = []  # of each class (choices, c, h, w) uint8
+    weights: list[Tensor] = []  # of each class (choices,), adding up to 1
+    for iteration in range(config.iterations):
+        run.progress(stage=VOTES, step=iteration, steps=config.iterations)
+        if iteration == len(released):
+            private_votes = count_votes(run, space, centres)
+            try:
+                released.append(privatise_votes(run, private_votes, iteration))
+            except BudgetExceeded:
+                if not iteration:
+                    raise
+                break  # ended early: the first iteration's winners are drawn
+            save_checkpoint(run.checkpoints, step=iteration + 1, state={"votes": released})
+        if iteration == 0:
+            pictures = run.on_first(partial(_winners, run, clusters, released[0], least))
+            weights = [torch.full((len(each),), 1 / len(each), dtype=torch.float64) for each in pictures]
+        else:
+            weights = [shares_of(votes, least) for votes in released[iteration]]
+        if iteration + 1 < config.iterations:
+            places = [space.place(each.float() / 255) for each in pictures]
+            centres = run.agree(torch.stack(places))
+    run.progress(stage=VOTES, step=config.iterations, steps=config.iterations)
+    generator = SelectedPictures(_shape(config, facts))
+    generator.pictures.copy_(torch.stack(pictures))
+    generator.weights.copy_(torch.stack(weights))
+    return generator.eval()
+
+
+def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> list[npt.NDArray[np.int64]]:
+    """Return for each class the rows of the public images from which it selects.
+
+    Raises:
+        AnchorsMissing: a class has none.
+    """
+    images, labels = run.data.public_anchors, run.data.public_anchor_labels
+    there = 0 if images is None else len(images)
+    order = torch.randperm(there, generator=torch.Generator().manual_seed(_SEED))[: config.public_pictures]
+    rows = np.sort(order.numpy())
+    pools = [rows] * len(facts.classes)
+    if config.public_labels and labels is not None:
+        names = run.data.public_anchor_classes
+        pools = [
+            rows[np.isin(labels[rows], [at for at, each in enumerate(names) if each == name])] for name in facts.classes
+        ]
+    for name, pool in zip(facts.classes, pools, strict=True):
+        if not len(pool) or len(rows) < 2:
+            raise AnchorsMissing(f"there are no public pictures from which the class {name} can select")
+    return pools
+
+
+def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
+    """Return how many of this rank's records vote for each choice of each class, (classes, choices) int64. Private.
+
+    Privacy:
+        A record votes once, for the nearest choice of its own class. It is placed by itself, in blocks where this
+        machine places every image alike, and distances are exact integers.
+
+    Args:
+        run: with the records.
+        space: public.
+        centres: (classes, choices, axes) int64: public, or released before.
+    """
+    images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
+
+    def place(block: npt.NDArray[np.uint8]) -> Tensor:
+        return space.place(pixels_of(block, np.arange(len(block))))
+
+    places = in_blocks(images, place, alike_block(place, images.shape[1:], _BLOCK, run.all_agree))
+    labels_there = torch.from_numpy(np.array(labels, dtype=np.int64))
+    declared = (labels_there >= 0) & (labels_there < len(centres))
+    private_votes = torch.zeros(centres.shape[:2], dtype=torch.int64)
+    blocks = zip(*(torch.split(values[declared], _BLOCK) for values in (places, labels_there)), strict=True)
+    for private_places, private_labels in blocks:
+        apart = (private_places[:, None] - centres[private_labels]).square().sum(2)  # (b, choices)
+        votes = torch.ones(len(apart), dtype=torch.int64)
+        private_votes.index_put_((private_labels, apart.argmin(1)), votes, accumulate=True)
+    return private_votes
+
+
+def privatise_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
+    """Pay for one iteration, add up the ranks' votes and privatise them, (classes, choices) int64.
+
+    Raises:
+        BudgetExceeded: nothing was released.
+    """
+    stddev = run.plan.noise_stddev[VOTES]
+    run.pay(votes_event(stddev), VOTES)
+
+    def add_noise(votes: Tensor) -> Tensor:
+        drawn = run.noise("public pictures", iteration).discrete_gaussian(tuple(votes.shape), stddev)
+        return votes + torch.from_numpy(drawn)
+
+    return run.privatise(private_votes, add_noise)
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    config = plan.config_of(SelectPublicConfig)
+    seen = config.public_pictures + config.iterations * facts.records_declared
+    return (Piece(VOTES, config.iterations, 1e-3 * seen),)
+
+
+def _clusters(
+    config: SelectPublicConfig, facts: PublicFacts, run: Run, pools: list[npt.NDArray[np.int64]]
+) -> tuple[Space, list[Clusters]]:
+    describe = describe_with(run.data.public_extractor)
+    rows = np.unique(np.concatenate(pools))
+    parts = [describe(public_images(run.data, rows[at : at + _BLOCK], facts)) for at in range(0, len(rows), _BLOCK)]
+    space = Space([torch.cat(group) for group in zip(*parts, strict=True)], describe)
+    places = space.public.new_zeros(int(rows.max()) + 1, space.public.shape[1])
+    places[torch.from_numpy(rows)] = space.public
+    assert config.choices is not None
+    if not config.public_labels:
+        return space, [cluster(places, pools[0], config.choices)] * len(pools)
+    return space, [cluster(places, pool, config.choices) for pool in pools]
+
+
+def _padded(centres: list[Tensor], config: SelectPublicConfig) -> Tensor:
+    """Pad to (classes, choices, axes) with centres that are nearest to nothing."""
+    assert config.choices is not None
+    padded = torch.full((len(centres), config.choices, centres[0].shape[1]), FAR)
+    for row, each in zip(padded, centres, strict=True):
+        row[: len(each)] = each
+    return padded
+
+
+def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor, least: float) -> list[Tensor]:
+    """Return for each class images of the clusters that won, (choices, c, h, w) uint8; repeated ones are varied."""
+    config = run.plan.config_of(SelectPublicConfig)
+    assert config.choices is not None
+    variation = replace(_shape(config, run.facts), shift=_VARIED_SHIFT, tint=_VARIED_TINT)
+    stream, chosen = torch.Generator().manual_seed(_SEED), []
+    for own, votes in zip(clusters, noisy_votes, strict=True):
+        rows, repeats = winners(shares_of(votes[: len(own.members)], least), own, config.choices)
+        pictures = (public_images(run.data, np.array(rows), run.facts) * 255).round().byte()
+        again = torch.tensor(repeats) > 0
+        pictures[again] = (vary(pictures[again], variation, stream) * 255).round().byte()
+        chosen.append(pictures)
+    return chosen
+
+
+def _shape(config: SelectPublicConfig, facts: PublicFacts) -> SelectedConfig:
+    assert config.choices is not None
+    return SelectedConfig(
+        classes=len(facts.classes),
+        channels=facts.channels,
+        height=facts.height,
+        width=facts.width,
+        choices=config.choices,
+        shift=config.shift,
+        tint=config.colour,
+        mirror=config.mirror,
+    )
+
+
+class Space:
+    """A public Euclidean space: the principal axes of public images, in which every group of numbers has equal weight.
+
+    Without an extractor the groups are colour and texture at 32 x 32 pixels. Places are integers, so distances are
+    exact.
+
+    Args:
+        public: describes the public images: groups of numbers, (n, any) each, n at least 2.
+        describe: describes further images likewise.
+    """
+
+    def __init__(self, public: Sequence[Tensor], describe: Describe) -> None:
+        self._describe = describe
+        self._means = [group.mean(0) for group in public]
+        spreads = [group.var(0).sum().clamp_min(_FLOOR).sqrt() for group in public]
+        self._scales = [1 / spread for spread in spreads]
+        rows = self._standard(public)
+        _, axes = torch.linalg.eigh((rows.T @ rows).double())  # ascending
+        self._axes = axes[:, -_AXES:].float()
+        self.public = self._on_grid(rows)  # (n, axes)
+
+    def place(self, pictures: Tensor) -> Tensor:
+        """Return the places (n, axes) int64 of images (n, c, h, w) in [0, 1], below half of FAR."""
+        return self._on_grid(self._standard(self._describe(pictures)))
+
+    def _on_grid(self, rows: Tensor) -> Tensor:
+        places: Tensor = rows @ self._axes / _UNIT
+        return places.round().clamp(-FAR / 2, FAR / 2).long()
+
+    def _standard(self, groups: Sequence[Tensor]) -> Tensor:
+        parts = zip(groups, self._means, self._scales, strict=True)
+        return torch.cat([(group - mean) * scale for group, mean, scale in parts], dim=1)
+
+
+def describe_with(extractor: Extractor | None) -> Describe:
+    """Return the describing function: an operator's network, or colours and texture."""
+    if extractor is None:
+        return colours_and_texture
+    return partial(_features, extractor)
+
+
+def _features(extractor: Extractor, pictures: Tensor) -> Sequence[Tensor]:
+    return [extractor(pictures)]
+
+
+def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:
+    """Return the means of 8 x 8 cells by channel, (n, 64 c), and the texture of the brightness in 4 x 4, (n, 256)."""
+    small = functional.interpolate(pictures, (_SIDE, _SIDE), mode="bilinear", antialias=True)
+    waves = texture(small.mean(1, keepdim=True))  # (n, 16, 8, 8)
+    cells = ((small, _COLOUR_CELLS), (waves, _TEXTURE_CELLS))
+    return [functional.adaptive_avg_pool2d(maps, count).flatten(1) for maps, count in cells]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clusters of the public images from which a class may select.
+
+    Attributes:
+        centres: (k, axes) int64, as `Space.place` returns them.
+        members: of each cluster, rows of public images, nearest to the centre first.
+    """
+
+    centres: Tensor
+    members: tuple[npt.NDArray[np.int64], ...]
+
+
+def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters:
+    """Return at most `count` k-means clusters of some public images, none of them empty.
+
+    Args:
+        places: (n, axes) int64, of all public images.
+        rows: of the images to cluster, at least one.
+        count: of clusters.
+    """
+    own = places[torch.from_numpy(rows)].double().numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of an empty cluster, which is left out
+        centres, nearest = kmeans2(own, min(count, len(own)), iter=_ROUNDS, minit="++", rng=_SEED)
+    found = [number for number in range(len(centres)) if (nearest == number).any()]
+    members = []
+    for number in found:
+        there = np.flatnonzero(nearest == number)
+        distance = ((own[there] - centres[number]) ** 2).sum(1)
+        members.append(rows[there[np.argsort(distance, kind="stable")]])
+    return Clusters(torch.from_numpy(centres[found]).round().long(), tuple(members))
+
+
+def shares_of(noisy_votes: Tensor, least: float) -> Tensor:
+    """Return the share of a class's images for each choice, (k,), adding up to 1.
+
+    Votes below `least` count as none. If none is left, those above zero count; if there are none, all equally.
+    """
+    votes = noisy_votes.double()
+    for kept in (votes.where(votes >= least, 0.0), votes):
+        if float(kept.clamp_min(0).sum()) > 0:
+            return kept.clamp_min(0) / kept.clamp_min(0).sum()
+    return torch.full_like(votes, 1 / len(votes))
+
+
+def winners(shares: Tensor, clusters: Clusters, count: int) -> tuple[list[int], list[int]]:
+    """Return `count` images of the winning clusters, in proportion to their shares, nearest to the centres first.
+
+    A cluster with too few images repeats them; repetitions are to be varied.
+
+    Returns:
+        Rows of public images, and how often each had come before.
+    """
+    quotas = (shares * count).floor()
+    missing = count - int(quotas.sum())
+    quotas[torch.argsort(shares * count - quotas, descending=True, stable=True)[:missing]] += 1
+    rows, repeats = [], []
+    for quota, members in zip(quotas.int().tolist(), clusters.members, strict=True):
+        rows += [int(members[place % len(members)]) for place in range(quota)]
+        repeats += [place // len(members) for place in range(quota)]
+    return rows, repeats

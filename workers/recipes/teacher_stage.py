@@ -1,0 +1,262 @@
+"""The teacher stage: Algorithm 1 of Wang et al. 2021 (arXiv:2103.11109), one release per synthetic image.
+
+Teachers on disjoint shards learn to tell their records from the student's images, vote on how each image should change,
+and the noisy votes (TopAgg) are all that leaves them. What a student makes of a release is post-processing: it may read
+the raw noisy sums, keep every release, and learn from them for as long as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from models.shards import Shards
+from models.teacher_ensemble import RealBatch, TeacherConfig, TeacherEnsemble
+from privacy.accounting.events import GaussianEvent
+from privacy.aggregation import topagg
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import BudgetExceeded, InvalidParameter
+from workers.recipes.interface import TrustedCurator
+from workers.recipes.ranks import join_on_first, rank, ranks, share
+
+
+class Teachers(Protocol):
+    """A rank's teachers: `models.teacher_ensemble` or another stack of networks. PRIVATE."""
+
+    device: torch.device
+
+    def update(self, real: RealBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
+        """Learn for one step to tell own records from synthetic inputs (m, d) of classes (m,)."""
+        ...
+
+    def image_gradients(self, images: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield d log D_i / d x_j of blocks of teachers, (n, m, d); zero where one abstains."""
+        ...
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint needs, stacked by teacher; numbers that all share have no axis."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+
+class TeacherShape(Protocol):
+    """Sizes of a teacher that the stage needs."""
+
+    @property
+    def inputs(self) -> int:
+        """Numbers in its input."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of declared classes."""
+        ...
+
+
+@dataclass(frozen=True)
+class TeacherStageConfig:
+    """Public parameters of the stage, in the paper's letters where it has one.
+
+    Attributes:
+        aggregation: N, k, c, sigma, beta and the ablation switches.
+        teacher: the shape of a teacher; its `inputs` are the aggregation's dimension.
+        images: m, synthetic images per iteration: each is one paid release.
+        iterations: T.
+        teacher_steps: updates of the teachers per iteration; 0 for teachers in closed form.
+        first_steps: updates in the first iteration.
+        shard_batch: records of each teacher per update.
+        shown: synthetic images that all teachers see in an update; 0: as many as they vote on.
+        gamma: how far a full vote moves a pixel.
+        charge_iterations: iterations that are paid together, before their first noise exists.
+        stage: the plan's name for it.
+
+    Raises:
+        InvalidParameter: a field is out of range, or shapes do not fit together.
+    """
+
+    aggregation: TopAggConfig
+    teacher: TeacherShape
+    images: int
+    iterations: int
+    teacher_steps: int = 2
+    first_steps: int = 10
+    shard_batch: int = 15
+    shown: int = 0
+    gamma: float = 0.1
+    charge_iterations: int = 5
+    stage: str = "votes"
+
+    def __post_init__(self) -> None:
+        for name in ("images", "iterations", "shard_batch", "charge_iterations"):
+            if getattr(self, name) < 1:
+                raise InvalidParameter(name, getattr(self, name), "it is a positive integer")
+        for name in ("teacher_steps", "first_steps", "shown"):
+            if getattr(self, name) < 0:
+                raise InvalidParameter(name, getattr(self, name), "it is not negative")
+        if self.teacher.inputs != self.aggregation.dimension:
+            raise InvalidParameter("teacher.inputs", self.teacher.inputs, "teachers vote on what they look at")
+
+    @property
+    def releases(self) -> int:
+        """Aggregated images over all iterations."""
+        return self.images * self.iterations
+
+    def event(self, iterations: int) -> GaussianEvent:
+        """Return the event of so many iterations: m releases each."""
+        return self.aggregation.event(self.images * iterations)
+
+
+@dataclass(frozen=True)
+class Release:
+    """The public outcome of one iteration.
+
+    Attributes:
+        released_inputs: x, (m, d) the student's images (or their features).
+        released_labels: y, (m,) int64.
+        released_sums: (m, d) float32, sum_i g_tilde_i + N_Z(0, sigma^2): the votes before the threshold.
+        released_direction: g_bar, (m, d) after the threshold, in {-1, 0, 1}; the noisy mean vote without one.
+        released_targets: x_hat = x + gamma g_bar, (m, d).
+    """
+
+    released_inputs: torch.Tensor
+    released_labels: torch.Tensor
+    released_sums: torch.Tensor
+    released_direction: torch.Tensor
+    released_targets: torch.Tensor
+
+
+class Student(Protocol):
+    """Proposes images and learns from the releases. It sees nothing private."""
+
+    def propose(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return synthetic inputs x (m, d) for labels (m,)."""
+        ...
+
+    def learn(self, releases: list[Release]) -> None:
+        """Learn from all releases so far; the last one belongs to the last proposal."""
+        ...
+
+
+@dataclass
+class TeacherStageState:
+    """The stage's progress. `tensors()` holds private weights: store it only in the job's checkpoint."""
+
+    ensemble: Teachers
+    iteration: int = 0
+    releases: list[Release] = field(default_factory=list)
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the state for `restore` (PRIVATE). Every rank calls it; rank 0's result holds all teachers."""
+        teachers = self.ensemble.state_dict()
+        return {
+            "iteration": self.iteration,
+            "teachers": {name: join_on_first(value) if value.dim() else value for name, value in teachers.items()},
+            "releases": [vars(release) for release in self.releases],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `tensors` returned."""
+        teachers: Mapping[str, torch.Tensor] = state["teachers"]
+        own = {name: value[share(len(value))] if value.dim() else value for name, value in teachers.items()}
+        self.ensemble.load_state_dict(own)
+        self.releases = [Release(**release) for release in state["releases"]]
+        self.iteration = int(state["iteration"])
+
+
+def start_teacher_stage(cfg: TeacherStageConfig, curator: TrustedCurator) -> TeacherStageState:
+    """Create untrained dense teachers: `cfg.teacher` is a `TeacherConfig`, and each rank gets its share."""
+    assert isinstance(cfg.teacher, TeacherConfig)
+    device = curator.device
+    generator = curator.generator("teachers", on_device=True)
+    ensemble = TeacherEnsemble(cfg.teacher, cfg.aggregation.teachers, generator=generator, device=device)
+    if ranks() > 1:
+        mine, weights = share(ensemble.teachers), ensemble.state_dict()
+        own = curator.generator("teachers", *_apart(), on_device=True)
+        ensemble = TeacherEnsemble(cfg.teacher, mine.stop - mine.start, generator=own, device=device)
+        ensemble.load_state_dict({name: value[mine] for name, value in weights.items()})
+    return TeacherStageState(ensemble)
+
+
+def _apart() -> tuple[str | int, ...]:
+    """Return labels that separate this rank's secret randomness from the others'; rank 0 has what one process has."""
+    return () if rank() == 0 else ("rank", rank())
+
+
+def run_teacher_stage(
+    cfg: TeacherStageConfig,
+    private_shards: Shards,
+    student: Student,
+    state: TeacherStageState,
+    curator: TrustedCurator,
+    checkpoint: Callable[[TeacherStageState], None] = lambda _: None,
+) -> list[Release]:
+    """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget; return all releases.
+
+    Args:
+        cfg: public parameters.
+        private_shards: each teacher's records, disjoint by keyed hash. Private.
+        student: proposes images and learns; sees only releases.
+        state: from `start_teacher_stage`, perhaps restored; advanced in place.
+        curator: pays for up to `charge_iterations` iterations before the first of them draws noise.
+        checkpoint: called after each paid group of iterations.
+
+    Privacy:
+        Add or remove one unit: it is in one shard, so one teacher's votes change. Each image's vote sum has L2
+        sensitivity 2 sqrt(k) (Lemma 1, `TopAggConfig.sensitivity`) and gets discrete Gaussian noise: one event per
+        image, `cfg.event(T)` in all. Teachers keep learning between releases, which adaptive composition covers.
+
+    Raises:
+        InvalidParameter: the shards are not as many as the teachers.
+    """
+    agg, ensemble = cfg.aggregation, state.ensemble
+    if private_shards.teachers != agg.teachers:
+        raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
+    labels = curator.generator("labels")  # apart from the rest: labels are released
+    rows = curator.generator("shard rows")
+    coins = curator.generator("vote coins", *_apart())
+    mine = share(agg.teachers)  # the teachers of this rank: all of them where there is one
+    active = private_shards.active[mine]
+
+    def add_noise(votes: torch.Tensor) -> torch.Tensor:
+        return topagg.noisy_sum(votes, agg, curator.noise("votes", cfg.stage, state.iteration))
+
+    paid_until = state.iteration
+    while state.iteration < cfg.iterations:
+        if state.iteration == paid_until:
+            ahead = min(cfg.charge_iterations, cfg.iterations - paid_until)
+            try:
+                curator.pay(cfg.event(ahead), cfg.stage)
+            except BudgetExceeded:
+                break
+            paid_until += ahead
+        y = uniform_labels(cfg.images, cfg.teacher.classes, labels).to(ensemble.device)
+        for _ in range(cfg.teacher_steps if state.iteration else cfg.first_steps):
+            shown = uniform_labels(cfg.shown, cfg.teacher.classes, labels).to(ensemble.device) if cfg.shown else y
+            fake = student.propose(shown).detach()  # (m, d)
+            real = private_shards.batch(cfg.shard_batch, rows, mine)
+            ensemble.update(real, fake, shown)  # descend the loss of Gamma_i
+        x = curator.agree(student.propose(y).detach())  # (m, d) = Psi(z, y); all vote on the same images
+        votes = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+        for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
+            votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
+        g_star = curator.privatise(votes, add_noise)  # Phase II, paid above
+        g_bar = topagg.threshold(g_star, agg)
+        state.releases += [Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar)]
+        student.learn(state.releases)
+        state.iteration += 1
+        if state.iteration == paid_until:
+            checkpoint(state)
+        curator.progress(stage=cfg.stage, step=state.iteration, steps=cfg.iterations)
+    return state.releases
+
+
+def uniform_labels(count: int, classes: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw labels as evenly as the count allows, in random order: the uniform prior over declared classes."""
+    order = torch.randperm(classes, generator=generator).repeat(-(-count // classes))[:count]
+    return order[torch.randperm(count, generator=generator)]

@@ -1,0 +1,299 @@
+"""Warm start: one noisy Gaussian per class, from a few integer releases, before any training.
+
+Images are described in a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
+of an image and noise is small; the plan may add their texture (`portable.textured`). Released are (1) counts and means
+by class, (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
+components, (3) clusters' counts and centres in those components, if any, (4) each class's covariance there, around its
+centres. Each is then shrunk as far as the known noise explains it (`shrinkage`). The plan may leave out (4), where the
+pooled covariance stands in, and (2), where the public prior does.
+
+Adjacency add/remove of one record. Each release is a sum over records of an integer array whose norm is at most the
+sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing. The idea
+of spending a little on "central" statistics first is in DP-FETA (Gong et al. 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.portable.generator import Generator
+from privacy.errors import BudgetExceeded
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.moments import MomentsConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.symmetry import Places
+from privacy.plans.warm_start import (
+    BY_CLASS,
+    CLUSTERS,
+    COUNT_WEIGHT,
+    MEANS,
+    POOLED,
+    QUANTISATION,
+    WARM_START,
+    WITHIN,
+    noise_shape,
+    warm_start_event,
+)
+from workers.recipes.coefficients import exact_product, numbers_of
+from workers.recipes.interface import Piece, Run
+from workers.recipes.records import records_to_sum
+from workers.recipes.released_sums import (
+    Clusters,
+    Kept,
+    KMeans,
+    Noise,
+    in_latents,
+    noisy_clusters,
+    noisy_means,
+    noisy_scatter,
+)
+from workers.recipes.shrinkage import (
+    at_least,
+    block_by_block,
+    for_new_records,
+    principal_components,
+    shrink,
+    shrink_counts,
+    shrink_means,
+    shrink_pooled,
+)
+
+Array = npt.NDArray[np.float64]
+_FAR = 64.0  # further from its class mean than any image can be; only a mean drowned in noise is further
+_FLOOR = 1e-5
+REPORTED = "warm_start"  # the stage of its reports
+
+
+@dataclass(frozen=True)
+class ClassGaussians:
+    """Released: a Gaussian per class over images, or a mixture of a few with one covariance.
+
+    Attributes:
+        mean: (classes, pixels), in units of full brightness; released texture follows the pixels.
+        factor: of each class (pixels, latent), likewise: an image is mean + factor z with z ~ N(0, I).
+        clusters: means of z in each of a class's clusters; None: one Gaussian per class.
+    """
+
+    mean: Array
+    factor: Sequence[Array]
+    clusters: Clusters | None = None
+
+
+@dataclass(frozen=True)
+class NoiseScales:
+    """Parameters of the discrete Gaussian of the releases, for integers of norm QUANTISATION; None: not released."""
+
+    means: float
+    pooled: float | None
+    by_class: float | None
+    clusters: float | None = None
+
+
+def warm_start(
+    private_images: npt.NDArray[np.uint8],
+    private_labels: npt.NDArray[np.int64],
+    config: MomentsConfig,
+    facts: PublicFacts,
+    scales: NoiseScales,
+    releases: Kept,
+) -> ClassGaussians:
+    """Make the missing releases and fit one Gaussian per class to all of them.
+
+    Args:
+        private_images: (n, h, w[, c]) uint8.
+        scales: noise of the releases.
+        releases: makes each release once, and keeps it at once.
+
+    Raises:
+        BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping). If
+            only the classes' own covariances cannot, the pooled one stands in for them.
+    """
+    seen, classes, size = numbers_of(config, facts), len(facts.classes), _size(facts)
+    shape = noise_shape(seen.power, config.noise_shape)  # (f,)
+    expected = seen.power / shape**2
+    private = seen.of(private_images)
+    private /= shape
+    blocks = seen.action.blocks()
+    may_differ = blocks[0][0]  # means of all other numbers are zero, as a declared symmetry says
+
+    def counts_and_means(drawn: Noise) -> Array:
+        rows = private[:, may_differ]
+        return np.column_stack(noisy_means(rows, private_labels, classes, config.mean_clip * size, scales.means, drawn))
+
+    table = releases.once(MEANS, counts_and_means)  # (classes, 1 + f)
+    counts, released = table[:, 0], table[:, 1:]
+    if config.shrink:
+        sums = released * counts[:, None]
+        counts = shrink_counts(counts, scales.means / COUNT_WEIGHT)
+        noise_stddev = scales.means * config.mean_clip * size / QUANTISATION
+        released = shrink_means(sums, counts, expected[may_differ], noise_stddev)
+    means = np.zeros((classes, len(shape)))
+    means[:, may_differ] = released
+    for label, mean_of_class in enumerate(means):
+        private[private_labels == label] -= mean_of_class
+
+    def pooled_scatter(drawn: Noise) -> Array:
+        assert scales.pooled is not None
+        parts = [part for pair in blocks for part in pair]
+        return noisy_scatter(private, config.deviation_clip * size, scales.pooled, drawn, parts)
+
+    if scales.pooled is None:
+        covariance = np.diag(WITHIN * expected)
+    else:
+        covariance = releases.once(POOLED, pooled_scatter) / counts.sum()
+    noise_stddev = (scales.pooled or 0.0) * (config.deviation_clip * size / QUANTISATION) ** 2 / counts.sum()
+
+    def fit_pooled(part: Array, places: Places, noise_stddev: float) -> Array:
+        kept = scales.pooled is None or not config.shrink
+        return part if kept else shrink_pooled(part, expected[places], noise_stddev)
+
+    covariance = block_by_block(covariance, blocks, noise_stddev, fit_pooled) * np.outer(shape, shape)
+    found = principal_components(covariance, seen.action, config.class_size(facts), config.latent_size(facts))
+    components, pooled = found.vectors, np.maximum(found.variances, _FLOOR)  # (f, d) and (d,)
+    clusters = None
+    roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
+    if scales.by_class is not None:
+        leading = found.leading
+        own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
+        private *= shape
+        private = exact_product(private, components[:, :leading], largest=_FAR * size) / own_shape
+        middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
+        if scales.clusters is not None:
+            rounds = KMeans(config.clusters, clip, scales.clusters, found.action)
+            clusters = noisy_clusters(private, private_labels, middle, counts, rounds, releases)
+            if clusters is not None:
+                private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
+        rows = [private[private_labels == label] for label in range(classes)]
+        own_blocks = found.action.blocks()
+        own = _own(rows, counts, clip, scales.by_class, own_blocks, releases)
+
+        def fit_own(part: Array, places: Places, noise_stddev: float) -> Array:
+            fitted = shrink(part, middle[places], noise_stddev)
+            if config.shrink:
+                fitted = for_new_records(at_least(fitted, middle[places]), float(counts.mean()))
+            return _root(fitted * np.outer(own_shape[places], own_shape[places]))
+
+        for root, (covariance, noise_stddev) in zip(roots, own, strict=False):
+            # Beyond the leading components the pooled covariance stands in.
+            root[:leading, :leading] = block_by_block(covariance, own_blocks, noise_stddev, fit_own)
+        if clusters is not None:
+            clusters = in_latents(clusters, own_shape, roots)
+    mean = seen.drawn(means * shape)
+    mean[:, : facts.pixels] += config.centre
+    return ClassGaussians(mean, seen.factors(components, roots), clusters)
+
+
+def _own(
+    private_rows: Sequence[Array],
+    counts: Array,
+    clip: float,
+    stddev: float,
+    blocks: Sequence[Sequence[Places]],
+    releases: Kept,
+) -> list[tuple[Array, float]]:
+    """Draw the scatter of each class's rows; return covariances (d, d) and their noise, none if they cannot be paid."""
+    parts = [part for pair in blocks for part in pair]
+
+    def scatters(drawn: Noise) -> Array:
+        return np.stack([noisy_scatter(rows, clip, stddev, drawn, parts) for rows in private_rows])
+
+    try:
+        own = releases.once(BY_CLASS, scatters) / counts[:, None, None]
+    except BudgetExceeded:
+        return []
+    return list(zip(own, stddev * (clip / QUANTISATION) ** 2 / counts, strict=True))
+
+
+def _root(covariance: Array) -> Array:
+    values, vectors = np.linalg.eigh(covariance)
+    root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]
+    return root
+
+
+def _size(facts: PublicFacts) -> float:
+    return float(np.sqrt(facts.pixels / 784))
+
+
+class PaidNoise:
+    """Noise that does not exist before it is paid for: the first draw charges.
+
+    The sums are ready by then, so only milliseconds lie between the payment and the checkpoint that keeps the release.
+    """
+
+    def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
+        self._pay, self._derive = pay, derive
+        self._noise: SecureNoise | None = None
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        """Draw, after paying.
+
+        Raises:
+            BudgetExceeded: it cannot be paid; there is no noise and no release.
+        """
+        if self._noise is None:
+            self._pay()
+            self._noise = self._derive()
+        return self._noise.discrete_gaussian(shape, stddev)
+
+
+def noisy_gaussians(
+    run: Run, config: MomentsConfig, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
+) -> ClassGaussians:
+    """Make the plan's releases of class statistics that no earlier attempt has kept, and fit a Gaussian to each class.
+
+    Payments are made by the one rank that works.
+
+    Args:
+        run: whose plan has the stages.
+        released: kept by an earlier attempt, tensors by stage.
+        keep: called with everything released so far, after each release.
+
+    Raises:
+        BudgetExceeded: as `warm_start`.
+        ContributionUnbounded: a unit could change a release by more than was priced.
+    """
+    private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
+    noise_stddev, steps = run.plan.noise_stddev, _releases(run.plan)
+
+    def tell(reached: Mapping[str, Any]) -> None:
+        run.progress(stage=REPORTED, step=len(reached), steps=steps)
+
+    def keep_arrays(reached: Mapping[str, npt.NDArray[np.float64]]) -> None:
+        keep({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()})
+        tell(reached)
+
+    def noise(name: str) -> PaidNoise:
+        stage = name.partition(" ")[0]  # a number follows where a stage has several releases
+        event = warm_start_event(stage, noise_stddev[stage])
+        return PaidNoise(lambda: run.budget.charge(event, stage), lambda: run.noise("warm start", name))
+
+    tell(released)
+    of_covariances = noise_stddev.get(POOLED), noise_stddev.get(BY_CLASS)
+    scales = NoiseScales(noise_stddev[MEANS], *of_covariances, noise_stddev.get(CLUSTERS))
+    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep_arrays)
+    return warm_start(private_images, private_labels, config, run.facts, scales, kept)
+
+
+def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
+    """Load the released Gaussians into a generator."""
+    generator.mean.copy_(torch.from_numpy(gaussians.mean))
+    for place, factor in zip(generator.factor, gaussians.factor, strict=True):
+        place.copy_(torch.from_numpy(factor))
+    if gaussians.clusters is not None:
+        generator.centres.copy_(torch.from_numpy(gaussians.clusters.centres))
+        generator.shares.copy_(torch.from_numpy(gaussians.clusters.shares))
+
+
+def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
+    """Return the piece of a plan's warm start."""
+    return Piece(REPORTED, _releases(plan), 4e-4 * facts.records_declared * facts.size)
+
+
+def _releases(plan: Plan) -> int:
+    return sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)
