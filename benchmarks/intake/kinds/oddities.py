@@ -304,7 +304,7 @@ INPUTS = (
                      PhotometricInterpretation="RGB"), unit="subject"),
     of("dicom_inverted_in_rle", volumes.looking(darkens),
        volumes.files(PhotometricInterpretation="MONOCHROME1", syntax=str(volumes.RLELossless)), unit="subject"),
-    of("dicom_of_nobody", Refused("stands for nobody"), volumes.files(PatientID="00000000"), unit="subject"),
+    of("dicom_of_nobody", Refused("is a placeholder"), volumes.files(PatientID="00000000"), unit="subject"),
     of("dicom_not_deflated", BROKEN, inflating, unit="subject"),
     of("nifti_in_a_wrapper", Read(PAIR, 12, 12, said="vols/"), volumes.volumes("vols/{word}/sub-{number:02d}.nii"),
        unit="subject", slices="axial"),

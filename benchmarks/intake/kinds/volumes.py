@@ -162,7 +162,7 @@ INPUTS = (
         subject_tag="StudyInstanceUID"),
     of("dicom_classes_of_a_tag", files("{patient}/{number}.dcm", StudyDescription="{word}"), OWNED,
         label_tag="StudyDescription"),
-    of("dicom_classes_of_no_tag", files(), Refused("no tag of DICOM"), label_tag="Diagnosis"),
+    of("dicom_classes_of_no_tag", files(), Refused("not a DICOM tag"), label_tag="Diagnosis"),
     of("dicom_in_a_zip", zipped(files()), OWNED, path="a.zip"),
     of(
         "dicom_by_its_directory",
