@@ -279,7 +279,8 @@ INPUTS = (
     of("npz_of_12_bits_stated", Read(("0", "1"), 12, looks=brightens), deep_npz("u2", 4095), "a.npz", depth=12),
     of("npz_of_floats_windowed", Read(("0", "1"), 12, looks=brightens), deep_npz("f4", 1), "a.npz", window="0,1"),
     of("npz_of_truths", Read(("0", "1"), 12), arrays.npz(labels=arrays.NUMBERS.astype(bool)), "a.npz"),
-    of("npz_of_patients", Refused("identifies subjects"), arrays.npz(labels=arrays.NUMBERS, patient_id=np.arange(12) // 2),
+    of("npz_of_patients", Refused("identifies subjects"), arrays.npz(
+       labels=arrays.NUMBERS, patient_id=np.arange(12) // 2),
        "a.npz"),
     of("npz_without_pixels", Refused("have no pixels"), lambda folder,
         _: np.savez(folder / "a.npz", images=np.zeros((12, 0, 28), "u1"), labels=arrays.NUMBERS), "a.npz"),
