@@ -42,7 +42,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }
 }
 
-JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the one thread that serves all connections
+JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the thread that serves all connections
 READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
 
 

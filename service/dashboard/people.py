@@ -54,7 +54,7 @@ def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResp
         max_age=PENDING_SECONDS,
         path=PENDING_PATH,
         httponly=True,
-        samesite="lax",  # not "strict": the provider's page leads back here, and the browser must bring it then
+        samesite="lax",  # not "strict": the browser must send it when the provider redirects back
         secure=is_secure(request),
     )
     return response
@@ -82,7 +82,7 @@ def finish(request: Request, dashboard: Running) -> Response:
     with transaction(dashboard.factory) as session:
         close_session(session, request.cookies.get(cookie_name(request), ""))
         cookie = open_session(session, principal.id, now=dashboard.clock())
-    # A page, not a redirection: the browser brings the session's cookie only where this site itself leads.
+    # A page, not a redirect: browsers send a strict cookie only for navigation that starts on this site.
     response = page(request, "signed_in.html", target=local_path(target))
     response.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
     set_session(request, response, cookie)

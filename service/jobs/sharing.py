@@ -35,12 +35,6 @@ def ask_share(
     Args:
         project_id: of the other project; None publishes to every project.
         asked_with: id of an owner's key, or of an admin's if there is one project.
-
-    Raises:
-        InvalidInput: there is no reason.
-        NotFound: the caller's project has no such release, or there is no such project.
-        Conflict: it is shared so already or belongs to that project, or a request for the same is pending.
-        Forbidden: the key is no owner's.
     """
     asking, release = acting_key(session, asked_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
@@ -66,11 +60,7 @@ SHARE_EFFECTS = {DecisionAction.SHARE: _share}
 
 
 def end_share(session: Session, *, release_id: str, share_id: str, now: datetime) -> Share:
-    """Stop sharing a release, at once. Idempotent.
-
-    Raises:
-        NotFound: the caller's project has no such release, or it is not shared so.
-    """
+    """Stop sharing a release at once. Idempotent."""
     release = get_own_release(session, release_id)
     share = find(session, Share, share_id, lock=True)
     if share.release_id != release_id:

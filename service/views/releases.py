@@ -31,7 +31,7 @@ from service.views.rows import ROWS_MAX, newest
 
 EVALUATIONS_SHOWN = 20
 
-# What is shown of a release; its card and its receipt, which are long, have addresses of their own.
+# Without card and receipt, which are long and have addresses of their own.
 RELEASES = select(
     Release.id,
     Release.kind,

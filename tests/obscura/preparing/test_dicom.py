@@ -147,7 +147,7 @@ def test_colours_planes_and_files_without_a_preamble():
     assert (shown(dicom_file(RAMP, preamble=False, BitsStored=12)) == shown(dicom_file(RAMP, BitsStored=12))).all()
 
 
-def test_a_file_is_a_image_like_any_other():
+def test_a_file_is_an_image_like_any_other():
     content = dicom_file(RAMP, BitsStored=12)
     seen = look(content)
     assert (seen.width, seen.height, seen.grey, seen.deep) == (16, 16, True, True)

@@ -318,7 +318,7 @@ def test_what_is_said_of_nothing(tmp_path):
         prepare(tmp_path, Choices(attribute="Male"))
 
 
-def test_a_image_that_is_no_image_of_this_size_is_not_read_whole(fill, monkeypatch):
+def test_an_image_that_is_no_image_of_this_size_is_not_read_whole(fill, monkeypatch):
     root = fill("a/1.png")
     with (root / "a" / "huge.png").open("wb") as file:
         file.truncate(2**40)  # a hole of a terabyte

@@ -131,7 +131,7 @@ def test_numbers_and_names_of_classes_beside_each_other_give_names_in_the_order_
         said_of(Table("t", ("file", "label", "class"), [*rows, ("4", "10", "nine")]))
 
 
-def test_of_several_attributes_a_image_has_just_one() -> None:
+def test_of_several_attributes_an_image_has_just_one() -> None:
     rows = [("1", "1", "0"), ("2", "0", "1.0"), ("3", "1", "1"), ("4", "0", "0"), ("5", "-1", "1"), ("6", "", "1")]
     table = Table("t", ("file", "A", "B"), rows)
     assert said_of(table, Choices(attribute="A,B")) == ["A", "B", None, None, "", ""]
