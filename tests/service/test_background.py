@@ -8,8 +8,7 @@ import pytest
 
 from obscura.wire.words import Outcome
 from service import background
-from service.api import auditing
-from service.api.auditing import EventWriter
+from service.api.auditing import EventWriter, LogLimits
 from service.background import Background
 from service.db.session import make_engine, make_session_factory
 from service.identity.recording import AuditLogUnavailable, event_of
@@ -47,16 +46,15 @@ def test_a_thread_that_fails_says_so_and_goes_on(monkeypatch, stream: io.StringI
 
 @pytest.mark.parametrize("audit_log", ["on", "required"])
 def test_nobody_waits_for_ever_for_an_event_while_the_database_is_away(
-    tmp_path: Path, sqlite_template, audit_log, stream, monkeypatch
+    tmp_path: Path, sqlite_template, audit_log, stream
 ):
     """Its disk, such as one of the network, is gone for a moment: what could not be written is told, or tried again."""
-    monkeypatch.setattr(auditing, "RETRY_SECONDS", 0.1)
     disk, away = tmp_path / "disk", tmp_path / "away"
     disk.mkdir()
     (disk / "obscura.db").write_bytes(sqlite_template.read_bytes())
     url = f"sqlite:///{disk / 'obscura.db'}"
     settings = Settings(data_dir=tmp_path / "var", database_url=url, audit_log=audit_log)
-    writer = EventWriter(make_session_factory(make_engine(url)), settings, utc_now)
+    writer = EventWriter(make_session_factory(make_engine(url)), settings, utc_now, LogLimits(retry_seconds=0.1))
     event = event_of(None, "GET /v1/jobs", None, Outcome.REFUSED, at=utc_now())
     disk.rename(away)
     writer.start()

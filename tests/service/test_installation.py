@@ -106,7 +106,7 @@ def test_a_mismatch_stops_everything_and_is_the_first_finding(book, settings):
     (settings.data_dir / "installation").write_text(f"{row(book.factory)}\n")
     sentence = inspect_at_start(settings, book.factory, now=book.now)
     assert sentence is not None
-    assert "has found installation_mismatch, release_unknown: nothing is removed" in sentence
+    assert "its database is older than its storage (installation_mismatch, release_unknown)" in sentence
 
 
 @pytest.mark.parametrize("unknown", ["release", "sample", "journal", "receipt", "dataset", "admin key"])
