@@ -166,7 +166,7 @@ INPUTS = (
         Refused("says whose"), path="a.parquet"),
     Input("hf_parquet_lesion", parquet("a.parquet", lesion_id=[n // 2 for n in range(COUNT)]),
         Read(NAMES, COUNT, said="seem to be of one person"), path="a.parquet"),
-    Input("hf_parquet_torn", torn, Refused("cannot be read as a table of pictures"), path="a.parquet"),
+    Input("hf_parquet_torn", torn, Refused("cannot be read as a table of images"), path="a.parquet"),
     Input("hf_saved", saved, Read(NAMES, COUNT, said="not test")),
     Input("webdataset", webdataset("a.tar", "cls", lambda n: str(n % 2)), Read(("0", "1"), COUNT), path="a.tar"),
     Input("webdataset_names", webdataset("a.tar", "cls", lambda n: str(n % 2), classes=NAMES), BOTH, path="a.tar"),
@@ -194,5 +194,5 @@ INPUTS = (
     Input("hf_parquet_without_some_labels", parquet("a.parquet", labels=[0, 1, None, -1] * 3),
         Asked("--skip-unlabelled"), path="a.parquet"),
     Input("hf_parquet_without_some_labels_skipped", parquet("a.parquet", labels=[0, 1, None, -1] * 3),
-        Read(NAMES, 6, said="6 pictures without a label"), path="a.parquet", options={"skip_unlabelled": True}),
+        Read(NAMES, 6, said="6 images without a label"), path="a.parquet", options={"skip_unlabelled": True}),
 )  # fmt: skip

@@ -273,7 +273,7 @@ INPUTS = (
     of("webdataset_without_some_labels", Asked("--skip-unlabelled"), tar_with(("x.png", b"no label")), "a.tar"),
     of("webdataset_names_damaged", Refused("not a list of names"), tar_with(("__classes.json__", b"{{{")), "a.tar"),
     of("webdataset_in_folders", Read(PAIR, 12, said="not val"), shards_in_folders),
-    of("idx_gz_cut", Refused("ends before its last picture"), cut_idx),
+    of("idx_gz_cut", Refused("ends before its last image"), cut_idx),
     of("npz_of_16_bits", Read(("0", "1"), 12, looks=brightens), deep_npz("u2", 65535), "a.npz"),
     of("npz_of_12_bits", Asked("--depth"), deep_npz("u2", 4095), "a.npz"),
     of("npz_of_12_bits_stated", Read(("0", "1"), 12, looks=brightens), deep_npz("u2", 4095), "a.npz", depth=12),
