@@ -34,7 +34,6 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "previews": (("--datasets", "digits"), ()),
-    "uneven_classes": (("--epsilons", "1", "--counts", "100"), ()),
     "utility": (("--suite", "small_folders", "--datasets", "digits", "--epsilons", "10", "--seeds", "1"), ()),
     "reproductions": (
         ("--paper", "gep", "--table", "4"),

@@ -48,7 +48,8 @@ class DecisionRecord(ApiRecord):
 
     id: str = Field(description="Its identifier, which never changes.")
     action: DecisionAction = Field(
-        description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, or `share` a release."
+        description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, `share` a release, or `accept` the "
+        "missing spending of an account after a restore."
     )
     name: str = Field(description="Of the account, the person or the release, for people.")
     account_id: str | None = Field(description="Of a raise: the account.")

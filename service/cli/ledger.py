@@ -49,7 +49,7 @@ def verify(
     installation; what it lacks is listed by account. Exit codes: 0 nothing found, 1 findings or locked, 2 it could not
     run.
     """
-    from service.audit.arming import clear_stops
+    from service.audit.findings import clear_stops
     from service.db.session import transaction
     from service.inspection import find_losses, follow_up, inspect_ledger
     from service.ledger.stops import arming_stops, lock_of

@@ -29,7 +29,7 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.disk import short_of_room
 from service.errors import ClockRefused, DatabaseUnsuitable, InvalidInput
 from service.failpoints import failpoint
-from service.inspection import inspect_at_start, nothing_stands, require_clock
+from service.inspection import inspect_at_start, may_remove, require_clock
 from service.installation import pair
 from service.logs import configure_logging, get_logger
 from service.queue import TASK_RUN_JOB
@@ -165,7 +165,7 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)
-        may_destroy = is_elsewhere(workplace.settings) and nothing_stands(session, workplace.settings)
+        may_destroy = is_elsewhere(workplace.settings) and may_remove(session, workplace.settings)
     if may_destroy:
         deletion.destroy_copies(workplace.settings, factory)
     if job is None or workplace.draining() or short_of_room(workplace.settings):

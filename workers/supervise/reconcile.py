@@ -27,7 +27,7 @@ from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
 from service.disk import short_of_room
 from service.identity import recording
-from service.inspection import nothing_is_found, nothing_stands, watch_over
+from service.inspection import may_remove, verify_before_removal, watch_over
 from service.installation import belongs
 from service.jobs import kinds
 from service.jobs.kinds import KINDS
@@ -67,7 +67,7 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
     if folder := short_of_room(settings):
         get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs wait
     with transaction(factory, read_only=True) as session:
-        sound = nothing_stands(session, settings)
+        sound = may_remove(session, settings)
         ours = sound or belongs(session, settings)
     if not ours:
         return Reconciled(0, 0, 0)
@@ -157,8 +157,8 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
     if not doomed and not overdue and not old:
         return 0
     with transaction(factory, read_only=True) as session:
-        allowed = nothing_stands(session, settings)
-    if not allowed or not nothing_is_found(settings, factory, now=now):
+        allowed = may_remove(session, settings)
+    if not allowed or not verify_before_removal(settings, factory, now=now):
         get_logger(__name__).warning("sweep_withheld", folders=len(doomed) + len(old), trash=len(overdue))
         return 0
     if old:  # said before it is done: what a crash leaves in between, the next sweep finds

@@ -29,7 +29,7 @@ from service.db.job_tables import FailureCode, Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
-from service.inspection import nothing_stands
+from service.inspection import may_remove
 from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
@@ -259,7 +259,7 @@ def _clear_work(settings: Settings, factory: SessionFactory, attempt: Attempt) -
     """Put the checkpoints of an ended job into the trash; where anything stands that was found, a later sweep does."""
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
-        over = job is not None and job.finished_at is not None and nothing_stands(session, settings)
+        over = job is not None and job.finished_at is not None and may_remove(session, settings)
     if over:
         put_away(storage_of(settings), work_key(attempt.job_id), now=_now())
 
