@@ -34,7 +34,6 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "previews": (("--datasets", "digits"), ()),
-    "uneven_classes": (("--epsilons", "1", "--counts", "100"), ()),
     "utility": (("--suite", "small_folders", "--datasets", "digits", "--epsilons", "10", "--seeds", "1"), ()),
     "reproductions": (
         ("--paper", "gep", "--table", "4"),
@@ -75,7 +74,6 @@ def run(names: Sequence[str], budget: str, folder: Path, minutes: float) -> dict
 
 
 def main() -> int:
-    """Run what is asked for; the exit status is 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", choices=list(_MINUTES), default="quick")
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))

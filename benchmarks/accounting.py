@@ -148,7 +148,6 @@ def search(jobs: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, print a table and, where asked, keep it as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--jobs", type=int, default=0, help="search among so many random jobs")

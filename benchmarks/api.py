@@ -277,7 +277,6 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print and, where asked, write the figures as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"other defaults: {QUICK}")
     parser.add_argument("--databases", nargs="+", default=list(DATABASES), choices=list(DATABASES))

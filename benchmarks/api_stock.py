@@ -132,7 +132,6 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
 
 
 def _holds(factory: SessionFactory, ids: list[str], running: set[str], count: int) -> Sequence[Any]:
-    """Return holds: those of the running jobs, and captured ones of all accounts, the first one among them."""
     columns = (HoldRow.id, HoldRow.job_id, HoldRow.account_id, HoldRow.amount_nano)
     with transaction(factory, read_only=True) as session:
         armed = session.execute(select(*columns).where(HoldRow.id.in_(running))).all()
@@ -208,7 +207,6 @@ def _job(job_id: str, state: str, moment: datetime, hold: Any = None, dataset_id
 
 
 def _release(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the release of a training, which names it from now on."""
     job["release_id"] = new_id("rel")
     return {
         "id": job["release_id"],
@@ -227,7 +225,6 @@ def _release(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drawing(release: dict[str, Any], moment: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the job and the row of one sample."""
     job, sample_id = _job(new_id("job"), "succeeded", moment), new_id("smp")
     job |= {"release_id": release["id"], "account_id": release["account_id"]}
     return job, {
@@ -245,7 +242,6 @@ def _drawing(release: dict[str, Any], moment: datetime) -> tuple[dict[str, Any],
 
 
 def _preview(account_id: str, dataset_id: str, moment: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the job and the row of a plan that was tried."""
     job = _job(new_id("job"), "succeeded", moment) | {"kind": "preview", "plan": PLAN}
     job |= {"account_id": account_id, "dataset_id": dataset_id}
     found = {"stand_in": "patterns", "accuracy": 0.7, "real": 0.9, "chance": 0.1}
@@ -254,7 +250,6 @@ def _preview(account_id: str, dataset_id: str, moment: datetime) -> tuple[dict[s
 
 
 def _files(data_dir: Path, release_id: str, sample: dict[str, Any]) -> None:
-    """Publish the files of a release and of a sample as a runner does."""
     drawn = {Path(sample["path"]).name: bytes(PICTURE_BYTES)}
     released = {name: content.encode() for name, content in FILES.items()} | {"grid.png": bytes(PICTURE_BYTES)}
     for identifier, files in ((release_id, released), (sample["id"], drawn)):

@@ -22,7 +22,6 @@ Coins = npt.NDArray[np.bool_]
 
 @functools.cache
 def _sampled_epsilon(claim: Event, delta: float) -> float:
-    """Seconds of work, for a few claims that many games share."""
     return pld_epsilon([claim], delta)
 
 

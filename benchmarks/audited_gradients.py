@@ -141,8 +141,6 @@ def topagg(m: int) -> Setting:
 
 
 def _gep(m: int, name: str, residual: float | None, values: list[float], precision: list[float]) -> Setting:
-    """The public anchors span the first half of the coordinates; each canary has one of either half."""
-
     def anchors(model: nn.Module, _stream: torch.Generator) -> Traces:
         return trace_gradients(model, inner_product, torch.eye(m, 2 * m), torch.ones(m, 1))
 

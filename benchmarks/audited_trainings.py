@@ -20,8 +20,7 @@ from scipy.linalg import hadamard
 from sklearn.datasets import load_digits
 
 from benchmarks.fetching import fetched_fashion_mnist
-from models.kernel_teachers import KernelTeachers
-from models.linear_teachers import LinearTeachers
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.portable.generator import Generator
 from models.shards import Shards
 from privacy.accounting.events import GaussianEvent
@@ -320,7 +319,6 @@ def _teachers(shards: Shards, config: DataLensConfig, facts: PublicFacts) -> Lin
 
 
 def _votes(teachers: LinearTeachers | KernelTeachers, release: Release, cfg: TopAggConfig) -> torch.Tensor:
-    """Return each teacher's votes, (N, images, d) int8; their coins are tossed only for gradients within the clip."""
     shape = len(release.released_inputs), cfg.dimension
     blocks = teachers.image_gradients(release.released_inputs, release.released_labels)
     return torch.cat(

@@ -91,7 +91,6 @@ def wrong(rows: list[Row]) -> list[Row]:
 
 
 def main() -> None:
-    """Audit, print both tables and, where asked, keep them as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--effort", type=int, default=5, help="times as many draws as the tests make")

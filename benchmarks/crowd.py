@@ -7,7 +7,6 @@ the slowest of these reads. All traffic stays on the loopback interface, and eve
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import http.client
@@ -16,7 +15,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from urllib.parse import urlsplit
 from benchmarks.api import Service, service
 from benchmarks.api_stock import Stock, lay_in
 from benchmarks.ledger_databases import database
-from benchmarks.results import machine
+from benchmarks.results import machine, parser_of, write_json
 from scripts.swift_server import BUCKET, SwiftServer, environment_of
 from scripts.with_services import free_port
 from service.db.session import make_engine, make_session_factory
@@ -86,36 +85,44 @@ class Site:
     _threads: list[threading.Thread] = field(default_factory=list)
     _sockets: list[socket.socket] = field(default_factory=list)
 
-    def request(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> int:
-        """Send one request on a new connection and return the answer's status; 0 where none came in time."""
-        address = self.running.address
-        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
-        try:
-            connection.request(method, path, body, self.running.headers if headers is None else headers)
-            answer = connection.getresponse()
-            answer.read()
-            return answer.status
-        except (OSError, http.client.HTTPException):
-            return 0
-        finally:
-            connection.close()
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Send one request on a new connection; return the status, 0 if no answer came in time, and the body."""
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)) as opened:
+            try:
+                opened.request(method, path, body, self.running.headers if headers is None else headers)
+                answer = opened.getresponse()
+                return answer.status, answer.read()
+            except (OSError, http.client.HTTPException):
+                return 0, b""
 
-    def repeat(self, attackers: int, act: Callable[[], int], pause_seconds: float = 1.0) -> None:
+    def create(self, path: str, facts: Mapping[str, Any]) -> str:
+        """Create something by a POST of JSON and return its id."""
+        headers = self.running.headers | {"Content-Type": "application/json"}
+        return str(json.loads(self.ask("POST", path, json.dumps(facts).encode(), headers)[1])["id"])
+
+    @property
+    def port(self) -> int:
+        """Return the service's port."""
+        return self.running.address.port or 0
+
+    def repeat(self, attackers: int, act: Callable[[], tuple[int, bytes]], pause_seconds: float = 1.0) -> None:
         """Let attackers repeat a request, each in a thread, until the measurement is over."""
 
         def attack() -> None:
             while not self.over.is_set():
-                self.statuses.add(act())
+                self.statuses.add(act()[0])
                 self.over.wait(pause_seconds)
 
         for _ in range(attackers):
             self._threads.append(threading.Thread(target=attack, daemon=True))
             self._threads[-1].start()
 
-    def hold(self, attackers: int, port: int | None, content: bytes) -> None:
+    def hold(self, attackers: int, content: bytes) -> None:
         """Open connections, send the same bytes on each, and keep them open until the measurement is over."""
         for _ in range(attackers):
-            opened = socket.create_connection(("127.0.0.1", port or self.running.address.port or 0), TIMEOUT_SECONDS)
+            opened = socket.create_connection(("127.0.0.1", self.port), TIMEOUT_SECONDS)
             opened.sendall(content)
             self._sockets.append(opened)
 
@@ -124,13 +131,9 @@ class Site:
         slowest, count, until = 0.0, 0, time.perf_counter() + seconds
         while time.perf_counter() < until:
             started = time.perf_counter()
-            connection = http.client.HTTPConnection("127.0.0.1", self.running.address.port, timeout=TIMEOUT_SECONDS)
-            with contextlib.suppress(TimeoutError), contextlib.closing(connection):
-                connection.request("GET", path, headers=self.running.headers)
-                answer = connection.getresponse()
-                answer.read()
-                if answer.status != 200:
-                    raise RuntimeError(f"GET {path} gave {answer.status}")
+            status, _ = self.ask("GET", path)
+            if status not in (0, 200):
+                raise RuntimeError(f"GET {path} gave {status}")
             slowest, count = max(slowest, time.perf_counter() - started), count + 1
             time.sleep(0.05)
         return count, slowest
@@ -160,26 +163,20 @@ class Door:
 def storage_hangs(site: Site) -> int:
     """Read reports while the storage does not answer."""
     site.silent.upstream = None
-    site.repeat(ATTACKERS, lambda: site.request("GET", f"/v1/releases/{site.stock.release_id}/report.html"))
+    site.repeat(ATTACKERS, lambda: site.ask("GET", f"/v1/releases/{site.stock.release_id}/report.html"))
     return ATTACKERS
 
 
 def webhook_tests(site: Site) -> int:
     """Test a webhook whose host does not answer."""
-    address = site.running.address
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
-    facts = json.dumps({"url": f"http://127.0.0.1:{site.silent.port}/"})
-    connection.request("POST", "/v1/webhooks", facts, site.running.headers | {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    webhook_id = json.loads(answer.read())["id"]
-    connection.close()
-    site.repeat(ATTACKERS, lambda: site.request("POST", f"/v1/webhooks/{webhook_id}/test", b""))
+    webhook_id = site.create("/v1/webhooks", {"url": f"http://127.0.0.1:{site.silent.port}/"})
+    site.repeat(ATTACKERS, lambda: site.ask("POST", f"/v1/webhooks/{webhook_id}/test", b""))
     return ATTACKERS
 
 
 def provider_hangs(site: Site) -> int:
     """Begin to sign in, without a key, while the provider does not answer."""
-    site.repeat(ATTACKERS, lambda: site.request("GET", "/login/provider", headers={}))
+    site.repeat(ATTACKERS, lambda: site.ask("GET", "/login/provider", headers={}))
     return ATTACKERS
 
 
@@ -191,29 +188,31 @@ HALF_A_FORM = (
 
 def incomplete_bodies(site: Site) -> int:
     """Send one byte of a form on each of many connections, without a key, and begin again when they are closed."""
-    port = site.running.address.port or 0
 
-    def attack() -> int:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as opened:
+    def attack() -> tuple[int, bytes]:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", site.port), TIMEOUT_SECONDS) as opened,
+        ):
             opened.sendall(HALF_A_FORM)
             opened.settimeout(1.0)
             opened.recv(1)
-        return 0
+        return 0, b""
 
-    site.hold(500, None, HALF_A_FORM)
+    site.hold(500, HALF_A_FORM)
     site.repeat(ATTACKERS, attack, pause_seconds=0.0)
     return 500 + ATTACKERS
 
 
 def incomplete_heads(site: Site) -> int:
     """Send half a head on each of more connections than the service keeps."""
-    site.hold(1100, None, b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n")
+    site.hold(1100, b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n")
     return 1100
 
 
 def unread_answers(site: Site) -> int:
     """Ask for the largest static file on each of many connections, and read nothing."""
-    site.hold(500, None, b"GET /reference/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n")
+    site.hold(500, b"GET /reference/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n")
     return 500
 
 
@@ -227,29 +226,25 @@ def wide_json(site: Site) -> int:
     bodies += [f'{start}"options": {{"a": [{", ".join(["9" * 4000] * 200)}]}}}}']
     headers = site.running.headers | {"Content-Type": "application/json"}
     for body in bodies:
-        site.repeat(1, lambda body=body: site.request("POST", "/v1/plans", body.encode(), headers), 0.2)  # type: ignore[misc]
+        site.repeat(1, lambda body=body: site.ask("POST", "/v1/plans", body.encode(), headers), 0.2)  # type: ignore[misc]
     return len(bodies)
 
 
 def slow_uploads(site: Site) -> int:
     """Begin more uploads than the server has threads, and send one byte of each."""
-    address, headers = site.running.address, site.running.headers | {"Content-Type": "application/json"}
     facts = {"name": "d", "visibility": "public", "classes": ["a"], "height": 4, "width": 4, "channels": 1}
     own = "".join(f"{name}: {value}\r\n" for name, value in site.running.headers.items())
     for _ in range(ATTACKERS):
-        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
-        connection.request("POST", "/v1/datasets", json.dumps(facts | {"records_declared": 9}), headers)
-        dataset_id = json.loads(connection.getresponse().read())["id"]
-        connection.close()
+        dataset_id = site.create("/v1/datasets", facts | {"records_declared": 9})
         head = f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n"
-        site.hold(1, None, f"{head}{own}\r\nx".encode())
+        site.hold(1, f"{head}{own}\r\nx".encode())
     return ATTACKERS
 
 
 def refused_requests(site: Site) -> int:
     """Send requests beyond the limit, from elsewhere, while the audit log must have an event of each."""
     headers = {"X-Forwarded-For": "203.0.113.1"}
-    site.repeat(ATTACKERS, lambda: site.request("GET", "/v1/jobs", headers=headers), pause_seconds=0.0)
+    site.repeat(ATTACKERS, lambda: site.ask("GET", "/v1/jobs", headers=headers), pause_seconds=0.0)
     return ATTACKERS
 
 
@@ -312,9 +307,7 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and, where asked, write the figures as JSON; the exit status is 1 where a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--doors", nargs="+", default=list(DOORS), choices=list(DOORS))
     parser.add_argument("--seconds", type=float, default=12.0, help="for which each door is crowded")
     options = parser.parse_args()
@@ -323,8 +316,7 @@ def main() -> None:
         rows.append(measure(name, options.seconds))
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     missed = [row["door"] for row in rows if row["worst_seconds"] >= WORST_SECONDS_MAX]
-    if options.json:
-        options.json.write_text(json.dumps(machine() | {"rows": rows, "missed": missed}, indent=1) + "\n")
+    write_json(options.json, machine() | {"rows": rows, "missed": missed})
     for door in missed:
         print(f"missed: {door}: another caller waited for {WORST_SECONDS_MAX:g} s or longer")
     raise SystemExit(1 if missed else 0)

@@ -154,7 +154,6 @@ def medians(
 
 
 def main() -> None:
-    """Measure, print a table and, where asked, keep it as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=120.0, help="begin no round after so long")

@@ -48,7 +48,6 @@ def measure(folder: Folder, epsilon: float, samples: int, seeds: Sequence[int]) 
 
 
 def main() -> None:
-    """Measure, print a table and, where asked, keep it as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--samples", type=int, default=10_000)

@@ -55,7 +55,6 @@ def npm_package(name: str) -> tarfile.TarFile:
 
 
 def _archive(what: str, file: Path, command: Sequence[str]) -> tarfile.TarFile:
-    """Open an archive of the cache, which a command brings into its folder where it is not there yet."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         _fetch(what, command, file.parent)

@@ -145,7 +145,6 @@ def measure(contestant: str, units: int, clip: float) -> Row:
 
 
 def main() -> None:
-    """Measure, print a table and, where asked, keep it as JSON, row by row."""
     parser = parser_of(__doc__)
     parser.add_argument("--units", type=int, nargs="+", default=UNITS)
     parser.add_argument("--clips", type=float, nargs="+", default=CLIPS)

@@ -42,7 +42,6 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation and watch the storages of its results; a view of an argument has no new storage."""
         before = {storage.data_ptr() for storage in _storages((args, kwargs or {}))}
         made = func(*args, **(kwargs or {}))
         for storage in _storages(made):
@@ -103,7 +102,6 @@ def measure(model: nn.Module, records: int, rank: int) -> dict[str, dict[str, in
 
 
 def main() -> None:
-    """Measure, print a table and write it as JSON if asked."""
     parser = parser_of(__doc__)
     parser.add_argument("--batch", type=int, default=BATCH)
     options = parser.parse_args()

@@ -89,7 +89,6 @@ class Clock:
         self.step_times: list[float] = []
 
     def __call__(self, *, stage: str, step: int, steps: int) -> None:
-        """Print the progress now and then, and end the piece if its time is over."""
         now = time.monotonic()
         self.step_times.append(now)
         if step % max(1, steps // 50) == 0:
@@ -212,7 +211,6 @@ def resume(job: Job, folder: Path, minutes: float, seed: int) -> Row | None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Resume a training, and measure it once it has ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job", choices=list(JOBS), required=True)
     parser.add_argument("--folder", type=Path, help="of one training; git should ignore it; default: var/pieces/JOB")

@@ -95,7 +95,6 @@ def row_of(epsilon: float | None, seeds: Sequence[int], members: int, epochs: in
 
 
 def main() -> None:
-    """Train, attack, print a table and write it as JSON if asked."""
     parser = parser_of(__doc__)
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of the training without privacy")

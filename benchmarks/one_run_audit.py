@@ -83,7 +83,6 @@ def one_run_row(
 
 
 def _best(games: list[one_run.Guesses], confidence: float) -> tuple[float, float]:
-    """Return bounds of epsilon and mu that hold together with this confidence."""
     each = 1 - (1 - confidence) / (2 * len(games))
     return (
         max(one_run.epsilon_lower_bound(game, DELTA, each) for game in games),

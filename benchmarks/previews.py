@@ -76,7 +76,6 @@ def summary(rows: list[Row]) -> Row:
 
 
 def main() -> None:
-    """Make the forecasts that are missing and print how far off they are."""
     parser = parser_of(__doc__)
     parser.add_argument("--datasets", nargs="+", default=list(EPSILONS), choices=list(EPSILONS))
     options = parser.parse_args()

@@ -47,7 +47,6 @@ class Results:
     """Rows of a JSON file, written after each change, so that a run that was cut off resumes."""
 
     def __init__(self, file: Path | None, **facts: Any) -> None:
-        """Read the rows that the file has."""
         self._file = file
         there = json.loads(file.read_text(encoding="utf-8")) if file is not None and file.exists() else {}
         self.document: Row = {**facts, **({"rows": there} if isinstance(there, list) else there)}

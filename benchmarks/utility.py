@@ -209,7 +209,6 @@ def draw_grid(case: Case, suite: Suite, folder: Folder, file: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what the file lacks, print a table, and write the rows as JSON if asked."""
     parser = parser_of(__doc__)
     parser.add_argument("--suite", nargs="+", choices=list(SUITES), default=list(SUITES))
     parser.add_argument("--names", nargs="+", help="of cases")

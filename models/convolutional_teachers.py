@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.portable.drawing import ImageShape
 from models.shards import Shards
-from models.teacher_ensemble import RealBatch
+from models.teacher_ensemble import RealBatch, load_stacked, stacked_state
 from models.teacher_sizes import convolutional_sizes
 
 _DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2
@@ -25,7 +26,7 @@ _BLOCK_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 
 
 @dataclass(frozen=True)
-class ConvolutionalConfig:
+class ConvolutionalConfig(ImageShape):
     """One teacher; the defaults are the published ones.
 
     Attributes:
@@ -34,10 +35,6 @@ class ConvolutionalConfig:
         learning_rate: of Adam.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     features: int = 32
     hidden: int = 256
     learning_rate: float = 1e-3
@@ -45,7 +42,7 @@ class ConvolutionalConfig:
     @property
     def inputs(self) -> int:
         """Numbers in one image."""
-        return self.channels * self.height * self.width
+        return self.pixels
 
 
 class ConvolutionalTeachers:
@@ -145,27 +142,11 @@ class ConvolutionalTeachers:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return weights, Adam moments and step counts (PRIVATE); they share memory with the teachers."""
-        state = {name: tensor.detach() for name, tensor in self._parameters.items()}
-        for name, tensor in self._parameters.items():
-            state |= {f"{name}.{key}": value for key, value in self._optimizer.state.get(tensor, {}).items()}
-        return state
+        return stacked_state(self._parameters, self._optimizer)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` returned.
-
-        Raises:
-            ValueError: a tensor is missing or has another shape.
-        """
-        for name, tensor in self._parameters.items():
-            if name not in state or state[name].shape != tensor.shape:
-                raise ValueError(f"the state has no {name} of shape {tuple(tensor.shape)}")
-        for name, tensor in self._parameters.items():
-            tensor.data.copy_(state[name])
-            self._optimizer.state.pop(tensor, None)
-            if f"{name}.step" in state:
-                moments = {key: state[f"{name}.{key}"].to(tensor).clone() for key in ("exp_avg", "exp_avg_sq")}
-                step = state[f"{name}.step"].to(self.device, torch.float32).clone()
-                self._optimizer.state[tensor] = {"step": step, **moments}
+        """Restore the result of `state_dict`; raises as `load_stacked`."""
+        load_stacked(state, self._parameters, self._optimizer)
 
     def _own(self, block: slice) -> dict[str, Tensor]:
         """Return the weights of some teachers, as leaves of a graph of their own."""

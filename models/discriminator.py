@@ -11,15 +11,14 @@ from models.portable.layers import groups_of, initialise, plane
 
 
 class Discriminator(nn.Module):
-    """Images with their label to the logit that they are real.
+    """Images with their label to the logit that they are real. Initial weights are from a public seed.
 
-    Input is one tensor (n, c + 1, h, w): an image in [-1, 1] and a plane that holds its label (`with_planes`).
-    The logit is a projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus
-    their product with what the label's row of a table says.
+    Input is one tensor (n, c + 1, h, w): an image in [-1, 1] and a plane that holds its label (`with_planes`). The
+    logit is a projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus
+    their product with the label's row of a table.
     """
 
     def __init__(self, config: DcganConfig, seed: int = 0) -> None:
-        """Build it with initial weights from a public seed."""
         super().__init__()
         self.config = config
         sizes = config.sizes()

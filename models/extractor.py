@@ -1,10 +1,10 @@
 """Features of images from a network that was trained on public data: the network without its last layer, fixed.
 
-Like scattering (`models.scattering`) it looks at one image at a time. Batch normalisation uses the averages of the
+Like scattering (`models.scattering`) it processes one image at a time. Batch normalisation uses the averages of the
 file, never those of a batch, so an image's features are a function of that image alone. They cost no privacy if the
-network has seen no private image: the file cannot show that, and whoever provides it vouches for it. A linear layer on
-such features is the strongest private classifier known at small budgets (Tramèr & Boneh 2021, arXiv:2011.11660; De et
-al. 2022, arXiv:2204.13650).
+network has seen no private image: the file cannot show that, and the operator who provides it vouches for it. A linear
+layer on such features is the strongest known private classifier at small budgets (Tramèr & Boneh 2021,
+arXiv:2011.11660; De et al. 2022, arXiv:2204.13650).
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ _BLOCK = 32
 
 
 class ExtractorUnusable(ValueError):
-    """There is no such extractor, or its files are not what they should be. No private image was looked at."""
+    """The extractor is missing, or its files are invalid. No private image was read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ExtractorConfig:
-    """What is known of an extractor beside its weights. All of it is public.
+    """The public description of an extractor.
 
     Attributes:
-        name: by which options call it.
+        name: used by options.
         network: one of NETWORKS.
         input_size: pixels a side, to which every image is resized.
         mean: of each of three channels, subtracted from pixels in [0, 1].
         std: of each channel, by which the difference is divided.
-        trained_on: the public data that the network was trained on, in words.
+        trained_on: the network's public training data, in words.
+
+    Raises:
+        ExtractorUnusable: a field is invalid.
     """
 
     name: str
@@ -56,11 +59,6 @@ class ExtractorConfig:
     trained_on: str
 
     def __post_init__(self) -> None:
-        """Check every field.
-
-        Raises:
-            ExtractorUnusable: one is missing its meaning.
-        """
         low, high = INPUT_SIZES
         if self.network not in NETWORKS:
             raise ExtractorUnusable(f"the network of an extractor is one of {', '.join(NETWORKS)}")
@@ -68,7 +66,8 @@ class ExtractorConfig:
             raise ExtractorUnusable(f"the input_size of an extractor is an integer between {low} and {high}")
         for field in ("mean", "std"):
             values = getattr(self, field)
-            if not isinstance(values, list | tuple) or len(values) != _CHANNELS or not all(map(_is_number, values)):
+            numbers = [v for v in values if type(v) in (int, float)] if isinstance(values, list | tuple) else []
+            if len(numbers) != _CHANNELS or len(values) != _CHANNELS or not all(map(math.isfinite, numbers)):
                 raise ExtractorUnusable(f"the {field} of an extractor is a list of {_CHANNELS} finite numbers")
             object.__setattr__(self, field, tuple(map(float, values)))
         if min(self.std) <= 0:
@@ -78,10 +77,10 @@ class ExtractorConfig:
 
 
 class Extractor(nn.Module):
-    """Images (n, 1 or 3, h, w) in [0, 1] to features (n, size). Nothing in it learns.
+    """Images (n, 1 or 3, h, w) in [0, 1] to features (n, size). It has no trainable parameters.
 
     Args:
-        weights: the bytes of its safetensors file, kept so that a release carries exactly what was used.
+        weights: the bytes of its safetensors file, which a release carries unchanged.
 
     Attributes:
         sha256: of the weights' bytes, in hexadecimal.
@@ -105,12 +104,12 @@ class Extractor(nn.Module):
         self.eval()
 
     def train(self, _mode: bool = True) -> Extractor:
-        """Stay in evaluation mode, whatever is asked for: otherwise batch normalisation would mix records."""
+        """Stay in evaluation mode: otherwise batch normalisation would mix records."""
         return super().train(False)
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the features of images (n, 1 or 3, h, w) in [0, 1]."""
+        """Return the features of images (n, 1 or 3, h, w) in [0, 1]."""
         # Blocks are of one size, the last one filled up: kernels are chosen by size and round differently, and an
         # image's features must not tell, not even in their last bits, how many others there are.
         missing = -len(images) % _BLOCK
@@ -129,7 +128,7 @@ class Extractor(nn.Module):
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Return what a release says about the extractor; `described` reads it back."""
+        """Return the description for a release; `described` reads it."""
         return {**dataclasses.asdict(self.config), "sha256": self.sha256}
 
 
@@ -137,7 +136,7 @@ def described(document: Mapping[str, Any], weights: bytes) -> Extractor:
     """Build the extractor of a release from its description and its file.
 
     Raises:
-        ExtractorUnusable: they do not fit each other, or the file is not the one that was trained with.
+        ExtractorUnusable: they do not match, or the file is not the one that was trained with.
     """
     fields = dict(document)
     if fields.pop("sha256", None) != hashlib.sha256(weights).hexdigest():
@@ -146,7 +145,7 @@ def described(document: Mapping[str, Any], weights: bytes) -> Extractor:
 
 
 def read_extractor(folder: Path, name: str) -> Extractor:
-    """Read `NAME.json` and `NAME.safetensors`, which an operator has put into a folder.
+    """Read `NAME.json` and `NAME.safetensors` from the operator's folder.
 
     Args:
         folder: of all extractors.
@@ -199,7 +198,3 @@ def _network(config: ExtractorConfig, weights: bytes) -> tuple[nn.Module, int]:
     except RuntimeError:
         raise ExtractorUnusable(f"the extractor's weights are not those of a {config.network}") from None
     return network.requires_grad_(False), size
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""The released classifier: fixed public features, a network, and what it takes to load them again."""
+"""The released classifier: fixed public features, a network, and its files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,8 @@ _BLOCK = 512
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierConfig:
-    """The shape of a classifier.
-
-    Attributes:
-        architecture: cnn, resnet20, wrn16_4, wrn28_4, scatter_linear, scatter_cnn or pretrained_linear.
-        classes: the declared class names, in label order.
+    """The shape of a classifier; `architecture` is cnn, resnet20, wrn16_4, wrn28_4, scatter_linear, scatter_cnn or
+    pretrained_linear.
     """
 
     architecture: str
@@ -43,17 +40,17 @@ class ClassifierConfig:
 
 
 class PrivateClassifier(nn.Module):
-    """Images (n, c, h, w) in [0, 1] to logits (n, classes): `head(features(images))`, of which only the head learns."""
+    """Images (n, c, h, w) in [0, 1] to logits (n, classes): `head(features(images))`, of which only the head learns.
+
+    Args:
+        seed: public, of the initial weights.
+        extractor: of public features, for pretrained_linear alone.
+
+    Raises:
+        ValueError: an unknown architecture (ExtractorUnusable: the extractor is missing or superfluous).
+    """
 
     def __init__(self, config: ClassifierConfig, seed: int = 0, extractor: Extractor | None = None) -> None:
-        """Build it with initial weights from a public seed.
-
-        Args:
-            extractor: of public features; pretrained_linear needs one, and nothing else takes one.
-
-        Raises:
-            ValueError: an unknown architecture (ExtractorUnusable: none where one is needed, or the other way round).
-        """
         super().__init__()
         self.config = config
         classes, name = len(config.classes), config.architecture
@@ -76,7 +73,7 @@ class PrivateClassifier(nn.Module):
         self.head = initialise(head, seed)
 
     def features(self, images: Tensor) -> Tensor:
-        """Fixed public features of each image by itself: an extractor's, scattering maps, or pixels in [-1, 1]."""
+        """Return fixed public features of each image alone: an extractor's, scattering maps, or pixels in [-1, 1]."""
         if self.transform is None:
             return 2 * images - 1
         found: Tensor = self.transform(images)
@@ -98,10 +95,7 @@ class PrivateClassifier(nn.Module):
         return torch.cat(parts)
 
     def save(self, directory: Path) -> None:
-        """Write weights (safetensors) and shape (JSON) into an existing directory; equal ones give equal bytes.
-
-        An extractor's file goes with them, so that the release predicts by itself.
-        """
+        """Write weights, shape and any extractor's file into an existing directory; equal ones give equal bytes."""
         tensors = {name: value.detach().cpu().contiguous() for name, value in sorted(self.head.state_dict().items())}
         (directory / WEIGHTS_FILE).write_bytes(save(tensors))
         document: dict[str, Any] = {"format": _FORMAT, "config": dataclasses.asdict(self.config)}
@@ -113,11 +107,11 @@ class PrivateClassifier(nn.Module):
 
 
 def load_classifier(directory: Path) -> PrivateClassifier:
-    """Read what `PrivateClassifier.save` wrote.
+    """Read the files of `PrivateClassifier.save`.
 
     Raises:
-        ValueError: the files are damaged, of another format or do not fit each other (ExtractorUnusable: the
-            extractor's file has another SHA-256 than the classifier was trained with).
+        ValueError: the files are damaged, of another format or do not match (ExtractorUnusable: the extractor's file
+            has another SHA-256 than the classifier was trained with).
         FileNotFoundError: one of them is missing.
     """
     document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))

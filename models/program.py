@@ -1,7 +1,7 @@
-"""One program that draws from a release without this repository: whole files of `models`, one after the other.
+"""One program that draws from a release without this repository: whole files of `models`, concatenated.
 
-They are the network's file, those that it imports from this package, and `portable/drawing.py`. Lines that import one
-of them from another are left out, for all of them stand in the program. They are read as text: it needs no torch.
+They are the network's file, its imports from this package, and `portable/drawing.py`, without the lines that import one
+from another. They are read as text: this module needs no torch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def write_program(network: str | None, classes: Sequence[str], folders: Sequence
         folders: name of each class's folder.
 
     Raises:
-        ValueError: no such network is known.
+        ValueError: the network is unknown.
     """
     if network not in PROGRAMS:
         raise ValueError(f"the generator is a {network!r}; there is a program for {', '.join(map(str, PROGRAMS))}")
@@ -79,7 +79,6 @@ def write_program(network: str | None, classes: Sequence[str], folders: Sequence
 
 
 def _needed(module: str) -> Iterator[tuple[str, str]]:
-    """Yield the files that a module needs, and then its own, without what imports one from another."""
     text = (_FOLDER / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
     for other in _OURS.findall(text):
         yield from _needed(other)

@@ -1,6 +1,4 @@
-"""Public image sets that a machine may have: Fashion-MNIST from Debian's package, or from a folder named by
-OBSCURA_FASHION_MNIST.
-"""
+"""Public image sets on a machine: Fashion-MNIST from Debian's package, or from OBSCURA_FASHION_MNIST."""
 
 from __future__ import annotations
 
@@ -22,10 +20,10 @@ FashionMnist = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], tuple[str, ..
 
 
 def fashion_mnist(split: Literal["train", "test"], folder: Path | None = None) -> FashionMnist:
-    """Return images (n, 28, 28), labels (n,) and the names of the ten classes, from a folder or from where they may be.
+    """Return images (n, 28, 28), labels (n,) and the names of the ten classes.
 
     Raises:
-        FileNotFoundError: the files are not there; the message says how to get them.
+        FileNotFoundError: the files are missing; the message says how to get them.
     """
     folder = folder or Path(os.environ.get("OBSCURA_FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
     images, labels = (folder / f"{_PREFIX[split]}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))

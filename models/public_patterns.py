@@ -13,15 +13,7 @@ _SHAPES = 24
 
 
 def public_patterns(count: int, channels: int, height: int, width: int, seed: int) -> Tensor:
-    """Draw patterns.
-
-    Args:
-        count: m.
-        seed: public; equal seeds give equal patterns.
-
-    Returns:
-        (m, channels, height, width) float32 in [0, 1].
-    """
+    """Draw m patterns (m, channels, height, width) float32 in [0, 1]; equal public seeds give equal patterns."""
     stream = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:

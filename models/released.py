@@ -1,7 +1,6 @@
-"""A released generator of any network: what can be done with it, and its two files.
+"""A released generator of any network, and its two files: weights (safetensors) and a description (JSON).
 
-They are its weights (safetensors) and a description (JSON) of the network that they fit. The networks themselves stand
-in `models.portable`, which needs torch alone.
+The networks are in `models.portable`, which needs torch alone.
 """
 
 from __future__ import annotations
@@ -34,24 +33,21 @@ class ReleasedGenerator(Protocol):
     """A network that draws labelled images from public randomness alone."""
 
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw one image for each label.
+        """Draw one image for each label; memory beside the result does not grow with n.
 
         Args:
             labels: (n,) int64, each below the number of classes.
             stream: CPU generator with a public seed; equal seeds give equal images.
 
         Returns:
-            (n, c, h, w) float32 in [0, 1], on the labels' device. Memory beside it does not grow with n.
+            (n, c, h, w) float32 in [0, 1], on the labels' device.
         """
 
-    def eval(self) -> Any:
-        """Leave training mode."""
+    def eval(self) -> Any: ...
 
-    def modules(self) -> Iterator[nn.Module]:
-        """Go through the network and all its parts."""
+    def modules(self) -> Iterator[nn.Module]: ...
 
-    def to(self, device: torch.device) -> Any:
-        """Move the weights to a device, in place."""
+    def to(self, device: torch.device) -> Any: ...
 
 
 # Each network and its shape, by "network" in a release's description, which the affine generator's has not.
@@ -76,14 +72,10 @@ def save_released(generator: Any, directory: Path) -> None:
 
 
 def load_released(directory: Path, which: Literal["final", "warm_start"] = "final") -> ReleasedGenerator:
-    """Read a released generator of any network.
-
-    Args:
-        directory: of the release.
-        which: "warm_start" leaves out the guide; only guided generators have one.
+    """Read a released generator of any network; "warm_start" is a guided generator without its guide.
 
     Raises:
-        ValueError: the files are damaged, of another format, of an unknown network or do not fit each other.
+        ValueError: the files are damaged, of another format, of an unknown network or do not match.
         FileNotFoundError: one of them is missing.
     """
     document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))

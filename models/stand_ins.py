@@ -1,10 +1,9 @@
 """Public stand-ins for a private image set: as many labelled images, of the declared classes, size and colours.
 
-What a training makes of them forecasts what it would make of private images. They come from a public set, or are
-generated. Classes that are named by one letter or digit each are taken to be pictures of these: they are written, in
-slants, weights and distortions that differ from image to image. Else each class has a pattern
-(`models.public_patterns`), of which every image is a shifted, scaled and recoloured copy behind clutter of its own, so
-that telling classes apart takes more than one pixel.
+A training on them forecasts the same training on private images. They come from a public set, or are generated. Classes
+that are named by one letter or digit each are written in slants, weights and distortions that differ from image to
+image. Otherwise each class has a pattern (`models.public_patterns`), of which every image is a shifted, scaled and
+recoloured copy behind clutter of its own, so that classes differ in more than one pixel.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ _SLANT, _STRETCH, _BEND, _BENDS = 0.3, 0.25, 0.12, 4  # largest shear; part of t
 
 
 class StandInUnusable(ValueError):
-    """These public images cannot stand in for what was declared."""
+    """These public images cannot stand in for the declared ones."""
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """Public images in the place of private ones, and others of the same kind to test on.
+    """Public images in place of private ones, and others of the same kind to test on.
 
     Attributes:
         images: (n, h, w) or (n, h, w, 3) uint8.
         labels: (n,) int64, class numbers from 0.
         test_images: (m, c, h, w) uint8.
         test_labels: (m,) int64.
-        classes: what the classes of the stand-in are, in label order.
+        classes: names of its classes, in label order.
         name: of the public set, for people.
     """
 
@@ -68,20 +67,19 @@ def from_public(
     shape: tuple[int, int, int],
     shares: Sequence[float] | None = None,
 ) -> StandIn:
-    """Make a stand-in of a public set: its first classes, brought to the declared size and colours.
+    """Make a stand-in of the first classes of a public set, brought to the declared size and colours.
 
-    A fifth of its images, 2,000 at most, are kept for testing. Where there are fewer others than were declared, they
-    come more than once.
+    A fifth of its images, 2,000 at most, are kept for testing. If fewer others remain than were declared, they repeat.
 
     Args:
         images: (m, h, w) or (m, h, w, 3) uint8.
         labels: (m,) below len(names).
         names: of the public set's classes.
         name: of the public set.
-        count: records that were declared.
-        classes: that were declared.
-        shape: (channels, height, width) that were declared.
-        shares: how often each declared class comes, as stated; None: as in the public set.
+        count: declared records.
+        classes: declared number.
+        shape: declared (channels, height, width).
+        shares: stated share of each declared class; None: as in the public set.
 
     Raises:
         StandInUnusable: it has fewer classes, or a class without images.
@@ -116,7 +114,7 @@ def _in_shares(
     shares: Sequence[float],
     stream: np.random.Generator,
 ) -> npt.NDArray[np.int64]:
-    """Return the places of `count` images, mixed, whose classes come in these shares.
+    """Return the shuffled places of `count` images whose classes have these shares.
 
     Raises:
         StandInUnusable: a class has none.
@@ -138,9 +136,9 @@ def from_patterns(
     shares: Sequence[float] | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> StandIn:
-    """Make a stand-in of generated patterns; `look` is called every few hundred, else as in `from_public`.
+    """Make a stand-in of generated patterns; calls `look` every few hundred images, otherwise as `from_public`.
 
-    What is tested on has every class equally often, whatever the shares.
+    The test set has every class equally often, whatever the shares.
     """
     channels, height, width = shape
     prototypes = public_patterns(classes, channels, 2 * height, 2 * width, _SEED)
@@ -151,7 +149,7 @@ def from_patterns(
 
 
 def are_characters(names: Sequence[str]) -> bool:
-    """Whether each class is named by one letter or digit of English, so that it can be written."""
+    """Return whether each class is named by one English letter or digit."""
     return all(len(name) == 1 and name.isascii() and name.isalnum() for name in names)
 
 
@@ -163,7 +161,7 @@ def from_characters(
     shares: Sequence[float] | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> StandIn:
-    """Make a stand-in of written characters: classes are named by one letter or digit each; else as `from_patterns`."""
+    """Make a stand-in of written characters, for `are_characters`; otherwise as `from_patterns`."""
     written = torch.stack([torch.stack([_character(name, weight) for weight in _WEIGHTS]) for name in names])
     return _generated(
         lambda *block: _character_copies(written, *block), names, "written characters", count, shape, shares, look
@@ -182,7 +180,6 @@ def _generated(
     shares: Sequence[float] | None,
     look: Callable[[], None],
 ) -> StandIn:
-    """Make a stand-in of images that differ within a class, from a public seed."""
     channels, height, width = shape
     stream = torch.Generator().manual_seed(_SEED)
     labels = torch.arange(count + TEST_MAX)[torch.randperm(count + TEST_MAX, generator=stream)] % len(names)
@@ -202,7 +199,7 @@ def _generated(
 
 
 def _character(name: str, weight: int) -> Tensor:
-    """Return a character as it is printed, (1, side, side), from 0 (paper) to 1 (ink)."""
+    """Return a printed character, (1, side, side), from 0 (paper) to 1 (ink)."""
     picture = Image.new("L", (_CANVAS, _CANVAS))
     font = ImageFont.load_default(round(_WRITTEN * _CANVAS))
     ImageDraw.Draw(picture).text((_CANVAS / 2,) * 2, name, 255, font, anchor="mm", stroke_width=weight)
@@ -257,7 +254,6 @@ def _blocks(indices: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
 
 
 def _fitted(images: npt.NDArray[np.uint8], shape: tuple[int, int, int]) -> Tensor:
-    """Bring images (b, h, w[, c]) to a shape (c, h, w): grey by the mean, colour by repeating grey."""
     channels, height, width = shape
     pixels = torch.from_numpy(np.array(images)).float()
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)

@@ -1,11 +1,11 @@
 """Thousands of small conditional discriminators trained as one tensor program.
 
-All teachers of an ensemble have one architecture, so their weights are stacked along a leading axis and one batched
-product does for all what a loop over modules would do one by one. The network is small enough for its gradients to
-be written out, which needs neither autograd's memory nor its bookkeeping. Temporary tensors are cut into blocks of
-teachers, so the ensemble needs its parameters, their gradients, two Adam moments and a bounded rest.
+All teachers have one architecture, so their weights are stacked along a leading axis and one batched product replaces a
+loop over modules. The network is small enough for its gradients to be written out, which avoids autograd's memory and
+bookkeeping. Temporary tensors are cut into blocks of teachers, so the ensemble needs its parameters, their gradients,
+two Adam moments and a bounded rest.
 
-Everything in here is private: weights, gradients and losses have seen records and leave only through a mechanism.
+Everything here is private: weights, gradients and losses have seen records and leave only through a mechanism.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class TeacherConfig:
         instance_noise: standard deviation of the Gaussian noise added to real and synthetic inputs in each step.
         label_smoothing: the target of real records is 1 - label_smoothing.
         negative_slope: of the leaky ReLU.
-        zero_head: start the last layer at zero, so that a young teacher is undecided instead of opinionated at random.
+        zero_head: start the last layer at zero, so that a young teacher is undecided.
+
+    Raises:
+        ValueError: a field is out of range.
     """
 
     inputs: int
@@ -50,11 +53,6 @@ class TeacherConfig:
     zero_head: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse sizes and rates that make no network.
-
-        Raises:
-            ValueError: a field is out of range.
-        """
         if self.inputs < 1 or self.classes < 1 or self.hidden < 0:
             raise ValueError("a teacher needs at least one input, one class and a non-negative hidden width")
         if not 0 < self.learning_rate < math.inf:
@@ -79,12 +77,11 @@ class TeacherConfig:
 
     @property
     def parameters_per_teacher(self) -> int:
-        """Number of trained numbers of one teacher."""
         return teacher_parameters(self.inputs, self.classes, self.hidden)
 
 
 class RealBatch(Protocol):
-    """The real records that each teacher sees in one step, read block by block (PRIVATE)."""
+    """Each teacher's real records of one step, read block by block (PRIVATE)."""
 
     @property
     def width(self) -> int:
@@ -102,9 +99,9 @@ class TeacherEnsemble:
     Args:
         config: the architecture and optimiser of each teacher.
         teachers: N.
-        generator: initial weights and instance noise are drawn from it. Keep it secret and apart from released seeds:
-            no privacy rests on it, yet nothing else should know it.
-        block_bytes: largest temporary tensor; the number of teachers that are worked on at a time follows from it.
+        generator: of initial weights and instance noise. Keep it secret and apart from released seeds: no privacy rests
+            on it, yet nothing else should know it.
+        block_bytes: largest temporary tensor, which bounds the number of teachers in a block.
     """
 
     def __init__(
@@ -132,7 +129,8 @@ class TeacherEnsemble:
             self.bias = nn.Parameter(torch.zeros(teachers, device=self.device))
             tensors += [self.head, self.bias]
         with torch.no_grad():
-            self.first.uniform_(-1, 1, generator=generator).mul_(0.0 if self._linear_at_zero else c.columns**-0.5)
+            undecided = c.zero_head and not c.hidden  # the first layer is the last
+            self.first.uniform_(-1, 1, generator=generator).mul_(0.0 if undecided else c.columns**-0.5)
             if c.hidden:
                 self.head.uniform_(-1, 1, generator=generator).mul_(0.0 if c.zero_head else c.hidden**-0.5)
         for tensor in tensors:
@@ -140,10 +138,6 @@ class TeacherEnsemble:
         self._optimizer = torch.optim.AdamW(
             tensors, lr=c.learning_rate, betas=c.betas, weight_decay=c.weight_decay, fused=True
         )
-
-    @property
-    def _linear_at_zero(self) -> bool:
-        return self.config.zero_head and not self.config.hidden
 
     @property
     def parameter_bytes(self) -> int:
@@ -154,9 +148,9 @@ class TeacherEnsemble:
     def update(self, real: RealBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
         """Take one Adam step of every teacher on its own records against a synthetic batch that all of them share.
 
-        Each teacher descends mean BCE(real, 1 - smoothing) + mean BCE(fake, 0), means over its own unpadded records
-        and over the m synthetic ones. A teacher without records learns from the synthetic batch alone: exclude it
-        from votes.
+        Each teacher descends mean BCE(real, 1 - smoothing) + mean BCE(fake, 0), means over its own unpadded records and
+        over the m synthetic ones. A teacher without records learns from the synthetic batch alone: exclude it from
+        votes.
 
         Args:
             real: each teacher's records of this step (PRIVATE).
@@ -194,14 +188,10 @@ class TeacherEnsemble:
 
     @torch.no_grad()
     def image_gradients(self, images: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield d log D_i / d x_j for blocks of teachers (PRIVATE).
+        """Yield blocks of teachers with d log D_i / d x_j, (n, m, d) float32, of images x (m, d) of classes (m,)
+        (PRIVATE).
 
-        Args:
-            images: (m, d) synthetic inputs x_j.
-            labels: (m,) int64.
-
-        Yields:
-            The block of teachers and their gradients, (n, m, d) float32: the direction in which x_j looks more real.
+        They point to where x_j looks more real.
         """
         c = self.config
         x = self._with_labels(images, labels)  # (m, d + C)
@@ -224,31 +214,16 @@ class TeacherEnsemble:
             yield block, self._logits(a, y, block)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return weights, Adam moments and step count as tensors (PRIVATE); they share memory with the ensemble."""
-        state = {name: tensor.detach() for name, tensor in self._named()}
-        for name, tensor in self._named():
-            for key, value in self._optimizer.state.get(tensor, {}).items():
-                state[f"{name}.{key}"] = value
-        return state
+        """Return weights, Adam moments and step count (PRIVATE); they share memory with the ensemble."""
+        return stacked_state(dict(self._named()), self._optimizer)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `state_dict` returned.
+        """Restore the result of `state_dict`.
 
         Raises:
             ValueError: a tensor is missing or has another shape.
         """
-        for name, tensor in self._named():
-            if name not in state or state[name].shape != tensor.shape:
-                raise ValueError(f"the state has no {name} of shape {tuple(tensor.shape)}")
-        for name, tensor in self._named():
-            tensor.data.copy_(state[name])
-            moments = {
-                key: state[f"{name}.{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}.{key}" in state
-            }
-            self._optimizer.state.pop(tensor, None)
-            if moments:
-                step = moments.pop("step").to(self.device, torch.float32).clone()
-                self._optimizer.state[tensor] = {"step": step, **{k: v.to(tensor).clone() for k, v in moments.items()}}
+        load_stacked(state, dict(self._named()), self._optimizer)
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         named = [("first", self.first)]
@@ -280,7 +255,6 @@ class TeacherEnsemble:
         return left @ right
 
     def _activate(self, z: torch.Tensor, labels: torch.Tensor, block: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return activations a(z) and d logit / d z, both shaped like z: (n, rows, h)."""
         if not self.config.hidden:
             return z, nn.functional.one_hot(labels, self.config.classes).to(z.dtype)
         negative = self.config.negative_slope
@@ -292,3 +266,31 @@ class TeacherEnsemble:
         if not self.config.hidden:
             return a.gather(2, labels.unsqueeze(2)).squeeze(2)
         return torch.einsum("nrh,nh->nr", a, self.head[block]) + self.bias[block].unsqueeze(1)
+
+
+def stacked_state(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Return weights, Adam moments and step counts by name (PRIVATE); they share memory with the teachers."""
+    state = {name: tensor.detach() for name, tensor in parameters.items()}
+    for name, tensor in parameters.items():
+        state |= {f"{name}.{key}": value for key, value in optimizer.state.get(tensor, {}).items()}
+    return state
+
+
+def load_stacked(
+    state: Mapping[str, torch.Tensor], parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    """Restore the result of `stacked_state`.
+
+    Raises:
+        ValueError: a tensor is missing or has another shape.
+    """
+    for name, tensor in parameters.items():
+        if name not in state or state[name].shape != tensor.shape:
+            raise ValueError(f"the state has no {name} of shape {tuple(tensor.shape)}")
+    for name, tensor in parameters.items():
+        tensor.data.copy_(state[name])
+        optimizer.state.pop(tensor, None)
+        if f"{name}.step" in state:
+            moments = {key: state[f"{name}.{key}"].to(tensor).clone() for key in ("exp_avg", "exp_avg_sq")}
+            step = state[f"{name}.step"].to(tensor.device, torch.float32).clone()
+            optimizer.state[tensor] = {"step": step, **moments}

@@ -9,7 +9,7 @@ with obscura.local("data/") as service:  # or obscura.connect("https://obscura.e
 `connect_async` and `local_async` give the same verbs for asyncio, as `async with` blocks.
 
 The names are those of `obscura.client`, loaded when one is first asked for: a service imports `obscura.wire` alone, and
-neither a network library nor one for pictures with it.
+neither a network library nor one for images with it.
 """
 
 from __future__ import annotations

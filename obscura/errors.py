@@ -14,14 +14,14 @@ ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer, in an error's message
 
 
 class ObscuraClientError(Exception):
-    """Base of everything the SDK raises on purpose."""
+    """Base class of the SDK's errors."""
 
 
 class ConnectionFailed(ObscuraClientError):
-    """The service could not be reached, or the connection broke more often than the retries allow.
+    """The service could not be reached, or the connection broke too often.
 
     Attributes:
-        url: Of the service.
+        url: Address of the service.
         refused: Whether nothing listens at the address. Otherwise the service may be slow.
     """
 
@@ -32,35 +32,32 @@ class ConnectionFailed(ObscuraClientError):
 
 
 class ConnectionSettingsError(ObscuraClientError):
-    """The address, the key, or a variable of the environment for proxies or certificates cannot be used."""
+    """The address, the key, or an environment variable for proxies or certificates is invalid."""
 
 
 class DownloadCorrupt(ObscuraClientError):
-    """A download is not what the service announced: its SHA-256, size, entries or names differ from what they may be.
-
-    Nothing of it was kept.
-    """
+    """A download differs from what the service announced: SHA-256, size, entries or names. Nothing was kept."""
 
 
 class NoRoom(ObscuraClientError):
-    """The disk has less room than a download needs; nothing was downloaded."""
+    """The disk is too full for a download. Nothing was downloaded."""
 
 
 class NoSuchName(ObscuraClientError):
-    """Nothing has this name or id, or several have the name."""
+    """No resource has this name or id, or several have the name."""
 
 
 class WaitTimeout(ObscuraClientError):
-    """The job was still running when the caller's patience ended. The job goes on."""
+    """The job was still running at the timeout. It continues."""
 
 
 class JobFailed(ObscuraClientError):
-    """A job ended as failed or cancelled.
+    """A job failed or was cancelled.
 
     Attributes:
         job_id: The job.
         state: "failed" or "cancelled".
-        code: Failure code of the closed set, or the state of a job that was cancelled.
+        code: Failure code, or the state of a cancelled job.
     """
 
     def __init__(self, job_id: str, state: str, code: str, message: str) -> None:
@@ -71,14 +68,14 @@ class JobFailed(ObscuraClientError):
 
 
 class ApiError(ObscuraClientError):
-    """The service answered with a problem document.
+    """The service answered with a problem document (RFC 9457).
 
     Attributes:
-        code: Stable machine name of the error.
+        code: Stable machine-readable name of the error.
         status: HTTP status.
         detail: Sentence for people.
-        numbers: The document's extra members, such as `left_epsilon`.
-        errors: Invalid fields, when the request itself was malformed.
+        numbers: Extra members of the document, such as `left_epsilon`.
+        errors: Invalid fields of the request.
     """
 
     def __init__(self, code: str, status: int, detail: str, numbers: dict[str, Any], errors: list[FieldError]) -> None:
@@ -94,9 +91,9 @@ class UnexpectedAnswer(ApiError):
     """Something other than an Obscura service answered, or the service broke its contract.
 
     Args:
-        route: The address that was asked, and the proxy on the way to it.
+        route: Requested address, with the proxy.
         response: The answer.
-        because: What is wrong with it, after its status and content type.
+        because: The fault, after status and content type.
     """
 
     def __init__(self, route: str, response: httpx.Response, because: str = "") -> None:
@@ -113,7 +110,7 @@ class UnexpectedAnswer(ApiError):
 
 
 class BudgetError(ApiError):
-    """The account cannot pay; `numbers` holds what was requested, what is left and what is affordable."""
+    """The account cannot pay; `numbers` holds the requested, remaining and affordable budget."""
 
 
 class AuthError(ApiError):
@@ -132,7 +129,7 @@ BUDGET_CODES = frozenset({"insufficient_budget", "account_frozen", "hold_exhaust
 
 
 def error_of(response: httpx.Response, route: str) -> ApiError:
-    """Build the typed error of a response with status 400 or above. The body must have been read."""
+    """Return the typed error of a response with status 400 or above, whose body has been read."""
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:

@@ -15,7 +15,7 @@ WORKER = f"{SERVER}[worker]"
 
 
 class MissingExtra(ObscuraClientError):
-    """A package is not installed that some part of the installation brings; the message names the command."""
+    """A package of an optional part is not installed; the message names the command."""
 
     def __init__(self, what: str, needed: str, part: str) -> None:
         super().__init__(f"{what} needs {needed}, which is not installed here. Run: pip install '{part}'")
@@ -23,11 +23,7 @@ class MissingExtra(ObscuraClientError):
 
 @contextmanager
 def extras(what: str = "This") -> Iterator[None]:
-    """Name the part of the installation that brings what the block imports. what: what needs it.
-
-    Raises:
-        MissingExtra: The block imports a package of such a part, and it is not installed.
-    """
+    """Raise MissingExtra if the block imports a package that is not installed. what: subject of the message."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -40,7 +36,7 @@ def extras(what: str = "This") -> Iterator[None]:
 
 
 def packages_of_parts() -> dict[str, list[str]]:
-    """The packages that each part of the installation brings, by what `pip install` calls the part."""
+    """Return the packages of each installable part, by its name for `pip install`."""
     found: dict[str, list[str]] = {}
     for distribution in (LIBRARY, SERVER):
         with suppress(PackageNotFoundError):

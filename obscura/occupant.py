@@ -26,17 +26,17 @@ _LOOK_SECONDS = 0.05
 
 
 class NotOwned(ObscuraClientError):
-    """A data folder, or a file in it, belongs to another user, who could redirect requests and read their content."""
+    """A data folder or a file in it belongs to another user, who could redirect requests."""
 
 
 def is_own(path: Path) -> bool:
-    """Return whether a path belongs to the caller or to root, and so does the link that it may be."""
+    """Return whether a path, and its target if it is a link, belongs to the caller or to root."""
     return all(status.st_uid in (os.geteuid(), 0) for status in (path.lstat(), path.stat()))
 
 
 @contextmanager
 def occupied(folder: Path) -> Iterator[bool]:
-    """Hold the data folder for the time of a block; yields whether it is held, or another service has it."""
+    """Lock the data folder for the block; yield whether the lock was acquired."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "rb") as lock:
         deadline = time.monotonic() + _TRY_SECONDS
@@ -47,7 +47,7 @@ def occupied(folder: Path) -> Iterator[bool]:
 
 @contextmanager
 def announced(folder: Path, url: str) -> Iterator[None]:
-    """Have the address stand in the data folder, which the caller holds, for the time of a block."""
+    """Publish the service's address in the locked data folder for the block."""
     content = f"{url}\n".encode("ascii")
     address = folder / _ADDRESS
     replace_file(address, content)
@@ -60,22 +60,14 @@ def announced(folder: Path, url: str) -> Iterator[None]:
 
 
 def is_occupied(folder: Path) -> bool:
-    """Whether a service holds the data folder.
-
-    Raises:
-        NotOwned: The folder or its lock belongs to another user.
-    """
+    """Return whether a service holds the data folder; raise NotOwned if it belongs to another user."""
     with suppress(OSError), _open_own(folder / _LOCK) as lock:
         return not _try(lock, fcntl.LOCK_SH)
     return False
 
 
 def address_of(folder: Path) -> str | None:
-    """Return the address of the service that runs on a data folder; None where none does, or it has just begun.
-
-    Raises:
-        NotOwned: The folder, its lock or its address belongs to another user.
-    """
+    """Return the address of the service on a data folder; None if there is none, or it is starting."""
     if not is_occupied(folder):
         return None
     with suppress(OSError):
@@ -84,17 +76,12 @@ def address_of(folder: Path) -> str | None:
 
 
 def admin_key_path(folder: Path) -> Path:
-    """Where the first admin key is written, readable by its owner alone."""
+    """Return the path of the first admin key."""
     return folder / _ADMIN_KEY
 
 
 def read_admin_key(folder: Path) -> str:
-    """Read the first admin key.
-
-    Raises:
-        OSError: There is none that the caller may read.
-        NotOwned: The folder or the key belongs to another user.
-    """
+    """Read the first admin key; raise OSError if it is missing and NotOwned if it is another user's."""
     return _read_own(folder / _ADMIN_KEY)
 
 

@@ -15,42 +15,38 @@ OTHERS = 0o077  # the permissions of everybody but the owner
 
 
 def keep_new_files_private() -> None:
-    """Let this process, and those that it starts, make files and folders that their owner alone may use."""
+    """Set the umask so that only the owner can use new files and folders."""
     os.umask(OTHERS)
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for its owner alone."""
+    """Create a folder and its missing parents for the owner alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def new_private_file(path: Path) -> BinaryIO:
-    """Open a new file for writing, for its owner alone whatever the umask says; never through a link.
-
-    Raises:
-        OSError: it cannot be made, or there is something already.
-    """
+    """Create a file for the owner alone, whatever the umask; raise OSError if it exists, even as a link."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "wb")
 
 
 def write_through(file: BinaryIO, content: bytes) -> None:
-    """Write, and wait until it is on the disk."""
+    """Write and sync to disk."""
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a private file in place, whole and durably, of one that may be there."""
+    """Write or replace a private file, atomically and durably."""
     fresh = _write_beside(path, content)
     fresh.replace(path)
     flush_directory(path.parent)
 
 
 def make_file_once(path: Path, content: bytes) -> None:
-    """Put a private file in place, whole and durably, unless there is one: another process may have been faster."""
+    """Write a private file atomically and durably, unless another process has already done so."""
     fresh = _write_beside(path, content)
     try:
         os.link(fresh, path)
@@ -70,7 +66,7 @@ def _write_beside(path: Path, content: bytes) -> Path:
 
 
 def flush_directory(directory: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync the names in a folder to disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -79,10 +75,7 @@ def flush_directory(directory: Path) -> None:
 
 
 def make_private(path: Path) -> bool:
-    """Take the permissions of everybody but the owner away; False where that could not be done.
-
-    What is not there is private enough. Links are left alone.
-    """
+    """Remove the permissions of others; return False if that failed. Links are left alone."""
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISLNK(mode) and mode & OTHERS:
@@ -95,7 +88,7 @@ def make_private(path: Path) -> bool:
 
 
 def make_tree_private(folder: Path) -> int:
-    """Do so for a folder and everything in it; returns for how many that could not be done."""
+    """Remove the permissions of others from a folder and its content; return the number of failures."""
     folder = folder.resolve()
     failures = int(not make_private(folder))  # the folder first: from then on nobody gets further
     for parent, names, files in os.walk(folder):

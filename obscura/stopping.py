@@ -1,4 +1,4 @@
-"""Work in a thread for asyncio, which stops at its next picture or chunk when nobody awaits it any more."""
+"""Work in a thread for asyncio, which stops at its next image or chunk when nobody awaits it any more."""
 
 from __future__ import annotations
 
@@ -15,22 +15,18 @@ _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default
 
 
 class Abandoned(Exception):
-    """Nobody awaits this work any more. It is raised in the work's own thread, where nobody sees it."""
+    """The awaiting task was cancelled. Raised in the worker thread only."""
 
 
 def go_on() -> None:
-    """Called between two pieces of long work.
-
-    Raises:
-        Abandoned: The work was begun by `in_thread`, whose awaiting was cancelled.
-    """
+    """Raise Abandoned if this thread's work, started by `in_thread`, was cancelled. Call between chunks."""
     event = _abandoned.get()
     if event is not None and event.is_set():
         raise Abandoned
 
 
 async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Do something in a thread. Cancelling stops the awaiting at once, and the work at its next `go_on`."""
+    """Run a function in a thread. Cancelling stops the waiting at once, and the work at its next `go_on`."""
     event = threading.Event()
 
     def run() -> R:

@@ -1,4 +1,4 @@
-"""A thread of the service's own, that works beside requests from its start until it is told to stop."""
+"""Background threads of the service."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from abc import ABC, abstractmethod
 
 from service.logs import get_logger
 
-RESTART_SECONDS = 5.0  # after an error that nobody has expected
+RESTART_SECONDS = 5.0  # after an unexpected error
 
 
 class Background(ABC):
-    """Works in `_work` until `_stopping` is set; `_noted` is set then, too, and whenever there is something to do.
+    """A thread that runs `_work` until `_stopping` is set; `_noted` is set then and whenever there is work.
 
-    No error ends it: it says so, and begins anew, for others may wait for what it does.
-
-    Args:
-        name: of the thread.
+    After an unexpected error it logs its type and restarts.
     """
 
     def __init__(self, name: str) -> None:
@@ -34,14 +31,14 @@ class Background(ABC):
             except Exception as error:
                 get_logger(__name__).error("background_failed", thread=self._thread.name, error=type(error).__name__)
             self._stopping.wait(RESTART_SECONDS)
-            self._noted.set()  # what was noted is looked at once more
+            self._noted.set()  # look again at what was noted
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is being done, and begin nothing more. May be called without a start."""
+        """Finish the current work and stop. May be called without a start."""
         self._stopping.set()
         self._noted.set()
         if self._thread.is_alive():

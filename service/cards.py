@@ -1,6 +1,4 @@
-"""Cards in the form that Hugging Face reads: Markdown under a YAML header, with the guarantee first; and class names in
-the forms that cards and folders need.
-"""
+"""Cards for Hugging Face, Markdown under a YAML header, and class names as cards and folders need them."""
 
 from __future__ import annotations
 
@@ -12,19 +10,13 @@ from typing import Any
 
 from obscura.wire.budgets import UNIT_WORDS
 
-# What no folder can be called under Windows.
+# Reserved names on Windows.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 TAGS = ("synthetic", "differential-privacy")
 
 
 def write_card(front: Mapping[str, Any], title: str, lines: Sequence[str]) -> str:
-    """Return a card.
-
-    Args:
-        front: the YAML header; each value is written as JSON, which is YAML.
-        title: the heading.
-        lines: of Markdown below it.
-    """
+    """Return a card with a YAML header, whose values are written as JSON, a heading and lines of Markdown."""
     header = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items())
     return "\n".join(["---", *header, "---", f"# {one_line(title)}", "", *lines]) + "\n"
 
@@ -58,18 +50,17 @@ def class_label(names: Sequence[str]) -> dict[str, Any]:
 
 
 def one_line(text: str) -> str:
-    """Return text that stays on its line, and is neither Markdown nor HTML."""
+    """Return text on one line, with Markdown and HTML escaped."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     escaped = "".join(f"\\{character}" if character in "|<>`[]\\" else character for character in printable)
     return " ".join(escaped.split())
 
 
 def folder_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Turn declared class names into distinct, harmless folder names whose alphabetical order is the label order.
+    """Return distinct, harmless folder names whose alphabetical order is the label order, as torchvision reads them.
 
-    Names that already do so stay as they are ("0", "1", ...); otherwise every name gets its label in front:
-    "T-shirt/top" becomes "0_T-shirt_top". Readers such as torchvision's number the folders alphabetically. Names that
-    Windows keeps for devices are no folders there: "con" becomes "0_con".
+    Names that are so already are kept ("0", "1", ...); otherwise every name gets its label as a prefix: "T-shirt/top"
+    becomes "0_T-shirt_top", and the Windows device name "con" becomes "0_con".
     """
     plain = tuple(_harmless(name) for name in names)
     distinct = {name.lower() for name in plain}

@@ -1,7 +1,7 @@
-"""Whether the disks that the service writes to can be written to, and have room.
+"""Free space and writability of the service's disks.
 
-While too little space is left, uploads are rejected and queued jobs wait. So a running job can still write its
-checkpoint, its release and its last row of the ledger.
+While too little space is left, uploads are rejected and queued jobs wait, so that running jobs can write their
+checkpoints, releases and last ledger rows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _PROBE = bytes(4096)  # a block: a full disk may still have an inode
 
 
 class OutOfDisk(ObscuraError):
-    """A disk of the service has too little space to store images.
+    """A disk has too little space to store images.
 
-    Free space follows from the true number of records of every project. So the message names no disk, and the code is
-    that of other reasons to accept no uploads.
+    Free space depends on the true number of records of every project, so the message names no disk, and the code is
+    shared with other reasons.
     """
 
     code: ClassVar[str] = "uploads_stopped"
@@ -42,7 +42,7 @@ class OutOfDisk(ObscuraError):
 
 
 def folders_written_to(settings: Settings) -> dict[str, Path]:
-    """Return the folders that may each lie on a disk of their own, by what they are for."""
+    """Return the folders that may be on separate disks, by purpose."""
     folders = {"data": settings.local_path, "keys": settings.keys_path, "work": settings.work_path}
     database = make_url(settings.database_url)
     if database.get_backend_name() == "sqlite" and database.database:
@@ -51,7 +51,7 @@ def folders_written_to(settings: Settings) -> dict[str, Path]:
 
 
 def short_of_room(settings: Settings) -> str | None:
-    """Return what the folder is for whose disk has less room than is left free; None where all have enough."""
+    """Return the purpose of a folder whose disk has less than the required free space, or None."""
     for name, folder in folders_written_to(settings).items():
         disk = os.statvfs(folder)
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < settings.disk_free_bytes_min:
@@ -60,17 +60,13 @@ def short_of_room(settings: Settings) -> str | None:
 
 
 def require_room(settings: Settings) -> None:
-    """Raise unless every disk has the space that must stay free. The supervisor logs which folder has not.
-
-    Raises:
-        OutOfDisk: a disk has less.
-    """
+    """Raise OutOfDisk unless every disk has the required free space. The supervisor logs which folder lacks it."""
     if short_of_room(settings) is not None:
         raise OutOfDisk
 
 
 def unwritable(settings: Settings) -> Iterator[str]:
-    """Yield what the folders are for that take no small file, written through to the disk and removed."""
+    """Yield the purposes of the folders in which a small file cannot be written durably and removed."""
     for name, folder in folders_written_to(settings).items():
         try:
             _probe(folder)
@@ -79,9 +75,9 @@ def unwritable(settings: Settings) -> Iterator[str]:
 
 
 def explain_failed_write(settings: Settings, error: Exception) -> str | None:
-    """Say which folder cannot be written to and how many bytes it needs; None where no disk explains an error.
+    """Return which folder cannot be written to and why; None if no disk explains an error.
 
-    A full disk shows itself in many ways: a write names no file, and SQLite reports an I/O error.
+    A full disk causes many errors: a write names no file, and SQLite reports an I/O error.
     """
     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
         place = os.fspath(error.filename) if error.filename else "a file of the service"
@@ -107,7 +103,7 @@ def explain_failed_write(settings: Settings, error: Exception) -> str | None:
 def _probe(folder: Path) -> None:
     path = folder / f".probe.{secrets.token_hex(8)}"
     with new_private_file(path) as file:
-        path.unlink()  # at once: nothing is left, however this process ends
+        path.unlink()  # at once, so that a crash leaves nothing
         write_through(file, _PROBE)
 
 

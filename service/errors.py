@@ -1,4 +1,4 @@
-"""Typed errors of the service. They carry numbers and say what can be done; only service/api/problems.py knows HTTP."""
+"""Typed errors of the service, with numbers and a remedy. Only service/api/problems.py knows HTTP."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class ObscuraError(Exception):
 
 
 class NotFound(ObscuraError):
-    """The named thing does not exist, or not for this caller."""
+    """The object does not exist, or is not visible to the caller."""
 
     code = "not_found"
 
 
 class Conflict(ObscuraError):
-    """The thing is in a state that does not allow this."""
+    """The state of the object does not allow this."""
 
     code = "conflict"
 
 
 class InvalidInput(ObscuraError):
-    """The request cannot be right as it stands; nothing was written."""
+    """The request is invalid; nothing was written."""
 
     code = "invalid_input"
 
@@ -66,7 +66,7 @@ class IdempotencyMismatch(InvalidInput):
 
 
 class ClockRefused(ObscuraError):
-    """The clock of this machine is wrong, so nothing is dated by it. Whoever sets it may try again."""
+    """The clock of this machine is wrong, so nothing is dated by it. Retry after setting it."""
 
     code = "clock_refused"
 
@@ -95,19 +95,12 @@ class TooLarge(ObscuraError):
     code = "too_large"
 
     def __init__(self, subject: str, limit_bytes: int, size_bytes: int | None = None, **numbers: object) -> None:
-        """Say how large it is, and the limit.
-
-        Args:
-            subject: Begins the sentence, such as "This file".
-            limit_bytes: The most that it may have.
-            size_bytes: None where nobody has counted to the end.
-            numbers: Further facts.
-        """
+        """Build the message; `subject` begins it, such as "This file". The size may be unknown."""
         size, limit = (show_bytes(size_bytes) if size_bytes else ""), show_bytes(limit_bytes)
         if size == limit:
             size, limit = f"{size_bytes:,} bytes", f"{limit_bytes:,} bytes"
-        says = f"is {size}. The limit is {limit}." if size else f"is larger than the limit, {limit}."
-        super().__init__(f"{subject} {says}", limit_bytes=limit_bytes, **numbers)
+        verdict = f"is {size}. The limit is {limit}." if size else f"is larger than the limit, {limit}."
+        super().__init__(f"{subject} {verdict}", limit_bytes=limit_bytes, **numbers)
 
 
 class StaleAttempt(ObscuraError):
@@ -147,10 +140,9 @@ class LedgerCorruption(ObscuraError):
 
 
 class InsufficientBudget(ObscuraError):
-    """A job asks for more than its account has left.
+    """A job needs more than its account has left.
 
-    Integer nano-units of mu^2 are what is compared; epsilons (at the account's
-    delta) are a reading of them. Epsilons of parts do not add up to the epsilon of the whole.
+    Integer nano-units of mu^2 are compared; epsilons (at the account's delta) are only shown. They do not add up.
     """
 
     code = "insufficient_budget"
@@ -201,7 +193,7 @@ class InsufficientBudget(ObscuraError):
         )
 
     def _choice(self, options: list[str]) -> str:
-        """Say what can be done instead; one may always ask for more, and what was released is free."""
+        """Return the alternatives."""
         spent, last = "", "ask the owner"
         if self.affordable_epsilon == 0:
             spent = "No training fits any more; what was released stays free to draw from and to measure. "
@@ -209,13 +201,13 @@ class InsufficientBudget(ObscuraError):
         return f"{spent}You can: {', or '.join([', '.join(options), last] if options else [last])}."
 
     def suggesting(self, release_id: str | None) -> InsufficientBudget:
-        """Return the same error, which also names a release that can be sampled again at no cost."""
+        """Return the same error with the name of a release that can be sampled for free."""
         numbers = {**self.numbers, "release_id": release_id}
         return type(self)(**numbers)  # type: ignore[arg-type]  # the same names and types as in its constructor
 
 
 class SweepTooExpensive(InsufficientBudget):
-    """The trials of a sweep together ask for more than their account has left. None of them was accepted."""
+    """The trials of a sweep together need more than their account has left. None was accepted."""
 
     def __init__(
         self,
@@ -226,7 +218,7 @@ class SweepTooExpensive(InsufficientBudget):
         requested_epsilon_of_each: float,
         **numbers: Any,
     ) -> None:
-        """Store how many trials were asked for, how many would fit, and which epsilon of each would let all fit."""
+        """Store the requested and affordable trials, and the epsilon of each with which all would fit."""
         self.trials, self.trials_affordable = trials, trials_affordable
         self.epsilon_affordable_for_each = epsilon_affordable_for_each
         self.requested_epsilon_of_each = requested_epsilon_of_each
@@ -248,24 +240,12 @@ class SweepTooExpensive(InsufficientBudget):
 
 
 def short_reason(text: str) -> str:
-    """Return a reason in its clean form (`clean_text`).
-
-    Raises:
-        InvalidInput: it is empty, too long, or has characters that cannot be read.
-    """
+    """Return a reason in its clean form; raise InvalidInput as `clean_text`."""
     return _clean(text, "A reason", REASON_CHARACTERS_MAX)
 
 
 def require_name(text: str, what: str) -> str:
-    """Return a name in its clean form (`clean_text`).
-
-    Args:
-        text: the name as it was given.
-        what: has the name, as in "A key's name".
-
-    Raises:
-        InvalidInput: it is empty, too long, or has characters that cannot be read.
-    """
+    """Return a name in its clean form; raise InvalidInput, which begins with `what`, as `clean_text`."""
     return _clean(text, what, NAME_CHARACTERS_MAX)
 
 

@@ -1,13 +1,12 @@
-"""Places where a test may kill this process, so that what a crash leaves behind can be looked at.
+"""Failpoints: places where a test may kill this process, to examine what a crash leaves behind.
 
-`failpoint("charge.after")` does nothing at all unless the environment of the process names the place when it starts:
+`failpoint("charge.after")` does nothing unless the environment of the process names the place when it starts:
 
-    OBSCURA_FAILPOINT=charge.after:kill        the first time that the process gets there
-    OBSCURA_FAILPOINT=charge.after:kill@3      the third time
-    OBSCURA_FAILPOINT=charge.after:kill@3;once=FILE     and only where FILE can be created by that
+    OBSCURA_FAILPOINT=charge.after:kill                 the first time that the process reaches it
+    OBSCURA_FAILPOINT=charge.after:kill@3               the third time
+    OBSCURA_FAILPOINT=charge.after:kill@3;once=FILE     only if FILE could be created, for restarted processes
 
-Nothing else switches one on: no setting, no request, no row. The last form is for places that a restarted process, or
-the next attempt of a job, would pass again. `before` and `after` are those of a commit, a rename or a message.
+No setting, request or row enables one. `before` and `after` refer to a commit, a rename or a message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import sys
 from dataclasses import dataclass
 
 VARIABLE = "OBSCURA_FAILPOINT"
-# All there are; docs/crashes.md says what each leaves behind.
+# docs/crashes.md describes what each leaves behind.
 NAMES = frozenset(
     {
         "accept.before",
@@ -66,8 +65,6 @@ _FORM = re.compile(r"(?P<name>[a-z]+\.[a-z]+):kill(?:@(?P<hit>[1-9][0-9]{0,5}))?
 
 @dataclass
 class _Armed:
-    """The one place of this process at which it dies, and how often it is yet to be passed alive."""
-
     name: str
     left: int
     once: str | None
@@ -80,7 +77,6 @@ class _Armed:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _first(self) -> bool:
-        """Tell whether no process has died for this value of the variable yet."""
         if self.once is None:
             return True
         try:
@@ -91,30 +87,22 @@ class _Armed:
 
 
 def _read(text: str) -> _Armed | None:
-    """Read the variable; a value that says nothing understandable must not pass for a crash that was survived.
-
-    Raises:
-        ValueError: neither empty nor of the form above, or it names no place of ours.
-    """
+    """Parse the variable. A malformed value raises, so that it does not pass as a survived crash."""
     if not text:
         return None
-    given = _FORM.fullmatch(text)
-    if given is None or given["name"] not in NAMES:
+    form = _FORM.fullmatch(text)
+    if form is None or form["name"] not in NAMES:
         raise ValueError(
-            f"{VARIABLE} is NAME:kill, NAME:kill@HIT or either with ;once=FILE, and NAME one of {sorted(NAMES)}"
+            f"{VARIABLE} must be NAME:kill, NAME:kill@HIT or either with ;once=FILE, NAME one of {sorted(NAMES)}"
         )
     sys.stderr.write(f"{VARIABLE} is set: this process kills itself at {text}. Never set it in production.\n")
-    return _Armed(given["name"], int(given["hit"] or 1), given["once"])
+    return _Armed(form["name"], int(form["hit"] or 1), form["once"])
 
 
 _armed = _read(os.environ.get(VARIABLE, ""))
 
 
 def failpoint(name: str) -> None:
-    """Die here by SIGKILL if the environment asked for it when the process started.
-
-    Args:
-        name: one of NAMES, written out where it stands.
-    """
+    """Die by SIGKILL if the environment named this place (one of NAMES) when the process started."""
     if _armed is not None:
         _armed.pass_by(name)

@@ -1,8 +1,7 @@
-"""A data folder and a database know each other by a random id, which both hold: a file here, a row there.
+"""The random id that pairs a data folder (a file) with a database (a row).
 
-Whatever is removed, overwritten or run is so on the word of the database, about files that it takes for its own. A
-database that was given by mistake, or is new because its address was not given, would remove what was paid for. So the
-first start writes the id, and where the two do not match, nothing is removed, run or opened.
+The database decides which files are removed, overwritten or used. A wrong or new database would remove files that were
+paid for. So the first start writes the id to both, and while the two differ, nothing is removed, run or opened.
 """
 
 from __future__ import annotations
@@ -31,26 +30,20 @@ from service.storage.interface import Storage
 from service.times import CLOCK_BEHIND_MAX, wrong_clock
 
 FILE = "installation"
-_PENDING = "installation.new"  # what the first start writes before its row; it gets its name after that is committed
-_LOCK = 0x0B5C12  # of PostgreSQL: one process at a time decides
+_PENDING = "installation.new"  # written before the row is committed, and renamed afterwards
+_LOCK = 0x0B5C12  # PostgreSQL advisory lock
 _ID_CHARACTERS_MAX = 64
 _UNTIL_THEN = "until then nothing is removed, and no private data is opened."
 
 
 def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Let a new database and a new data folder know each other, or those of a version before they did. Call at start.
+    """Pair a new database with a new data folder, and return whether the two are paired. Call at start.
 
-    The latter only where the database knows everything in the folder. May be called by several processes at once, and
-    be interrupted at any moment: the next call goes on.
-
-    Returns:
-        Whether they do.
-
-    Raises:
-        OSError: the id cannot be written down.
+    Without ids they are paired only if the database knows everything in the folder. Several processes may call this at
+    once, and an interrupted call is resumed by the next.
     """
     storage = storage_of(settings)
-    with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+    with transaction(factory, read_only=True) as session:  # usually they are paired, and no write lock is needed
         own_id = recorded(session)
     if own_id is not None and own_id == _read(storage, FILE):
         return True
@@ -63,7 +56,7 @@ def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
             storage.write(_PENDING, f"{own_id}\n".encode("ascii"))
             session.add(Installation(id=own_id, made_at=now))
     if own_id is not None and _read(storage, _PENDING) == own_id and _read(storage, FILE) is None:
-        with suppress(NotFound):  # another process has just done it
+        with suppress(NotFound):  # by another process
             storage.move(_PENDING, FILE)
     return own_id is not None and own_id == _read(storage, FILE)
 
@@ -71,12 +64,8 @@ def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
 def accept_clock(session: Session, *, now: datetime) -> datetime | None:
     """Accept that the clock is right, and was ahead when the newest entries of the ledger were written.
 
-    Those entries keep their times, and later ones bear no earlier time. The clock may go back only this once: from now
-    on it is compared with `now`. Leases and confirmations that were dated by the wrong clock end.
-
-    Args:
-        session: in a writing transaction.
-        now: what the clock shows, aware.
+    Those entries keep their times, and later entries are never older. From now on the clock is compared with `now`.
+    Leases and confirmations that the wrong clock dated end.
 
     Returns:
         The time of the newest entry; None if the clock is not behind it, and nothing was changed.
@@ -107,30 +96,29 @@ def accept_clock(session: Session, *, now: datetime) -> datetime | None:
 
 
 def belongs(session: Session, settings: Settings) -> bool:
-    """Tell whether database and data folder hold the same id, or neither has one yet."""
+    """Return whether database and data folder hold the same id, or neither has one yet."""
     own_id = recorded(session)
     return own_id == mark_of(storage_of(settings), own_id)
 
 
 def recorded(session: Session) -> str | None:
-    """Return the id that the database holds."""
+    """Return the id of the database."""
     return session.scalar(select(Installation.id))
 
 
 def mark_of(storage: Storage, own_id: str | None = None) -> str | None:
-    """Return the id that the data folder holds; also where the database's own is about to get its name there."""
+    """Return the id of the data folder, including `own_id` if its file is about to be renamed."""
     pending = _read(storage, _PENDING)  # before the other: it is renamed to that
     kept = _read(storage, FILE)
     return own_id if kept is None and pending == own_id else kept
 
 
 def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept: str | None) -> Iterator[Finding]:
-    """Yield what is wrong between the two, in one sentence.
+    """Yield a finding if database and data folder do not belong together.
 
     Args:
-        session: reading one moment.
-        folder: read before that moment.
-        kept: `mark_of` the folder, read before that moment.
+        folder: read before the session's snapshot.
+        kept: `mark_of` the folder, read before the session's snapshot.
     """
     own_id = recorded(session)
     if own_id is not None and own_id != kept:
@@ -142,13 +130,13 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
             )
     elif own_id is None:
         yield _finding(
-            f"The data folder belongs to installation {kept}, and the database to none, as one that is new or from "
-            "before there were such ids does: start the service with the OBSCURA_DATABASE_URL of that installation"
+            f"The data folder belongs to installation {kept}, and the database to none, as a new one "
+            "does: start the service with the OBSCURA_DATABASE_URL of that installation"
         )
     elif kept is None:
         yield _finding(
-            f"The database belongs to installation {own_id}, and the data folder to none, as one that is empty or not "
-            "mounted does: start the service with the OBSCURA_DATA_DIR of that installation"
+            f"The database belongs to installation {own_id}, and the data folder to none, as an empty or "
+            "unmounted one does: start the service with the OBSCURA_DATA_DIR of that installation"
         )
     else:
         yield _finding(
@@ -168,7 +156,7 @@ def _counted(unknown: DataFolder) -> str:
 
 
 def _knows_all(session: Session, settings: Settings) -> bool:
-    """Tell whether everything of value in a folder without an id is this database's. The folder is read first."""
+    """Return whether the database knows everything of value in a folder without an id. The folder is read first."""
     storage = storage_of(settings)
     folder = read_data_folder(storage, ())
     datasets = [name for name in storage.list("datasets") if is_id(name, "ds")]
@@ -181,7 +169,7 @@ def _knows_all(session: Session, settings: Settings) -> bool:
 
 
 def _read(storage: Storage, name: str) -> str | None:
-    """Return what a file of ours says; what cannot be understood is nobody's id."""
+    """Return the text of a file, or None if there is none."""
     try:
         return storage.read("", name)[:_ID_CHARACTERS_MAX].decode("ascii", "replace").strip()
     except NotFound:

@@ -1,4 +1,4 @@
-"""The web application: routes, limits, problem documents, dashboard, and the life of one process."""
+"""The web application: it assembles the routes, middleware, dashboard and background threads of one process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from obscura.private_files import make_private_folder, make_tree_private
 from service import dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter, LogLimits
-from service.api.counts import counts_of
 from service.api.deps import Service
 from service.api.events import StreamLimits, stream_slots
-from service.api.rates import Rates
+from service.api.rates import Rates, WrongKeys, limiter_of
 from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
 from service.api.uploading import UploadLimits, upload_slots
-from service.api.wrong_keys import WrongKeys
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
 from service.datasets.vault import DatasetContext
@@ -72,11 +70,9 @@ def create_app(
     """Build the application. Nothing is opened or started before its lifespan begins.
 
     Args:
-        settings: Of this process.
-        clock: Returns the time, aware.
-        stream_limits, upload_limits, gate_limits, log_limits: Bounds of event streams, uploads, requests, and the
-            audit log's writer.
-        send: Rings the doorbell of workers elsewhere; None sends through the broker of the settings.
+        stream_limits, upload_limits, gate_limits, log_limits: bounds of event streams, uploads, requests, and the audit
+            log's writer.
+        send: notifies remote workers; None uses the broker of the settings.
     """
     app = FastAPI(
         title="Obscura",
@@ -87,7 +83,7 @@ def create_app(
             "as often as you like. Errors are RFC 9457 problem documents; lists are pages with cursors."
         ),
         openapi_url="/v1/openapi.json",
-        docs_url=None,  # these pages load scripts from elsewhere; ours is at /reference
+        docs_url=None,  # these pages load third-party scripts; ours is at /reference
         redoc_url=None,
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,
@@ -95,7 +91,7 @@ def create_app(
     engine = make_engine(settings.database_url, pool_size=POOL_SIZE)
     factory = make_session_factory(engine)
     events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock, log_limits)
-    factory = recorded(factory, settings.audit_log, clock)  # what it does by itself, such as making the first admin
+    factory = recorded(factory, settings.audit_log, clock)  # its own acts, such as creating the first admin
     people = _people(settings, factory, clock)
     if people:
         factory = with_info(factory, **{PEOPLE_DECIDE: True})
@@ -104,7 +100,7 @@ def create_app(
     else:
         workers = _elsewhere(settings, factory, clock, send or _broker(settings))
     dependencies = Dependencies.of_one_process()
-    key_uses, counts = KeyUses(factory), counts_of(settings)
+    key_uses, limiter = KeyUses(factory), limiter_of(settings)
     metrics = Metrics(factory, clock=clock, version=VERSION)
     app.state.settings = settings
     app.state.factory = factory
@@ -121,15 +117,15 @@ def create_app(
         dependencies=dependencies,
         metrics=metrics,
         audit_trouble=events.trouble if events else lambda: "",
-        wrong_keys=WrongKeys(counts),
-        rates=Rates(settings.requests_per_minute, counts),
+        wrong_keys=WrongKeys(limiter),
+        rates=Rates(settings.requests_per_minute, limiter),
         provider=people[0] if people else None,
     )
     webhooks = Deliveries(factory, Sender(settings.webhooks_private), clock)
     beside = [people[1]] if people else []
     app.state.parts = (*([events] if events else []), key_uses, webhooks, *workers.parts, *beside)
     app.state.prepared = False
-    app.state.warning = None  # what the operator must know of the start, in one sentence
+    app.state.warning = None  # for the operator, in one sentence
     problems.install(app)
     for router in routers():
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
@@ -149,7 +145,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     parts: tuple[_Part, ...] = app.state.parts
     await run_sync(prepare, app)
-    app.state.prepared = False  # the next start of this application, if there is one, prepares anew
+    app.state.prepared = False  # a second start prepares again
     for part in parts:
         part.start()
     try:
@@ -162,9 +158,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def prepare(app: FastAPI) -> None:
-    """Prepare the data folder and the database for this process, once; the lifespan does it unless its caller has.
+    """Prepare the data folder and the database once, unless a caller of the lifespan has done so.
 
-    A caller that does it first gets the error itself, where a server would log that its application did not start.
+    A caller that does gets the error itself; a server would log that its application did not start.
 
     Raises:
         ObscuraError, OSError, SQLAlchemyError: the service cannot start.
@@ -180,14 +176,13 @@ def prepare(app: FastAPI) -> None:
 
 
 def _prepare(service: Service) -> str | None:
-    """Close the data folder to others, bring the schema up to date and verify the ledger; make the first admin key,
-    and clear what a crash left behind.
+    """Protect the data folder, upgrade the schema, verify the ledger, create the first admin key, and clean up.
 
-    What cannot be undone comes after the verification, and only if database and data folder belong together and
-    nothing was found.
+    Irreversible steps come after the verification, and only if database and data folder belong together and there are
+    no findings.
 
     Returns:
-        One sentence for the operator where something was found (`inspect_at_start`).
+        One sentence for the operator if there are findings (`inspect_at_start`).
     """
     settings, factory = service.settings, service.factory
     make_private_folder(settings.local_path)
@@ -202,10 +197,10 @@ def _prepare(service: Service) -> str | None:
         with transaction(factory) as session:
             states.check_keys(session, settings)
         with transaction(factory) as session:
-            fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need
+            fingerprints.wait_for_others(session)  # of processes that start together, one creates what all need
             admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
             try:
-                make_signing_key(settings.ledger_key_path)  # workers and commands read it, and make none
+                make_signing_key(settings.ledger_key_path)  # workers and commands only read it
             except SigningKeyUnusable as error:
                 get_logger(__name__).error("ledger_not_signed", reason=error.message)
     if ours and warning is None:
@@ -214,7 +209,7 @@ def _prepare(service: Service) -> str | None:
 
 
 def _clear_up(service: Service) -> None:
-    """Clear what a crash left behind, and destroy what must not be readable any more."""
+    """Clean up after a crash, and destroy content that must not be readable."""
     settings, factory = service.settings, service.factory
     receiving.clean_up(settings, factory, now=service.clock())
     receiving.keep_journal(DatasetContext.of(settings, factory, service.clock))
@@ -229,7 +224,7 @@ def _clear_up(service: Service) -> None:
 
 
 class _Part(Protocol):
-    """Something that runs beside the requests."""
+    """A background thread."""
 
     def start(self) -> None: ...
 
@@ -238,14 +233,14 @@ class _Part(Protocol):
 
 @dataclass(frozen=True)
 class _Workers:
-    """What gets jobs done: started in this order, stopped in the other."""
+    """The parts that run jobs, started in this order and stopped in reverse."""
 
     doorbell: queue.Doorbell
     parts: tuple[_Part, ...]
 
 
 def _embedded(settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]) -> _Workers:
-    """Run the jobs beside the requests, in processes of their own."""
+    """Run jobs in subprocesses of this service."""
     dispatcher = Dispatcher(settings, factory)
     doorbell = queue.Doorbell(factory, dispatcher.send, clock)
     return _Workers(doorbell, (dispatcher, doorbell))
@@ -254,7 +249,7 @@ def _embedded(settings: Settings, factory: SessionFactory, clock: Callable[[], d
 def _elsewhere(
     settings: Settings, factory: SessionFactory, clock: Callable[[], datetime], send: queue.Send
 ) -> _Workers:
-    """Leave the jobs to Celery workers behind a broker, and look after what gets lost on the way."""
+    """Leave jobs to Celery workers behind a broker, and recover lost ones."""
     doorbell = queue.Doorbell(factory, send, clock)
     return _Workers(doorbell, (Reconciler(settings, factory, send=send, clock=clock), doorbell))
 

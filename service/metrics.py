@@ -1,7 +1,7 @@
-"""Metrics for operators, which `GET /metrics` serves; docs/metrics.md says why none is a function of private records.
+"""Metrics for operators, served by `GET /metrics`. docs/metrics.md explains why none depends on private records.
 
-They are told as they were at one look, and there is at most one look a minute, whoever asks: times are told to the
-minute elsewhere, too. Nothing is told of the process (memory, processor time), for that follows what requests carry.
+They are sampled at most once a minute, because times are rounded to the minute elsewhere, too. There are no metrics of
+the process (memory, processor time), because these depend on the content of requests.
 """
 
 from __future__ import annotations
@@ -26,17 +26,12 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """What one API process counts, and what the database says.
-
-    Args:
-        clock: the time, aware.
-        version: of the service.
-    """
+    """Counters of one API process, and gauges of the database."""
 
     def __init__(self, factory: SessionFactory, *, clock: Callable[[], datetime], version: str) -> None:
         self._factory, self._clock = factory, clock
         self._lock = threading.Lock()
-        self._minute, self._told = "", b""
+        self._minute, self._text = "", b""
         self.registry = registry = CollectorRegistry()
 
         def gauge(name: str, what: str, *labels: str) -> Gauge:
@@ -64,19 +59,19 @@ class Metrics:
         self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one answer. A status is told by its class, and seconds of routes alone that list or describe."""
+        """Count an answer by the class of its status; times are recorded for `is_timed` routes only."""
         self._requests.labels(method, route, f"{status // 100}xx").inc()
         if is_timed(method, route):
             self._seconds.labels(route).observe(seconds)
 
     def tell(self) -> bytes:
-        """Return everything in Prometheus' text format, as it was at the first look of this minute."""
+        """Return everything in Prometheus' text format, as of the first call in this minute."""
         with self._lock:
             minute = self._clock().strftime("%Y%m%dT%H%M")
             if minute != self._minute:
                 self._look()
-                self._minute, self._told = minute, generate_latest(self.registry)
-            return self._told
+                self._minute, self._text = minute, generate_latest(self.registry)
+            return self._text
 
     def _look(self) -> None:
         with transaction(self._factory, read_only=True) as session:
@@ -108,5 +103,5 @@ class Metrics:
 
 
 def is_timed(method: str, route: str) -> bool:
-    """Tell whether how long a route takes may be told: it lists or describes, and names no object with records."""
+    """Return whether a route's times may be published: it lists or describes, and names no object with records."""
     return method == "GET" and "{" not in route and route.startswith("/v1/")

@@ -1,7 +1,7 @@
-"""What webhooks are told: written beside the fact, in its transaction. Takes a session, never commits.
+"""Notices for webhooks, written in the transaction of their event. Takes a session, never commits.
 
-A notice holds ids, kinds and states, and its time is the minute, as everywhere; it is sent when that minute is over, so
-that the moment of its arrival tells no more. See docs/webhooks.md.
+A notice holds ids, kinds and states. Its time is the minute, as everywhere, and it is sent after that minute, so that
+its arrival reveals no more. See docs/webhooks.md.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.webhook_tables import Delivery, Webhook
 from service.logs import get_logger
 
-WAITING_MAX = 1000  # notices of one webhook that were not sent yet; beyond, the newest are not kept
+WAITING_MAX = 1000  # unsent notices of one webhook; further ones are dropped
 MINUTE = timedelta(minutes=1)
 
 
 def tell_of_job(session: Session, project_id: str, *, now: datetime, **facts: str) -> None:
-    """Tell webhooks that a job has ended: those of the project that asked, and the installation's while it is alone."""
+    """Notify webhooks that a job has ended: the project's, and the installation's while there is one project."""
     alone = not_(exists().where(Project.id != DEFAULT_PROJECT))
     mine = and_(Webhook.project_id.is_(None), alone)
     _tell(session, NoticeKind.JOB_ENDED, or_(Webhook.project_id == project_id, mine), project_id, now, facts)
 
 
 def tell_of_decision(session: Session, project_id: str | None, *, now: datetime, **facts: str) -> None:
-    """Tell webhooks of a project, and the installation's, that something waits for a second person."""
+    """Notify webhooks of a project and of the installation that a decision waits for a second person."""
     whose = or_(Webhook.project_id == project_id, Webhook.project_id.is_(None))
     _tell(session, NoticeKind.DECISION_WAITING, whose, project_id, now, facts)
 
 
 def tell_of_stop(session: Session, account_id: str | None, *, now: datetime) -> None:
-    """Tell webhooks that no private data is opened any more: of an account, or of any, which concerns everybody."""
+    """Notify webhooks that trainings are stopped, of one account or (None) of all."""
     project_id = session.scalar(select(AccountRow.project_id).where(AccountRow.id == account_id))
     whose = true() if project_id is None else or_(Webhook.project_id == project_id, Webhook.project_id.is_(None))
     facts = {"state": "stopped"} | ({} if project_id is None else {"account_id": str(account_id)})
@@ -46,15 +46,14 @@ def tell_of_stop(session: Session, account_id: str | None, *, now: datetime) -> 
 
 
 def is_of_somebody_gone(now: datetime) -> ColumnElement[bool]:
-    """The condition that the key that made a webhook was revoked or has expired, or the provider vouches no more for
-    whose it is."""
+    """Select webhooks whose creator's key was revoked or has expired, or whose person has lapsed at the provider."""
     lapsed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_not(None))
     over = ApiKey.revoked_at.is_not(None), ApiKey.expires_at <= now, lapsed
     return exists().where(ApiKey.id == Webhook.made_by, or_(*over))
 
 
 def body_of(event_id: str, kind: str, project_id: str | None, now: datetime, facts: dict[str, str]) -> str:
-    """Return the body of a request as it is sent, JSON in ASCII."""
+    """Return the body of a request, JSON in ASCII."""
     created = to_the_minute(now).isoformat().replace("+00:00", "Z")
     event = {"id": event_id, "type": kind, "created": created, "project_id": project_id, "data": facts}
     return canonical_text(event)
@@ -68,14 +67,16 @@ def _tell(
     now: datetime,
     facts: dict[str, str],
 ) -> None:
-    told = session.scalars(select(Webhook.id).where(whose, not_(is_of_somebody_gone(now)))).all()
-    if not told:
+    webhook_ids = session.scalars(select(Webhook.id).where(whose, not_(is_of_somebody_gone(now)))).all()
+    if not webhook_ids:
         return
     body, minute = body_of(new_id("whe"), kind, project_id, now, facts), to_the_minute(now)
     waiting = select(Delivery.webhook_id, func.count(Delivery.id))
-    waiting = waiting.where(Delivery.webhook_id.in_(told), Delivery.next_at.is_not(None)).group_by(Delivery.webhook_id)
+    waiting = waiting.where(Delivery.webhook_id.in_(webhook_ids), Delivery.next_at.is_not(None)).group_by(
+        Delivery.webhook_id
+    )
     counts = {row[0]: row[1] for row in session.execute(waiting)}
-    for webhook_id in told:
+    for webhook_id in webhook_ids:
         if counts.get(webhook_id, 0) >= WAITING_MAX:
             get_logger(__name__).warning("webhook_notice_dropped", webhook_id=webhook_id, kind=kind.value)
             continue

@@ -1,4 +1,4 @@
-"""Sealed files: nobody without the key can read them, and no byte, chunk or file can be changed, cut off or swapped.
+"""Sealed files: authenticated encryption in chunks, which cannot be changed, truncated, reordered or swapped.
 
 Implements the STREAM construction of Hoang, Reyhanitabar, Rogaway and Vizár 2015 (eprint 2015/189) over AES-256-GCM.
 A file is a magic word, 32 random bytes of salt, and the content in chunks of 64 KiB, each with its own tag. The key of
@@ -31,10 +31,10 @@ _STEP_BYTES = CHUNK_BYTES + TAG_BYTES
 
 
 class SealBroken(NotFound):
-    """A sealed file is not what was written, or the key is not its key. To a reader it does not exist."""
+    """A sealed file was changed, or its key is another one."""
 
     def __init__(self) -> None:
-        super().__init__("A stored file is damaged, or its key is another one. It was not read any further.")
+        super().__init__("A stored file is damaged, or its key is another one.")
 
 
 def new_key() -> bytes:
@@ -46,7 +46,7 @@ class SealedWriter:
     """Writes a sealed file from front to back.
 
     Args:
-        file: empty and open for writing; it stays open, and flushing it to the disk is the caller's affair.
+        file: empty and open for writing; the caller flushes and closes it.
         key: 32 bytes, of the owner.
         context: names the file among all that are sealed under this key; needed to read it.
     """
@@ -87,7 +87,7 @@ class SealedWriter:
 
 
 class SealedReader(io.RawIOBase):
-    """The content of a sealed file, seekable. Nothing is handed out that was not authenticated.
+    """The content of a sealed file, seekable. Only authenticated content is returned.
 
     Args:
         file: a regular file, open for reading; closed together with this reader, and when it does not open.
@@ -95,8 +95,8 @@ class SealedReader(io.RawIOBase):
         context: that it was sealed with.
 
     Raises:
-        SealBroken: here if the file is too short or its last chunk is not what was written, so that the length is
-            authentic; on reading, for any other chunk.
+        SealBroken: the file is too short, or its last chunk, which authenticates the length, was changed; on reading,
+            for any other chunk.
     """
 
     def __init__(self, file: BinaryIO, key: bytes, context: str) -> None:

@@ -1,4 +1,4 @@
-"""The settings of one process, read from the environment (prefix OBSCURA_) and passed on as an argument."""
+"""The settings of one process, read from the environment (prefix OBSCURA_) and passed as an argument."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _SAFE_ISSUER = re.compile(r"https://|http://(?:127\.0\.0\.1|localhost|\[::1\])(?
 class Settings(BaseSettings):
     """Everything an operator may set. Immutable; every limit has a value.
 
-    `database_url` is optional in the environment and is filled in when the object is built, so readers never meet None:
-    an SQLite file below `data_dir`.
+    Without a `database_url` it is an SQLite file in `data_dir`.
     """
 
     model_config = SettingsConfigDict(env_prefix="OBSCURA_", frozen=True, extra="ignore")
@@ -29,7 +28,7 @@ class Settings(BaseSettings):
     data_dir: Path = Path("var")
     storage: str = Field(
         default="folder",
-        description="what keeps the files that outlive processes: the data folder, or s3://bucket/prefix",
+        description="where files that outlive processes are kept: folder (the data folder), or s3://bucket/prefix",
     )
     database_url: str = ""
     mode: Literal["embedded", "celery"] = "embedded"
@@ -38,38 +37,46 @@ class Settings(BaseSettings):
     keys_dir: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8420, ge=0, le=65535)
-    public_url: str = Field(default="", description="at which browsers reach the service, where that is another")
+    public_url: str = Field(default="", description="address at which browsers reach the service, if it differs")
     trusted_proxies: str = Field(
-        default="127.0.0.1, ::1", description="addresses and networks whose X-Forwarded-For and -Proto are believed"
+        default="127.0.0.1, ::1", description="addresses and networks whose X-Forwarded-For and -Proto are trusted"
     )
-    dashboard_public: bool = Field(default=False, description="whether whoever can connect may read without a key")
-    trash_days: int = Field(default=30, ge=0, le=3650, description="in the trash, before a folder is removed for good")
-    samples_days: int = Field(default=0, ge=0, le=36_500, description="before a sample's files are removed; 0: never")
-    logs_days: int = Field(
-        default=0, ge=0, le=36_500, description="before what attempts at jobs have said is removed; 0: never"
+    dashboard_public: bool = Field(default=False, description="allow reading the dashboard without a key")
+    trash_days: int = Field(
+        default=30, ge=0, le=3650, description="days in the trash before a folder is removed for good"
     )
-    access_log: bool = Field(default=False, description="whether each answer is a line of the log")
+    samples_days: int = Field(
+        default=0, ge=0, le=36_500, description="days before a sample's files are removed; 0: never"
+    )
+    logs_days: int = Field(default=0, ge=0, le=36_500, description="days before logs of attempts are removed; 0: never")
+    access_log: bool = Field(default=False, description="log each answer")
     audit_log: Literal["off", "on", "required"] = Field(
-        default="off", description="whether each request is an event of the audit log, and refused without one"
+        default="off",
+        description="record each request in the audit log; required: refuse requests that cannot be recorded",
     )
-    audit_log_days: int = Field(default=365, ge=1, le=36_500, description="before an event is removed from it")
+    audit_log_days: int = Field(default=365, ge=1, le=36_500, description="days before an event is removed")
     webhooks_private: bool = Field(
-        default=False, description="whether webhooks may go to addresses that are not public, and without TLS"
+        default=False, description="allow webhooks to addresses that are not public, and without TLS"
     )
 
-    # People who sign in with an OpenID Connect provider; without an issuer there is none, and keys are all there is
-    oidc_issuer: str = Field(default="", description="the provider's own name for itself, an address")
-    oidc_client_id: str = Field(default="", description="of this service, at the provider")
-    oidc_client_secret: SecretStr = Field(default=SecretStr(""), description="of this service, at the provider")
-    oidc_scope: str = Field(default="openid profile email offline_access", description="what the provider is asked for")
+    # Sign-in with an OpenID Connect provider; without an issuer there are keys only
+    oidc_issuer: str = Field(default="", description="the provider's issuer URL")
+    oidc_client_id: str = Field(default="", description="of this service at the provider")
+    oidc_client_secret: SecretStr = Field(default=SecretStr(""), description="of this service at the provider")
+    oidc_scope: str = Field(default="openid profile email offline_access", description="scopes to request")
     oidc_groups_claim: str = Field(default="groups", description="the claim that lists a person's groups")
     oidc_groups: dict[str, dict[str, Role]] = Field(
-        default={}, description="by the name of a group: by the id of a project, its members' role there; JSON"
+        default={}, description="JSON: by group name, then by project id, the role of the group's members"
     )
     oidc_admin_group: str = Field(default="", description="the group whose members are admins of the installation")
-    oidc_confirm_seconds: int = Field(default=20, ge=1, le=40, description="between two questions about a person")
+    oidc_confirm_seconds: int = Field(
+        default=20, ge=1, le=40, description="seconds between two confirmations of a person"
+    )
     oidc_key_grace_seconds: int = Field(
-        default=900, ge=60, le=86_400, description="for which a person's keys go on while the provider does not answer"
+        default=900,
+        ge=60,
+        le=86_400,
+        description="seconds for which a person's keys stay valid while the provider does not answer",
     )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
@@ -79,19 +86,21 @@ class Settings(BaseSettings):
     heartbeat_seconds: float = Field(default=15, gt=0, le=1200)
     job_seconds_max: int = Field(default=24 * 3600, ge=1)
     silent_seconds_max: int = Field(
-        default=600, ge=1, description="without a sign of life from a job's runner; then it is ended and resumed"
+        default=600, ge=1, description="seconds without a sign of life after which a job's runner is ended and resumed"
     )
     attempts_max: int = Field(default=3, ge=1, le=10)
-    processes: int = Field(default=0, ge=0, le=64, description="that train one job together; 0: one for each GPU")
+    processes: int = Field(
+        default=0, ge=0, le=64, description="processes that train one job together; 0: one for each GPU"
+    )
 
     # Limits on what a caller may send or ask for
     requests_per_minute: int = Field(
-        default=6000, ge=0, description="of a key, and of an address without one, from other machines; 0: no limit"
+        default=6000, ge=0, description="for each key, or address without one, on other machines; 0: no limit"
     )
     known_uploads_per_day: int = Field(
         default=20,
         ge=1,
-        description="of a key whose answer reveals known images or subjects; of a project, 5 times as many",
+        description="uploads of a key that may reveal known images or subjects; 5 times as many of a project",
     )
     upload_bytes_max: int = Field(default=2 * 1024**3, ge=1)
     decoded_bytes_max: int = Field(default=8 * 1024**3, ge=1)
@@ -104,12 +113,12 @@ class Settings(BaseSettings):
     ingest_seconds_max: int = Field(default=1800, ge=1)
     ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1)
     disk_free_bytes_min: int = Field(
-        default=256 * 1024**2, ge=0, description="left on every disk that is written to; with less, nothing new begins"
+        default=256 * 1024**2, ge=0, description="free space required on every disk; with less, nothing new begins"
     )
 
     @classmethod
     def at(cls, folder: Path, **given: Any) -> Self:
-        """Read the settings of a service that keeps its data in a folder; options that are None are left out."""
+        """Return settings for a data folder; options that are None are ignored."""
         return cls(data_dir=folder, **{name: value for name, value in given.items() if value is not None})
 
     @model_validator(mode="after")
@@ -130,17 +139,17 @@ class Settings(BaseSettings):
 
     @property
     def ledger_key_path(self) -> Path:
-        """Where the key lies that signs receipts and checkpoints; made at its first use."""
+        """The key that signs receipts and checkpoints; created at its first use."""
         return self.ledger_key_file or self.keys_path / "ledger.pem"
 
     @property
     def keys_path(self) -> Path:
-        """The folder of the keys of datasets and fingerprints. On another disk, it stays out of backups of the data."""
+        """The folder of the keys of datasets and fingerprints. On another disk, it is not in backups of the data."""
         return self.keys_dir or self.data_dir / "keys"
 
     @property
     def trusted_proxy_networks(self) -> list[str]:
-        """The proxies that are believed, also as a socket for both protocols names those of IPv4."""
+        """The trusted proxies, those of IPv4 also as a dual-stack socket names them."""
         networks = _networks(self.trusted_proxies)
         v4 = [network for network in networks if isinstance(network, IPv4Network)]
         return [str(network) for network in networks] + [
@@ -149,74 +158,61 @@ class Settings(BaseSettings):
 
     @property
     def local_path(self) -> Path:
-        """This machine's own folder: an SQLite database, keys, logs, locks, scratch; the folder storage is in it."""
+        """This machine's own folder: an SQLite database, keys, logs, locks and scratch, and the folder storage."""
         return self.data_dir
 
     @property
     def work_path(self) -> Path:
-        """The scratch folders of jobs on this machine; what lies there may be private."""
+        """The scratch folders of jobs on this machine, which may be private."""
         return self.data_dir / "work"
 
     @property
     def quarantine_path(self) -> Path:
-        """Where an upload's body waits, sealed, until it was read."""
+        """The folder of sealed upload bodies that were not read yet."""
         return self.data_dir / "quarantine"
 
     @property
     def logs_path(self) -> Path:
-        """Where the operator finds what each attempt said."""
+        """The folder of the logs of attempts."""
         return self.data_dir / "logs"
 
     @property
     def extractors_path(self) -> Path:
-        """Where the operator puts networks trained on public data."""
+        """The folder of networks trained on public data, which the operator installs."""
         return self.data_dir / "extractors"
 
     @property
     def admin_key_path(self) -> Path:
-        """Where the first admin key is written."""
+        """The file of the first admin key."""
         return occupant.admin_key_path(self.data_dir)
 
 
 def _origin(url: str) -> str:
-    """Read a scheme and a host as browsers write them, without the usual port; empty stays empty.
-
-    Raises:
-        ValueError: it is more or less than that.
-    """
+    """Return an origin as browsers send it, without the default port; empty stays empty."""
     plain = url.strip().rstrip("/").lower()
     if plain and _ORIGIN.fullmatch(plain) is None:
-        raise ValueError(f"public_url is like https://obscura.example.org, without a path; it is {url!r}")
+        raise ValueError(f"public_url must look like https://obscura.example.org, without a path; it is {url!r}")
     return plain.removesuffix(":443" if plain.startswith("https:") else ":80")
 
 
 def _sign_on(settings: Settings) -> None:
-    """Require what signing in with a provider takes, where one is named.
-
-    Raises:
-        ValueError: something of it is missing, or would go over the network for everybody to read.
-    """
     if not settings.oidc_issuer:
         return
     needed = ("oidc_client_id", "oidc_client_secret", "public_url")
     missing = [f"OBSCURA_{name.upper()}" for name in needed if not getattr(settings, name)]
     if missing:
-        raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set, too")
+        raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set")
     if not settings.oidc_groups and not settings.oidc_admin_group:
-        raise ValueError(
-            "set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them nobody who signs in has a role"
-        )
+        raise ValueError("set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them signing in gives no role")
     if _SAFE_ISSUER.match(settings.oidc_issuer) is None:
-        raise ValueError("oidc_issuer is an https address; http is for a provider on this machine alone")
+        raise ValueError("oidc_issuer must be an https address; http is only for a provider on this machine")
 
 
 def _networks(listed: str) -> list[IPv4Network | IPv6Network]:
-    """Read addresses and networks with commas between them.
-
-    Raises:
-        ValueError: one is neither. A star is refused: every client could then say that it is another.
-    """
+    # A star is refused: with it every client could claim another address.
     try:
         return [ip_network(each.strip()) for each in listed.split(",") if each.strip()]
     except ValueError as error:
-        raise ValueError(f"trusted_proxies are addresses and networks like 10.0.0.0/8, with commas: {error}") from None
+        raise ValueError(
+            f"trusted_proxies must be addresses and networks like 10.0.0.0/8, separated by commas: {error}"
+        ) from None

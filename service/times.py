@@ -1,14 +1,13 @@
-"""How exactly it is told when something happened, and which clocks are believed.
+"""Rounding of published times, and checks of this machine's clock.
 
-How long a training or an upload takes depends on how many records there are, and programs that wait for one act at the
-moment it ends: whoever asks for samples of a release may have waited for its publication. So the coarseness below holds
-for all that is shown or kept for ever, whoever has caused it, and not only for what training processes write:
+The duration of a training or an upload depends on the number of records, and programs act when one ends. So all times
+that are shown or kept are rounded, whoever caused them:
 
-* entries of the ledger, receipts, checkpoints, and the files of a release or a sample bear the hour, and never one
-  before the newest entry's; what a training writes on its way bears that entry's time itself;
+* entries of the ledger, receipts, checkpoints, and the files of a release or a sample have the hour, never one before
+  the newest entry's; what a training writes on its way has that entry's time;
 * answers and pages show the minute.
 
-`EXACT` is all that is told more exactly.
+Only the kinds of entry in `EXACT` have exact times.
 """
 
 from __future__ import annotations
@@ -19,17 +18,15 @@ from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], datetime]  # returns the time, aware
 
-# By the kind of entry: an account is opened before there is anything private in it, and is the first entry of its log.
-EXACT = frozenset({"open"})
+EXACT = frozenset({"open"})  # an account is opened before there is anything private in it
 
-# A wrong time stays in the log for ever, and leases end too early or never. No entry is older than this software, and a
-# clock that shows the other year is more likely to be wrong than an installation to be so old.
+# A wrong time stays in the log forever, and leases end too early or never.
 CLOCK_EARLIEST = datetime(2025, 1, 1, tzinfo=UTC)
 CLOCK_LATEST = datetime(2050, 1, 1, tzinfo=UTC)
-CLOCK_BEHIND_MAX = timedelta(days=1)  # clocks of several machines differ, and summer time is not asked for
+CLOCK_BEHIND_MAX = timedelta(days=1)  # clocks of several machines differ
 CLOCK_DRIFT_MAX = timedelta(minutes=1)
 ACCEPT_CLOCK = "obscura ledger accept-clock"
-SETTLED = timedelta(days=1)  # for which a clock has gone on as it should, where what is old is removed by it
+SETTLED = timedelta(days=1)  # a clock must run steadily for this long before it decides what is old
 
 
 def _uptime_seconds() -> float:
@@ -37,16 +34,16 @@ def _uptime_seconds() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-_STARTED = time.time(), _uptime_seconds()  # of this process; processes that are forked off it share it
+_STARTED = time.time(), _uptime_seconds()  # shared with forked processes
 
 
 def clock_moved() -> timedelta:
-    """Return by how much this machine's clock was set, ahead or back, while this process ran."""
+    """Return by how much this machine's clock was set while this process ran."""
     return timedelta(seconds=(time.time() - _STARTED[0]) - (_uptime_seconds() - _STARTED[1]))
 
 
 def to_the_hour(moment: datetime) -> datetime:
-    """Return the beginning of the hour, in UTC: how what is signed or kept for ever is dated.
+    """Return the beginning of the hour in UTC, for what is signed or kept forever.
 
     If one record makes something end d seconds later, that changes its hour with probability d / 3600.
     """
@@ -54,11 +51,11 @@ def to_the_hour(moment: datetime) -> datetime:
 
 
 def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
-    """Say why a clock is not to be believed; None where nothing is known against it.
+    """Return why a clock is wrong; None if it seems right.
 
     Args:
-        now: what it shows, aware.
-        newest: a time that has certainly passed, such as that of the newest entry of a log.
+        now: the clock's time, aware.
+        newest: a time that has certainly passed, such as that of a log's newest entry.
     """
     if not CLOCK_EARLIEST <= now < CLOCK_LATEST:
         return f"it shows a time before {CLOCK_EARLIEST.year} or after {CLOCK_LATEST.year - 1}"
@@ -76,19 +73,13 @@ def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
 
 
 class WatchedClock:
-    """Tells whether a clock has gone on for a day as one does that nobody sets.
-
-    By one that has just jumped ahead everything would be old, and gone for good.
-
-    Args:
-        now: what it shows, aware.
-    """
+    """Checks that a clock has run steadily for a day. After a jump ahead everything would be old, and be removed."""
 
     def __init__(self, now: datetime) -> None:
         self._since = time.monotonic(), now
 
     def is_proved(self, now: datetime) -> bool:
-        """Return whether it has; the day begins anew where the clock was set."""
+        """Return whether it has. A change of the clock restarts the day."""
         seconds, then = self._since
         passed = timedelta(seconds=time.monotonic() - seconds)
         if abs(now - then - passed) > CLOCK_DRIFT_MAX:

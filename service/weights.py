@@ -1,7 +1,6 @@
-"""What goes with the files of a released generator when they are downloaded: a model card, and a program that draws.
+"""The model card and the program that are downloaded with a released generator.
 
-Both are made from what was published, whenever they are asked for: the release's files and their hash never change, and
-releases from before have them too. The same release gives the same bytes.
+Both are generated from the published files on request, so the release's digest never changes. They are deterministic.
 """
 
 from __future__ import annotations
@@ -28,13 +27,10 @@ _NETWORKS = {
 
 
 def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
-    """Return the model card or the program of a released generator.
-
-    Args:
-        name: MODEL_CARD_FILE or LOADER_FILE.
+    """Return MODEL_CARD_FILE or LOADER_FILE of a released generator.
 
     Raises:
-        NotFound: there is no such release or file of it; only generators have these.
+        NotFound: there is no such release, or it is no generator.
     """
     with transaction(factory, read_only=True) as session:
         release = get_release(session, release_id)

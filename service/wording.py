@@ -1,4 +1,4 @@
-"""What states, kinds and failures are called in pages, problem documents and reports, and the pages' templates.
+"""Names of states, kinds and failures for people, and the templates of pages.
 
 Numbers are written by `obscura.wire.wording`.
 """
@@ -72,10 +72,7 @@ DECISION_STATES = {
 
 
 def open_templates(folder: Path, **beside: Path) -> jinja2.Environment:
-    """Return the templates of a folder: escaped, strict about names, with the numbers' filters.
-
-    Those of further folders have the name before theirs by which the folder is given.
-    """
+    """Return the templates of a folder, escaped and strict; those of further folders are prefixed by their keyword."""
     further = jinja2.PrefixLoader({name: jinja2.FileSystemLoader(path) for name, path in beside.items()})
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), further]),
@@ -83,7 +80,7 @@ def open_templates(folder: Path, **beside: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        auto_reload=False,  # or each page looks whether a file has changed, for every template that it is made of
+        auto_reload=False,  # otherwise every page checks all its files for changes
     )
     environment.filters |= FILTERS
     return environment

@@ -5,6 +5,7 @@ Revision: 0001, the first. Later changes are revisions of their own.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,10 +18,21 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-ID, SHORT, NAME = sa.String(32), sa.String(64), sa.String(200)
-INTEGER, BIG, FLAG, JSON = sa.Integer(), sa.BigInteger(), sa.Boolean(), sa.JSON()
-REAL: sa.Double[float] = sa.Double()
-MOMENT = sa.DateTime(timezone=True)
+ID, MOMENT = sa.String(32), sa.DateTime(timezone=True)
+KINDS: dict[str, Any] = {
+    "id": ID,
+    "short": sa.String(64),
+    "name": sa.String(200),
+    "chars": sa.String(),
+    "text": sa.Text(),
+    "bytes": sa.LargeBinary(),
+    "json": sa.JSON(),
+    "flag": sa.Boolean(),
+    "int": sa.Integer(),
+    "big": sa.BigInteger(),
+    "real": sa.Double(),
+    "moment": MOMENT,
+}
 SEQUENCE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 # An event of the audit log may be deleted once it is 12 hours old; `service.identity.recording.remove_old` does that.
 OLD_EVENT = {
@@ -35,14 +47,20 @@ APPEND_ONLY: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def needed(kind: Any, *names: str) -> list[sa.Column[Any]]:
-    """Return columns that are never null."""
-    return [sa.Column(name, kind, nullable=False) for name in names]
+def columns(description: str) -> list[sa.Column[Any]]:
+    """Return the columns of a description such as `name name, email chars320?, account_id accounts?`.
 
-
-def optional(kind: Any, *names: str) -> list[sa.Column[Any]]:
-    """Return columns that may be null."""
-    return [sa.Column(name, kind, nullable=True) for name in names]
+    The second word is a key of KINDS, `chars` and a length, or the table that the column refers to by id. A question
+    mark allows NULL.
+    """
+    made = []
+    for name, kind in (column.split() for column in description.split(", ")):
+        word = kind.removesuffix("?")
+        size = re.fullmatch(r"chars(\d+)", word)
+        known = sa.String(int(size[1])) if size else KINDS.get(word)
+        of_table = () if known is not None else (sa.ForeignKey(f"{word}.id"),)
+        made.append(sa.Column(name, ID if known is None else known, *of_table, nullable=kind.endswith("?")))
+    return made
 
 
 def choice(name: str, *words: str, nullable: bool = False, rule: str | None = None) -> sa.Column[str]:
@@ -51,15 +69,24 @@ def choice(name: str, *words: str, nullable: bool = False, rule: str | None = No
     return sa.Column(name, kind, nullable=nullable)
 
 
-def reference(name: str, table: str, *, nullable: bool = False, ondelete: str | None = None) -> sa.Column[str]:
-    """Return a column that holds the id of a row of another table."""
-    return sa.Column(name, ID, sa.ForeignKey(f"{table}.id", ondelete=ondelete), nullable=nullable)
+def project() -> sa.Column[str]:
+    """Return the column of the project that a row belongs to."""
+    return sa.Column("project_id", ID, nullable=False, server_default="prj_default")
 
 
-def create(name: str, *parts: Any, key: tuple[str, ...] = ("id",), **rules: str) -> None:
-    """Create a table. The rules are CHECK constraints by name."""
+def create(name: str, *parts: Any, key: tuple[str, ...] = (), indexed: tuple[Any, ...] = (), **rules: str) -> None:
+    """Create a table with its primary key, by default `id`, its indexes, and CHECK constraints by name.
+
+    Texts among the parts describe columns.
+    """
+    made = [made for part in parts for made in (columns(part) if isinstance(part, str) else [part])]
+    if not key:
+        key, made = ("id",), [*columns("id id"), *made]
     checks = [sa.CheckConstraint(rule, name=rule_name) for rule_name, rule in rules.items()]
-    op.create_table(name, *parts, sa.PrimaryKeyConstraint(*key), *checks)
+    op.create_table(name, *made, sa.PrimaryKeyConstraint(*key), *checks)
+    for index in indexed:
+        names = [index] if isinstance(index, str) else list(index)
+        op.create_index(f"ix_{name}_{'_'.join(names)}", name, names)
 
 
 def index_where(name: str, table: str, columns: list[str], rule: str, *, unique: bool = False) -> None:
@@ -97,21 +124,15 @@ def append_only_postgresql(table: str, removed: str) -> tuple[str, ...]:
 def upgrade() -> None:
     create(
         "accounts",
-        *needed(ID, "id"),
-        *needed(NAME, "name", "owner"),
-        *needed(REAL, "epsilon", "delta"),
+        "name name, owner name, epsilon real, delta real, rate real, base real, capacity_nano big, spent_nano big",
+        "held_nano big, frozen flag, head_sequence big, head_hash short, created_at moment",
+        "subjects_key_check chars16?",
         choice("unit", "record", "subject"),
         choice("adjacency", "add_remove"),
-        *needed(REAL, "rate", "base"),
-        *needed(BIG, "capacity_nano", "spent_nano", "held_nano"),
-        *needed(FLAG, "frozen"),
-        sa.Column("closed", FLAG, nullable=False, server_default=sa.false()),
-        *needed(BIG, "head_sequence"),
-        *needed(SHORT, "head_hash"),
-        *needed(MOMENT, "created_at"),
-        sa.Column("project_id", ID, nullable=False, server_default="prj_default"),
-        *optional(sa.String(16), "subjects_key_check"),
+        sa.Column("closed", sa.Boolean(), nullable=False, server_default=sa.false()),
+        project(),
         sa.UniqueConstraint("name"),
+        indexed=("created_at",),
         capacity_positive="capacity_nano > 0",
         delta_open_unit="delta > 0 AND delta < 1",
         epsilon_positive="epsilon > 0",
@@ -120,179 +141,112 @@ def upgrade() -> None:
         spent_not_negative="spent_nano >= 0",
         within_capacity="frozen OR spent_nano + held_nano <= capacity_nano",
     )
-    op.create_index("ix_accounts_created_at", "accounts", ["created_at"])
     create(
         "admins",
-        *needed(ID, "id"),
-        *needed(NAME, "name"),
+        "name name, asked_by admins?, approved_by admins?, admitted_at moment, removed_at moment?, project_id id?",
+        "person_id id?",
         choice("admission", "machine", "alone", "approved", "provider"),
-        reference("asked_by", "admins", nullable=True),
-        reference("approved_by", "admins", nullable=True),
-        *needed(MOMENT, "admitted_at"),
-        *optional(MOMENT, "removed_at"),
-        *optional(ID, "project_id", "person_id"),
         sa.UniqueConstraint("name"),
+        indexed=("person_id",),
         approved_by_somebody="(admission = 'approved') = (approved_by IS NOT NULL)",
         asked_by_somebody="(admission IN ('machine', 'provider')) = (asked_by IS NULL)",
         two_people="approved_by IS NULL OR approved_by != asked_by",
     )
-    op.create_index("ix_admins_person_id", "admins", ["person_id"])
     index_where("uq_admins_alone", "admins", ["admission"], "admission = 'alone' AND project_id IS NULL", unique=True)
     create(
         "arming_stops",
-        *needed(ID, "scope"),
-        *needed(SHORT, "code"),
-        *optional(BIG, "sequence"),
-        *needed(MOMENT, "found_at"),
+        "scope id, code short, sequence big?, found_at moment",
         key=("scope",),
     )
     create(
         "audit_events",
+        "id id, at moment, action chars128, object_id id?, key_id id?, admin_id id?, project_id id?",
         sa.Column("sequence", SEQUENCE, nullable=False),
-        *needed(ID, "id"),
-        *needed(MOMENT, "at"),
-        *needed(sa.String(128), "action"),
-        *optional(ID, "object_id"),
         choice("outcome", "allowed", "refused", "missing", "failed"),
-        *optional(ID, "key_id", "admin_id", "project_id"),
         sa.UniqueConstraint("id"),
+        indexed=(("project_id", "sequence"),),
         key=("sequence",),
     )
-    op.create_index("ix_audit_events_project_id_sequence", "audit_events", ["project_id", "sequence"])
     create(
         "checkpoints",
-        sa.Column("sequence", BIG, nullable=False, autoincrement=False),
-        *needed(JSON, "heads"),
-        *needed(SHORT, "previous_hash", "hash", "key_id"),
-        *needed(sa.String(128), "signature"),
-        *needed(MOMENT, "created_at"),
+        "heads json, previous_hash short, hash short, key_id short, signature chars128, created_at moment",
+        sa.Column("sequence", sa.BigInteger(), nullable=False, autoincrement=False),
         key=("sequence",),
         sequence_positive="sequence >= 1",
     )
     create(
         "idempotency",
-        *needed(NAME, "principal", "key"),
-        *needed(SHORT, "body_hash"),
-        *needed(ID, "resource_id"),
-        *needed(MOMENT, "created_at"),
+        "principal name, key name, body_hash short, resource_id id, created_at moment",
         key=("principal", "key"),
     )
     create(
         "installation",
-        sa.Column("number", INTEGER, nullable=False, autoincrement=False),
-        *needed(ID, "id"),
-        *needed(MOMENT, "made_at"),
-        *optional(MOMENT, "clock_accepted_at", "clock_ahead_until"),
+        "id id, made_at moment, clock_accepted_at moment?, clock_ahead_until moment?",
+        sa.Column("number", sa.Integer(), nullable=False, autoincrement=False),
         key=("number",),
         only_one="number = 1",
     )
     create(
         "known_uploads",
-        *needed(ID, "project_id", "key_id"),
-        *needed(sa.String(10), "day"),
-        *needed(INTEGER, "count"),
+        "project_id id, key_id id, day chars10, count int",
         key=("project_id", "key_id", "day"),
         count_positive="count > 0",
     )
     create(
         "outbox",
-        sa.Column("id", INTEGER, nullable=False),
-        *needed(SHORT, "task"),
-        *needed(JSON, "args"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "sent_at"),
+        "task short, args json, created_at moment, sent_at moment?",
+        sa.Column("id", sa.Integer(), nullable=False),
+        key=("id",),
     )
     index_where("ix_outbox_unsent", "outbox", ["id"], "sent_at IS NULL")
     create(
         "people",
-        *needed(ID, "id"),
-        *needed(sa.String(500), "issuer"),
-        *needed(sa.String(255), "subject"),
-        *needed(NAME, "name"),
-        *optional(sa.String(320), "email"),
-        *needed(MOMENT, "created_at", "confirmed_at", "keys_until"),
-        *optional(MOMENT, "lapsed_at"),
-        *optional(sa.Text(), "refresh_token"),
-        *optional(MOMENT, "asked_until"),
+        "issuer chars500, subject chars255, name name, email chars320?, created_at moment, confirmed_at moment",
+        "keys_until moment, lapsed_at moment?, refresh_token text?, asked_until moment?",
         sa.UniqueConstraint("issuer", "subject"),
     )
     create(
         "projects",
-        *needed(ID, "id"),
-        *needed(NAME, "name"),
-        *needed(MOMENT, "created_at"),
-        *optional(BIG, "jobs_max"),
-        *optional(MOMENT, "turn_at"),
+        "name name, created_at moment, jobs_max big?, turn_at moment?",
         sa.UniqueConstraint("name"),
     )
     create(
         "sign_ins",
-        *needed(SHORT, "token_sha256"),
-        *needed(ID, "key_id"),
-        *needed(MOMENT, "created_at", "expires_at"),
+        "token_sha256 short, key_id id, created_at moment, expires_at moment",
+        indexed=("key_id",),
         key=("token_sha256",),
     )
-    op.create_index("ix_sign_ins_key_id", "sign_ins", ["key_id"])
     create(
         "verifications",
+        "entries big, findings int, verified_at moment",
         choice("kind", "full", "recent"),
-        *needed(BIG, "entries"),
-        *needed(INTEGER, "findings"),
-        *needed(MOMENT, "verified_at"),
         key=("kind",),
     )
     create(
         "webhooks",
-        *needed(ID, "id"),
-        *optional(ID, "project_id"),
-        *needed(sa.String(500), "url"),
-        *needed(sa.String(80), "secret"),
-        *needed(ID, "made_by"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "failing_since"),
+        "project_id id?, url chars500, secret chars80, made_by id, created_at moment, failing_since moment?",
+        indexed=("project_id",),
     )
-    op.create_index("ix_webhooks_project_id", "webhooks", ["project_id"])
     create(
         "api_keys",
-        *needed(ID, "id"),
-        *needed(NAME, "name"),
-        *needed(SHORT, "hash"),
-        *needed(JSON, "scopes"),
-        reference("admin_id", "admins", nullable=True),
-        reference("created_by", "api_keys", nullable=True),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "expires_at", "last_used_at", "revoked_at"),
-        *optional(ID, "project_id", "person_id"),
+        "name name, hash short, scopes json, admin_id admins?, created_by api_keys?, created_at moment",
+        "expires_at moment?, last_used_at moment?, revoked_at moment?, project_id id?, person_id id?",
+        indexed=("admin_id", "created_by", "person_id"),
         admin_is_somebody="(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)",
         of_a_project="admin_id IS NOT NULL OR project_id IS NOT NULL",
     )
-    op.create_index("ix_api_keys_admin_id", "api_keys", ["admin_id"])
-    op.create_index("ix_api_keys_created_by", "api_keys", ["created_by"])
-    op.create_index("ix_api_keys_person_id", "api_keys", ["person_id"])
     create(
         "datasets",
-        *needed(ID, "id"),
-        reference("account_id", "accounts", nullable=True),
-        *needed(NAME, "name"),
+        "account_id accounts?, name name, classes json, height int, width int, channels int, records_declared int",
+        "subjects_declared int?, format short?, joined flag, content_sha256 short?, content_bytes big?",
+        "vault_key_id short?, content_name id?, content_key_id short?, failure_code short?, created_at moment",
+        "ready_at moment?, upload_lease_until moment?, erased_at moment?",
         choice("visibility", "private", "public"),
-        *needed(JSON, "classes"),
-        *needed(INTEGER, "height", "width", "channels", "records_declared"),
-        *optional(INTEGER, "subjects_declared"),
-        sa.Column("subjects_recognised", FLAG, nullable=False, server_default=sa.false()),
+        sa.Column("subjects_recognised", sa.Boolean(), nullable=False, server_default=sa.false()),
         choice("state", "declared", "receiving", "ready", "withdrawing", "deleting", "failed", "deleted"),
-        *optional(SHORT, "format"),
-        *needed(FLAG, "joined"),
-        *optional(SHORT, "content_sha256"),
-        *optional(BIG, "content_bytes"),
-        *optional(SHORT, "vault_key_id"),
-        *optional(ID, "content_name"),
-        *optional(SHORT, "content_key_id", "failure_code"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "ready_at"),
-        sa.Column("upload_attempt", INTEGER, nullable=False, server_default=sa.text("0")),
-        *optional(MOMENT, "upload_lease_until"),
-        *optional(MOMENT, "erased_at"),
-        sa.Column("project_id", ID, nullable=False, server_default="prj_default"),
+        sa.Column("upload_attempt", sa.Integer(), nullable=False, server_default=sa.text("0")),
+        project(),
+        indexed=(("account_id", "created_at"), "created_at", ("state", "created_at")),
         image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
         private_has_account="(visibility = 'private') = (account_id IS NOT NULL)",
         ready_is_complete="state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)",
@@ -301,52 +255,35 @@ def upgrade() -> None:
             "subjects_declared IS NULL OR (subjects_declared > 0 AND subjects_declared <= records_declared)"
         ),
     )
-    op.create_index("ix_datasets_account_id_created_at", "datasets", ["account_id", "created_at"])
-    op.create_index("ix_datasets_created_at", "datasets", ["created_at"])
-    op.create_index("ix_datasets_state_created_at", "datasets", ["state", "created_at"])
     create(
         "deliveries",
-        *needed(ID, "id"),
-        reference("webhook_id", "webhooks"),
-        *needed(sa.Text(), "body"),
-        *needed(INTEGER, "attempts"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "next_at", "delivered_at"),
+        "webhook_id webhooks, body text, attempts int, created_at moment, next_at moment?, delivered_at moment?",
+        indexed=("created_at", "webhook_id"),
         attempts_not_negative="attempts >= 0",
         delivered_is_over="delivered_at IS NULL OR next_at IS NULL",
     )
-    op.create_index("ix_deliveries_created_at", "deliveries", ["created_at"])
     index_where("ix_deliveries_due", "deliveries", ["next_at"], "next_at IS NOT NULL")
-    op.create_index("ix_deliveries_webhook_id", "deliveries", ["webhook_id"])
     create(
         "entries",
-        reference("account_id", "accounts"),
-        sa.Column("sequence", BIG, nullable=False, autoincrement=False),
+        "account_id accounts, hold_id id?, job_id id?, amount_nano big, capacity_nano big, spent_nano big",
+        "held_nano big, details json, previous_hash short, hash short, created_at moment",
+        sa.Column("sequence", sa.BigInteger(), nullable=False, autoincrement=False),
         choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze", "accept"),
-        *optional(ID, "hold_id", "job_id"),
-        *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
-        *needed(JSON, "details"),
-        *needed(SHORT, "previous_hash", "hash"),
-        *needed(MOMENT, "created_at"),
+        indexed=("job_id",),
         key=("account_id", "sequence"),
         amount_not_negative="amount_nano >= 0",
         sequence_positive="sequence >= 1",
     )
-    op.create_index("ix_entries_job_id", "entries", ["job_id"])
     index_where("ix_entries_accepted", "entries", ["account_id"], "kind = 'accept'")
     index_where("uq_entries_one_hold", "entries", ["hold_id"], "kind = 'hold'", unique=True)
     index_where("uq_entries_one_terminal", "entries", ["hold_id"], "kind IN ('capture', 'release')", unique=True)
     create(
         "holds",
-        *needed(ID, "id"),
-        reference("account_id", "accounts"),
-        *needed(ID, "job_id"),
+        "account_id accounts, job_id id, amount_nano big, charged_nano big, captured_nano big, attempt int",
+        "armed_attempt int, last_sequence big, created_at moment, updated_at moment",
         choice("state", "held", "armed", "captured", "released"),
-        *needed(BIG, "amount_nano", "charged_nano", "captured_nano"),
-        *needed(INTEGER, "attempt", "armed_attempt"),
-        *needed(BIG, "last_sequence"),
-        *needed(MOMENT, "created_at", "updated_at"),
         sa.UniqueConstraint("job_id"),
+        indexed=("account_id",),
         amount_positive="amount_nano > 0",
         attempts_in_order="attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt",
         captured_only_when_captured="captured_nano = 0 OR state = 'captured'",
@@ -355,34 +292,22 @@ def upgrade() -> None:
         charged_within_hold="charged_nano >= 0 AND charged_nano <= amount_nano",
         last_sequence_after_opening="last_sequence >= 2",
     )
-    op.create_index("ix_holds_account_id", "holds", ["account_id"])
     index_where("ix_holds_open", "holds", ["account_id", "created_at"], "state IN ('held', 'armed')")
     create(
         "withdrawn_subjects",
-        reference("account_id", "accounts"),
-        sa.Column("number", BIG, nullable=False, autoincrement=False),
+        "account_id accounts",
+        sa.Column("number", sa.BigInteger(), nullable=False, autoincrement=False),
         key=("account_id", "number"),
     )
     create(
         "decisions",
-        *needed(ID, "id"),
+        "account_id accounts?, epsilon_before real?, epsilon real?, name name?, admin_id admins?, key_id id?",
+        "key_hash short?, keys_revoked int?, reason chars500, asked_by admins, asked_with api_keys, asked_at moment",
+        "decided_by admins?, decided_with api_keys?, decided_at moment?, project_id id?, release_id id?",
+        "shared_with id?",
         choice("action", "raise", "admit", "remove", "revoke", "share", "accept"),
-        reference("account_id", "accounts", nullable=True),
-        *optional(REAL, "epsilon_before", "epsilon"),
-        *optional(NAME, "name"),
-        reference("admin_id", "admins", nullable=True),
-        *optional(ID, "key_id"),
-        *optional(SHORT, "key_hash"),
-        *optional(INTEGER, "keys_revoked"),
-        *needed(sa.String(500), "reason"),
         choice("state", "pending", "approved", "declined"),
-        reference("asked_by", "admins"),
-        reference("asked_with", "api_keys"),
-        *needed(MOMENT, "asked_at"),
-        reference("decided_by", "admins", nullable=True),
-        reference("decided_with", "api_keys", nullable=True),
-        *optional(MOMENT, "decided_at"),
-        *optional(ID, "project_id", "release_id", "shared_with"),
+        indexed=("account_id", "project_id"),
         concerns_account=(
             "(action = 'raise') = (account_id IS NOT NULL) AND (account_id IS NULL) = (epsilon IS NULL) AND "
             "(epsilon IS NULL) = (epsilon_before IS NULL) AND (epsilon IS NULL) = (name IS NOT NULL)"
@@ -402,45 +327,27 @@ def upgrade() -> None:
         two_keys="state != 'approved' OR decided_with != asked_with",
         two_people="state != 'approved' OR decided_by != asked_by",
     )
-    op.create_index("ix_decisions_account_id", "decisions", ["account_id"])
-    op.create_index("ix_decisions_project_id", "decisions", ["project_id"])
     create(
         "fingerprints",
-        *needed(sa.LargeBinary(), "digest"),
-        reference("dataset_id", "datasets"),
-        sa.Column("upload_attempt", INTEGER, nullable=False, autoincrement=False),
+        "digest bytes, dataset_id datasets",
+        sa.Column("upload_attempt", sa.Integer(), nullable=False, autoincrement=False),
+        indexed=("dataset_id",),
         key=("digest", "dataset_id", "upload_attempt"),
         digest_length="length(digest) = 16",
     )
-    op.create_index("ix_fingerprints_dataset_id", "fingerprints", ["dataset_id"])
     create(
         "sweeps",
-        *needed(ID, "id"),
-        reference("account_id", "accounts"),
-        reference("dataset_id", "datasets"),
-        *needed(NAME, "name"),
-        *needed(SHORT, "recipe"),
-        *needed(BIG, "price_nano"),
-        *needed(MOMENT, "created_at"),
+        "account_id accounts, dataset_id datasets, name name, recipe short, price_nano big, created_at moment",
+        indexed=("account_id", "created_at"),
         price_positive="price_nano > 0",
     )
-    op.create_index("ix_sweeps_account_id", "sweeps", ["account_id"])
-    op.create_index("ix_sweeps_created_at", "sweeps", ["created_at"])
     create(
         "jobs",
-        *needed(ID, "id", "kind"),
-        reference("account_id", "accounts", nullable=True),
-        reference("dataset_id", "datasets", nullable=True),
-        reference("evaluation_dataset_id", "datasets", nullable=True),
-        *optional(ID, "release_id"),
-        *needed(SHORT, "recipe"),
-        *optional(REAL, "epsilon"),
-        *needed(JSON, "options", "plan"),
+        "kind id, account_id accounts?, dataset_id datasets?, evaluation_dataset_id datasets?, release_id id?",
+        "recipe short, epsilon real?, options json, plan json, attempt int, attempts_lost int, lease_owner name?",
+        "lease_until moment?, cancel_requested flag, salvage_attempt int?, progress json, progress_version int",
+        "hold_id holds?, sweep_id sweeps?, secret short, created_at moment, started_at moment?, finished_at moment?",
         choice("state", "queued", "running", "succeeded", "failed", "cancelled"),
-        *needed(INTEGER, "attempt", "attempts_lost"),
-        *optional(NAME, "lease_owner"),
-        *optional(MOMENT, "lease_until"),
-        *needed(FLAG, "cancel_requested"),
         choice(
             "ended_early",
             "cancelled",
@@ -451,9 +358,6 @@ def upgrade() -> None:
             "out_of_memory",
             nullable=True,
         ),
-        *optional(INTEGER, "salvage_attempt"),
-        *needed(JSON, "progress"),
-        *needed(INTEGER, "progress_version"),
         choice(
             "failure_code",
             "training_failed",
@@ -470,12 +374,19 @@ def upgrade() -> None:
             "preview_failed",
             nullable=True,
         ),
-        reference("hold_id", "holds", nullable=True),
-        reference("sweep_id", "sweeps", nullable=True),
-        *needed(SHORT, "secret"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "started_at", "finished_at"),
-        sa.Column("project_id", ID, nullable=False, server_default="prj_default"),
+        project(),
+        indexed=(
+            ("account_id", "created_at"),
+            "created_at",
+            "dataset_id",
+            "evaluation_dataset_id",
+            ("project_id", "created_at"),
+            ("project_id", "finished_at"),
+            ("recipe", "created_at"),
+            "release_id",
+            ("state", "created_at"),
+            "sweep_id",
+        ),
         attempt_not_negative="attempt >= 0",
         ended_has_time="(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)",
         epsilon_positive="epsilon IS NULL OR epsilon > 0",
@@ -487,94 +398,44 @@ def upgrade() -> None:
         training_ends_early="ended_early IS NULL OR kind = 'train'",
         training_has_hold="(kind = 'train') = (hold_id IS NOT NULL)",
     )
-    op.create_index("ix_jobs_account_id_created_at", "jobs", ["account_id", "created_at"])
-    op.create_index("ix_jobs_created_at", "jobs", ["created_at"])
-    op.create_index("ix_jobs_dataset_id", "jobs", ["dataset_id"])
-    op.create_index("ix_jobs_evaluation_dataset_id", "jobs", ["evaluation_dataset_id"])
     index_where("ix_jobs_open", "jobs", ["created_at"], "state IN ('queued', 'running')")
-    op.create_index("ix_jobs_project_id_created_at", "jobs", ["project_id", "created_at"])
-    op.create_index("ix_jobs_project_id_finished_at", "jobs", ["project_id", "finished_at"])
-    op.create_index("ix_jobs_recipe_created_at", "jobs", ["recipe", "created_at"])
-    op.create_index("ix_jobs_release_id", "jobs", ["release_id"])
-    op.create_index("ix_jobs_state_created_at", "jobs", ["state", "created_at"])
-    op.create_index("ix_jobs_sweep_id", "jobs", ["sweep_id"])
     create(
         "previews",
-        *needed(ID, "id"),
-        reference("job_id", "jobs"),
-        *optional(JSON, "results"),
-        *optional(sa.LargeBinary(), "grid"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "finished_at"),
+        "job_id jobs, results json?, grid bytes?, created_at moment, finished_at moment?",
         sa.UniqueConstraint("job_id"),
         results_have_time="(results IS NULL) = (finished_at IS NULL)",
     )
     create(
         "releases",
-        *needed(ID, "id"),
-        reference("job_id", "jobs"),
-        reference("account_id", "accounts"),
-        reference("dataset_id", "datasets"),
-        *needed(NAME, "name"),
+        "job_id jobs, account_id accounts, dataset_id datasets, name name, artifact_sha256 short, artifact_dir chars",
+        "card json, summary json, incomplete json?, receipt json, created_at moment",
         choice("kind", "generator", "histogram", "classifier"),
-        *needed(SHORT, "artifact_sha256"),
-        *needed(sa.String(), "artifact_dir"),
-        *needed(JSON, "card", "summary"),
-        *optional(JSON, "incomplete"),
-        *needed(JSON, "receipt"),
-        *needed(MOMENT, "created_at"),
         sa.UniqueConstraint("job_id"),
+        indexed=(("account_id", "created_at"), "created_at", "dataset_id"),
     )
-    op.create_index("ix_releases_account_id_created_at", "releases", ["account_id", "created_at"])
-    op.create_index("ix_releases_created_at", "releases", ["created_at"])
-    op.create_index("ix_releases_dataset_id", "releases", ["dataset_id"])
     create(
         "evaluations",
-        *needed(ID, "id"),
-        reference("job_id", "jobs"),
-        reference("release_id", "releases"),
-        reference("dataset_id", "datasets"),
-        *optional(INTEGER, "samples"),
-        *needed(BIG, "seed"),
-        *optional(JSON, "results", "confusion"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "finished_at"),
+        "job_id jobs, release_id releases, dataset_id datasets, samples int?, seed big, results json?",
+        "confusion json?, created_at moment, finished_at moment?",
         sa.UniqueConstraint("job_id"),
+        indexed=("created_at", "dataset_id", "release_id"),
         results_have_time="(results IS NULL) = (finished_at IS NULL)",
         samples_positive="samples IS NULL OR samples > 0",
         seed_not_negative="seed >= 0",
     )
-    op.create_index("ix_evaluations_created_at", "evaluations", ["created_at"])
-    op.create_index("ix_evaluations_dataset_id", "evaluations", ["dataset_id"])
-    op.create_index("ix_evaluations_release_id", "evaluations", ["release_id"])
     create(
         "samples",
-        *needed(ID, "id"),
-        reference("job_id", "jobs"),
-        reference("release_id", "releases"),
-        *needed(INTEGER, "count"),
-        *optional(JSON, "classes", "proportions"),
-        *needed(BIG, "seed"),
+        "job_id jobs, release_id releases, count int, classes json?, proportions json?, seed big, path chars?",
+        "sha256 short?, bytes big?, removed_at moment?, created_at moment",
         choice("format", "imagefolder", "npz", "parquet", "webdataset"),
-        *optional(sa.String(), "path"),
-        *optional(SHORT, "sha256"),
-        *optional(BIG, "bytes"),
-        *optional(MOMENT, "removed_at"),
-        *needed(MOMENT, "created_at"),
         sa.UniqueConstraint("job_id"),
+        indexed=("created_at", "release_id"),
         count_positive="count > 0",
         seed_not_negative="seed >= 0",
     )
-    op.create_index("ix_samples_created_at", "samples", ["created_at"])
-    op.create_index("ix_samples_release_id", "samples", ["release_id"])
     create(
         "shares",
-        *needed(ID, "id"),
-        reference("release_id", "releases"),
-        *needed(ID, "project_id"),
-        reference("decision_id", "decisions"),
-        *needed(MOMENT, "created_at"),
-        *optional(MOMENT, "ended_at"),
+        "release_id releases, project_id id, decision_id decisions, created_at moment, ended_at moment?",
     )
     index_where("uq_shares_open", "shares", ["release_id", "project_id"], "ended_at IS NULL", unique=True)
 
@@ -586,7 +447,9 @@ def upgrade() -> None:
             triggers = append_only_postgresql(table, removed.get("postgresql", ""))
         for statement in triggers:
             op.execute(statement)
-    projects = sa.table("projects", sa.column("id", ID), sa.column("name", NAME), sa.column("created_at", MOMENT))
+    projects = sa.table(
+        "projects", sa.column("id", ID), sa.column("name", KINDS["name"]), sa.column("created_at", MOMENT)
+    )
     op.execute(projects.insert().values(id="prj_default", name="default", created_at=datetime.now(UTC)))
 
 

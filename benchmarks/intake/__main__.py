@@ -77,7 +77,6 @@ def measure(inputs: Sequence[tuple[str, Input]], ways: Sequence[str], keep: Call
 
 
 def main() -> int:
-    """Push the chosen inputs; the exit status is 1 if an outcome is not as expected."""
     kinds = all_inputs()
     parser = parser_of(__doc__)
     parser.add_argument("--kinds", nargs="+", choices=list(kinds), default=list(kinds))

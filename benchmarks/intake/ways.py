@@ -22,7 +22,7 @@ from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read
 from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
-from obscura.client.holdings import Dataset
+from obscura.client.resources import Dataset
 from obscura.errors import ObscuraClientError
 from obscura.preparing import ChoiceNeeded, Package
 
@@ -87,7 +87,6 @@ def fault(expected: Outcome, got: Got) -> str:
 
 
 def _obscura(words: list[str], environment: dict[str, str], out: Path) -> None:
-    """Run the command line in this process with its output in two files."""
     for name in [name for name in os.environ if name.startswith("OBSCURA_")]:
         del os.environ[name]
     os.environ.update(environment)
@@ -218,7 +217,6 @@ class Ways:
             chromium.close()
 
     def _known(self) -> set[str]:
-        """Return every dataset that was ever declared, deleted ones included."""
         return {dataset.id for dataset in Dataset.listed(self._client.transport)}
 
 

@@ -39,7 +39,6 @@ NEEDS: Mapping[tuple[str, str], str] = {
 
 
 def main() -> None:
-    """Make one table, print its rows and, if asked, add them to a file."""
     parser = parser_of(__doc__)
     parser.add_argument("--paper", choices=sorted({paper for paper, _ in TABLES}), required=True)
     parser.add_argument("--table", required=True)

@@ -137,7 +137,6 @@ _DATALENS_SIZES = {"quick": Size(None, 100, 2, (0.3, 1.0)), "full": Size(None, 1
 
 
 def _top(name: str, keep: float, published: Mapping[Any, float], noise: float = 1.0) -> Arm:
-    """Keep the share `keep` of a clipped gradient's squared norm; 1 is plain DP-SGD."""
     kept: Options = {"estimator": "dpsgd"} if keep == 1 else {"estimator": "topagg", "keep": keep}
     quick, full = ({**_STEPS, **kept, "expected_batch": batch} for batch in (128, 512))
     return Arm(name, published, quick, full, noise=noise)
@@ -238,7 +237,6 @@ def classifier_rows(paper: str, number: str, dataset: str, budget: str) -> list[
 
 
 def _measured(arm: Arm, whole: Folder, epsilon: float | None, budget: str, size: Size) -> tuple[str, dict[str, Any]]:
-    """Return an arm's setting, and what its seeds found."""
     started, options = time.monotonic(), {**_QUICK, **arm.quick} if budget == "quick" else dict(arm.full)
     folder = whole if size.records is None else whole.first(size.records)
     batch = options["expected_batch"]

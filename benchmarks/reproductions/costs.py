@@ -20,7 +20,6 @@ _STEPS_OF_AN_EPOCH = 50  # 50,000 images, batches of 1,000
 
 
 def _row(paper: str, table: str, method: str, setting: str, ours: float, **found: Any) -> Row:
-    """Return a row of what needs no data set."""
     return row_of(paper, table, method, None, None, setting, ours=ours, seeds=1, **found)
 
 

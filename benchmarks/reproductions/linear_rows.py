@@ -92,7 +92,6 @@ def linear_rows(dataset: str, budget: str) -> list[Row]:
 def _make_steps(
     model: nn.Module, inputs: Tensor, labels: Tensor, anchors: Tensor, config: StepsConfig, epsilon: float
 ) -> None:
-    """Train a network privately on inputs (n, ...) with labels (n,), with a fresh secret."""
     classes, account = 1 + int(labels.max()), open_filter(epsilon, DELTA)
     facts = PublicFacts(tuple(map(str, range(classes))), 1, 1, 1, len(labels), "record")
     event = poisson_event(steps_stage(config, account, account.capacity_nano, facts))
@@ -119,6 +118,5 @@ def _make_steps(
 
 @torch.no_grad()
 def _features(images: Tensor) -> Tensor:
-    """Return the averaged scattering coefficients (n, maps, h / 8, w / 8) of images (n, c, h, w) in [0, 1]."""
     scattering = Scattering(*images.shape[2:])
     return torch.cat([functional.avg_pool2d(scattering(part), 2) for part in torch.split(images, _BLOCK)])

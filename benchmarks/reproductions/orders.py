@@ -212,7 +212,6 @@ def run_set_up(
 
 
 def main() -> None:
-    """Make the runs that are missing, print a table for each set-up and, where asked, keep everything as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--setup", nargs="+", choices=list(SET_UPS), default=list(SET_UPS))
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))

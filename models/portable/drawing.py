@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,21 @@ import torch
 from torch import Tensor, nn
 
 IMAGES_PER_BATCH = 256
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """The shape of labelled images: classes, 1 or 3 channels, and pixels."""
+
+    classes: int
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def pixels(self) -> int:
+        """Numbers in one image."""
+        return self.channels * self.height * self.width
 
 
 def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None = None) -> Tensor:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.portable.drawing import ImageShape
 from models.portable.generator import GeneratorConfig
 from models.portable.layers import plane, with_planes
 from models.portable.textured import new_generator
@@ -27,7 +27,7 @@ _DRAWN_AT_ONCE = 64  # images drawn at once; part of the format: another value g
 
 
 @dataclasses.dataclass(frozen=True)
-class EdmConfig:
+class EdmConfig(ImageShape):
     """The shape of a denoiser, and how images are drawn from it.
 
     Attributes:
@@ -44,10 +44,6 @@ class EdmConfig:
             for four times the channels, and a step costs about a third.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     features: int
     blocks: int
     sampling_steps: int
@@ -64,12 +60,11 @@ class EdmDenoiser(nn.Module):
     """A denoiser, which is also the released generator.
 
     Input of `forward` is one tensor (n, c + 2, h, w): noisy images, a plane with each one's sigma and one with its
-    label (`pack`). It returns F, whose loss is `losses`. The generator `first`, which draws the image that the sampler
-    starts from, holds released values, not learned ones.
+    label (`pack`). It returns F, whose loss is `losses`. The generator `first`, which draws the sampler's initial
+    image, holds released values, not learned ones. Initial weights are from a public seed.
     """
 
     def __init__(self, config: EdmConfig, seed: int = 0) -> None:
-        """Build it with initial weights from a public seed."""
         super().__init__()
         self.config = config
         self.unet = UNet(
@@ -85,7 +80,6 @@ class EdmDenoiser(nn.Module):
             sizes = (config.classes, config.channels, config.height, config.width, config.start_latent)
             first = GeneratorConfig(*sizes, features=0, clusters=config.start_clusters)
             self.first = new_generator(first, config.start_texture)
-            self.register_load_state_dict_pre_hook(_with_first)  # type: ignore[no-untyped-call]
 
     def forward(self, packed: Tensor) -> Tensor:
         """(n, c + 2, h, w) -> F (n, c, h, w)."""
@@ -141,13 +135,6 @@ class EdmDenoiser(nn.Module):
         return found + self.config.guidance * (found - any_class)
 
 
-def _with_first(denoiser: nn.Module, state: dict[str, Tensor], *_: Any) -> None:
-    """Let weights be loaded from releases made when the Gaussians were the denoiser's own."""
-    if "mean" in state:
-        names = [name for name in denoiser.state_dict() if name.startswith("first.")]
-        state.update({name: state.pop(name[6:], denoiser.state_dict()[name]) for name in names})
-
-
 def noise_levels(steps: int, largest: float = SIGMA_MAX) -> list[float]:
     """Return t_0 = largest > ... > t_{N-1} = SIGMA_MIN > t_N = 0 (Karras et al., equation 5)."""
     high, low = largest ** (1 / RHO), SIGMA_MIN ** (1 / RHO)
@@ -166,13 +153,13 @@ def noisy_rows(
 
     Args:
         images: (n, c, h, w) clean, in [-1, 1].
-        any_class: the label that stands for all classes.
-        drop: chance of a row to get that one.
+        any_class: the label that means all classes.
+        drop: probability of a row to get that one.
         stream: of levels, noise and drops; on the images' device.
         largest: noise level; levels above it are not drawn.
 
     Returns:
-        The denoiser's input (n, c + 2, h, w), and what F should be (n, c, h, w).
+        The denoiser's input (n, c + 2, h, w), and the target of F (n, c, h, w).
     """
     n, device = len(images), images.device
     below = 0.5 * (1 + math.erf((math.log(largest) - P_MEAN) / (P_STD * math.sqrt(2))))  # share of levels

@@ -26,9 +26,9 @@ class GuidedConfig(TexturedConfig):
     """The shape of a guided generator.
 
     Attributes:
-        textured: whether what draws before the guide has texture.
-        guide_steps: by which a drawn image is moved; 0: there is no guide.
-        guide_logit: t_y, of class y, above the logits of all others, which are alike.
+        textured: whether the moments have texture.
+        guide_steps: steps that move a drawn image; 0: there is no guide.
+        guide_logit: t_y, of class y, above the equal logits of all others.
     """
 
     textured: bool = True
@@ -51,7 +51,7 @@ class GuidedGenerator(nn.Module):
         )
 
     def wanted(self, labels: Tensor) -> Tensor:
-        """Return the centred logits (n, classes) to which images of classes (n,) are moved."""
+        """Return the centred target logits (n, classes) of classes (n,)."""
         own = functional.one_hot(labels, self.config.classes).float()
         return self.config.guide_logit * (own - 1 / self.config.classes)
 
@@ -61,7 +61,7 @@ class GuidedGenerator(nn.Module):
         return found - found.mean(dim=1, keepdim=True)
 
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw one image for each label: as `Generator.sample`, whose latents these are."""
+        """Draw one image for each label; see `models.released.ReleasedGenerator`."""
         images = self.first.sample(labels, stream)
         if self.config.guide_steps == 0:
             return images

@@ -12,14 +12,14 @@ def groups_of(channels: int, most: int = 16) -> int:
 
 
 def with_planes(images: Tensor, *numbers: Tensor) -> Tensor:
-    """Put numbers of a row beside its image, so that a network of one input knows them too.
+    """Append a constant plane for each number of a row to its image, for networks with one input.
 
     Args:
         images: (n, c, h, w).
-        numbers: (n,) each; whole ones below 2^24 come back exactly.
+        numbers: (n,) each; integers below 2^24 are exact.
 
     Returns:
-        (n, c + len(numbers), h, w): a constant plane for each number; `plane` reads it.
+        (n, c + len(numbers), h, w), for `plane`.
     """
     planes = [number.to(images)[:, None, None, None].expand(-1, 1, *images.shape[2:]) for number in numbers]
     return torch.cat([images, *planes], dim=1)
@@ -31,7 +31,7 @@ def plane(packed: Tensor, place: int) -> Tensor:
 
 
 def initialise(model: nn.Module, seed: int) -> nn.Module:
-    """Draw the weights anew from a public seed, on the CPU, whatever the state of torch's own generator."""
+    """Redraw the weights from a public seed, on the CPU, whatever the state of torch's own generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for layer in model.modules():

@@ -1,6 +1,6 @@
-"""Draws public pictures, slightly varied, as often as released weights say. Nothing in it was learned from pixels.
+"""Draws public images, slightly varied, by released weights. It has learned nothing from pixels.
 
-The release holds the pictures themselves. Private records decided nothing but the weights by which they are chosen.
+The release holds the images themselves. Private records decided only the weights by which they are chosen.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
+from models.portable.drawing import ImageShape
+
 _BLOCK = 64  # images varied at once
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectedConfig:
-    """The shape of a selection, and how strongly its pictures vary.
+class SelectedConfig(ImageShape):
+    """The shape of a selection, and how strongly its images vary.
 
     Attributes:
-        choices: pictures among which a class draws.
+        choices: images among which a class draws.
         shift: largest shift along each side, as a part of that side; the border is repeated.
         tint: largest logarithm of the exponent that bends each channel's brightness; black and white stay.
         mirror: whether half of the images are mirrored, left and right.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     choices: int
     shift: float = 0.0
     tint: float = 0.0
@@ -38,8 +36,8 @@ class SelectedPictures(nn.Module):
     """Draws labelled images; see the module.
 
     Attributes:
-        pictures: (classes, choices, c, h, w) uint8, public pictures or variations of them.
-        weights: (classes, choices), released, how often each is drawn; those of a class add up to 1.
+        pictures: (classes, choices, c, h, w) uint8, public images or variations of them.
+        weights: (classes, choices), released shares; those of a class add up to 1.
     """
 
     pictures: Tensor
@@ -55,15 +53,7 @@ class SelectedPictures(nn.Module):
 
     @torch.no_grad()
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw one image for each label.
-
-        Args:
-            labels: (n,) int64, each below `config.classes`.
-            stream: CPU generator with a public seed; equal seeds give equal images.
-
-        Returns:
-            (n, c, h, w) float32 in [0, 1], on the labels' device.
-        """
+        """Draw one image for each label; see `models.released.ReleasedGenerator`."""
         up_to = self.weights.cumsum(1)[labels]  # (n, choices)
         drawn = torch.rand(len(labels), 1, generator=stream).to(labels.device) * up_to[:, -1:]
         chosen = (drawn >= up_to[:, :-1]).sum(1)
@@ -75,7 +65,7 @@ class SelectedPictures(nn.Module):
 
 
 def vary(pictures: Tensor, config: SelectedConfig, stream: torch.Generator) -> Tensor:
-    """Return pictures (n, c, h, w) uint8, each shifted, recoloured and maybe mirrored at random, float32 in [0, 1]."""
+    """Return images (n, c, h, w) uint8, randomly shifted, recoloured and maybe mirrored, float32 in [0, 1]."""
     n, channels, height, width = pictures.shape
     random = torch.rand(n, 3 + channels, generator=stream).to(pictures.device) * 2 - 1  # in [-1, 1)
     down, right = (random[:, [0]] * config.shift * height).round(), (random[:, [1]] * config.shift * width).round()

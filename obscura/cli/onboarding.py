@@ -1,4 +1,4 @@
-"""From a folder of pictures to private synthetic ones: the steps that `obscura quickstart` and `obscura demo` share.
+"""From a folder of images to private synthetic ones: the steps that `obscura quickstart` and `obscura demo` share.
 
 Each says what it does, with the command that does it by itself.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from obscura.cli.console import CliError, Exit, Output
-from obscura.cli.jobs import PICTURE, TRY_FIRST, follow, try_first
+from obscura.cli.jobs import IMAGE, TRY_FIRST, follow, try_first
 from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
 from obscura.client.datasets import default_name
 from obscura.client.one_step import RECIPE, account_for, open_account
@@ -29,18 +29,18 @@ _RARE_SHOWN_MAX = 6
 
 @dataclass(frozen=True)
 class Onboarding:
-    """Pictures that are ready to be sent, and the service that takes them.
+    """Prepared images and the service to send them to.
 
     Attributes:
-        client: Talks to the service.
-        output: Where it is said what happens.
-        folder: The pictures, as their owner names them.
-        package: What was made of them.
-        flags: How it was made, as flags of `obscura datasets push`.
-        program: What every command begins with.
-        beside: What has to run beside a command when it is repeated.
-        options: Of the recipe.
-        recipe: What is trained.
+        client: Connection to the service.
+        output: Target of messages.
+        folder: The images, as named by their owner.
+        package: The prepared upload.
+        flags: Push options, as flags of `obscura datasets push`.
+        program: Start of every command.
+        beside: Process that must run next to a repeated command.
+        options: Options of the recipe.
+        recipe: The recipe.
     """
 
     client: Client
@@ -55,21 +55,21 @@ class Onboarding:
 
     @property
     def stated(self) -> str:
-        """The balance of the classes that was stated, as a flag."""
+        """Return the stated balance of the classes, as a flag."""
         shares = self.options.get("class_shares")
         return "" if shares is None else f" --class-shares {quoted(shares)}"
 
     def say(self, what: str, command: str) -> None:
-        """Announce a step, with the command that does it by itself."""
+        """Announce a step and the command that does only this step."""
         self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
 
     def again(self, command: str) -> str:
-        """Return what a person enters to give a command later, when this one has ended."""
+        """Return the command line for a later repetition."""
         return f"{self.beside}{self.program} {command}"
 
     @contextmanager
     def step(self, to_go_on: str) -> Iterator[None]:
-        """Say how to go on where the block fails or is interrupted."""
+        """Explain how to continue if the block fails or is interrupted."""
         try:
             yield
         except BaseException:
@@ -77,11 +77,7 @@ class Onboarding:
             raise
 
     def account(self, epsilon: float, delta: float) -> Account:
-        """Return the account that pays: the one with the pictures' name, else a new one with this budget.
-
-        Raises:
-            CliError: That one protects another unit than the pictures were prepared for.
-        """
+        """Return the account with the images' name, or open it; raise CliError if it protects another unit."""
         name = default_name(self.folder)
         unit = Unit.RECORD if self.package.private_subjects is None else Unit.SUBJECT
         found = account_for(self.client, name)
@@ -91,7 +87,7 @@ class Onboarding:
         if found is not None:
             return found
         command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
-        self.say("Opening an account: the budget of these pictures, for life", command)
+        self.say("Opening an account: the budget of these images, for life", command)
         return open_account(self.client, name, epsilon=epsilon, delta=delta, unit=unit)
 
     def declare(
@@ -101,7 +97,7 @@ class Onboarding:
         subjects_at_most: int | None = None,
         agree: Callable[[], None] = lambda: None,
     ) -> Dataset:
-        """Declare what was stated, if `agree` lets it pass. It becomes public; no picture is sent."""
+        """Declare the dataset if `agree` allows it. The declaration becomes public; no image is sent."""
         name = self.client.datasets.free_name(account.id, None, self.folder)
         to = f"--account {quoted(account.name)}{in_bounds(at_most, subjects_at_most)}"
         self.say("Preparing", f"datasets push {quoted(self.folder)} {to}{self.flags}")
@@ -116,11 +112,7 @@ class Onboarding:
         )
 
     def plan(self, dataset: Dataset, account: Account, epsilon: float) -> PlanRecord:
-        """Show what a training costs and hides.
-
-        Raises:
-            CliError: The account cannot pay.
-        """
+        """Show the cost and guarantee of a training; raise CliError if the account cannot pay."""
         self.say("Planning", f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated}")
         plan = self.client.plan(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         if not plan.budget.affordable:
@@ -139,17 +131,17 @@ class Onboarding:
         return plan
 
     def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
-        """Show what the training would make of public images; where that fails, go on without."""
+        """Show a preview on public images; continue without one if it fails."""
         command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} {TRY_FIRST}"
         self.say("Trying it on public images, which costs no budget and takes minutes", command)
         wish = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
         try:
-            try_first(self.output, self.client, PICTURE, dataset.id, **wish)
+            try_first(self.output, self.client, IMAGE, dataset.id, **wish)
         except JobFailed as error:
             self.output.notice(str(error))
 
     def send(self, dataset: Dataset) -> Dataset:
-        """Send the pictures."""
+        """Upload the images."""
         with preparation_progress(self.output.err) as watch:
             return self.client.datasets.send(dataset, self.package, watch.on_bytes)
 
@@ -165,7 +157,7 @@ class Onboarding:
             return follow(self.output, job).release()
 
     def draw(self, release: Release, count: int, out: Path) -> Sample:
-        """Draw images into a new folder, with a picture of some of them, and say what is left."""
+        """Generate images into a new folder, with a grid of some of them, and report the remaining budget."""
         command = f"download {release.id} --count {count} --unpack --out {quoted(out)}"
         self.say("Drawing synthetic images, which costs nothing", command)
         with self.step(self.again(command)):
@@ -175,23 +167,23 @@ class Onboarding:
         left = self.client.account(release.account_id).balance.affordable_epsilon
         self.output.notice("")
         self.output.text(f"{count:,} synthetic images in {out}; a look at them: {grid}")
-        self.output.text(f"Left for further trainings on these pictures: epsilon {show_epsilon(left, up=False)}.")
+        self.output.text(f"Left for further trainings on these images: epsilon {show_epsilon(left, up=False)}.")
         more = self.again(f"download {release.id} --count 10000 --out more.zip")
         self.output.notice(f"More images, at no cost: {more}")
         return sample
 
 
 def in_bounds(at_most: int, subjects_at_most: int | None) -> str:
-    """Write what was stated as it is given on the command line, each with a space before it."""
+    """Format the stated limits as flags, each with a space before it."""
     return f" --at-most {at_most}" + ("" if subjects_at_most is None else f" --subjects-at-most {subjects_at_most}")
 
 
 def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
-    """Yield what the owner of the pictures is told, and nobody else, where noise drowns classes by their own counts.
+    """Yield warnings for the owner alone about classes too small for the noise.
 
     Args:
-        private_counts: Pictures by class.
-        shown_from: How many a class needs, by the plan; None where that is not known.
+        private_counts: Images by class.
+        shown_from: Minimum class size by the plan; None if unknown.
     """
     rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
     if rare:
@@ -199,18 +191,18 @@ def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> I
         named += f" and {len(rare) - _RARE_SHOWN_MAX} more" if len(rare) > _RARE_SHOWN_MAX else ""
         yield (
             f"Stays here: of {named}, expect static or the look of other classes, whatever is said of all together: "
-            f"a class shows from about {shown_from:,} pictures on."
+            f"a class shows from about {shown_from:,} images on."
         )
 
 
 def quoted(word: object) -> str:
-    """Quote a word for a shell, where it needs that."""
+    """Quote a word for a shell if needed."""
     return shlex.quote(str(word))
 
 
 def _spent(account: Account) -> CliError:
     return CliError(
-        f"What is left of account {account.name} does not pay for that: these pictures were trained on before. "
+        f"What is left of account {account.name} does not pay for that: these images were trained on before. "
         "What was made then is free to use: obscura up, and beside it: obscura releases list",
         Exit.BUDGET,
     )

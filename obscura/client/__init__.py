@@ -10,22 +10,16 @@ with Client("http://127.0.0.1:8420", token) as client:
 from obscura.client import (
     async_resources,
     client,
-    connections,
     contents,
     datasets,
-    holdings,
     local_service,
-    plans,
     resources,
 )
 from obscura.client.async_resources import *
 from obscura.client.client import *
-from obscura.client.connections import *
 from obscura.client.contents import *
 from obscura.client.datasets import *
-from obscura.client.holdings import *
 from obscura.client.local_service import *
-from obscura.client.plans import *
 from obscura.client.resources import *
 from obscura.errors import (
     ApiError,
@@ -44,13 +38,13 @@ from obscura.errors import (
     WaitTimeout,
 )
 from obscura.extras import MissingExtra
-from obscura.preparing import Arrays, BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
+from obscura.preparing import Arrays, BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
 
 __all__ = [
     "ApiError",
     "Arrays",
     "AuthError",
-    "BrokenPictures",
+    "BrokenImages",
     "BudgetError",
     "ChoiceNeeded",
     "ConnectionFailed",
@@ -70,10 +64,7 @@ __all__ = [
 ]
 __all__ += async_resources.__all__
 __all__ += client.__all__
-__all__ += connections.__all__
 __all__ += contents.__all__
 __all__ += datasets.__all__
-__all__ += holdings.__all__
 __all__ += local_service.__all__
-__all__ += plans.__all__
 __all__ += resources.__all__

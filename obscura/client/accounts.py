@@ -8,16 +8,17 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from obscura.client.datasets import Datasets, only_one
-from obscura.client.holdings import Account, Dataset
+from obscura.client.resources import Account, Dataset, Preview
 from obscura.client.transport import RETRY_STATUSES, Record, Transport
 from obscura.errors import ApiError, ConnectionFailed, UnexpectedAnswer
 from obscura.preparing.choices import read_secret
 from obscura.preparing.subjects import key_check, keyed_numbers, require_plain_ids, subject_key
-from obscura.wire import admin_schemas, schemas, webhook_schemas
+from obscura.wire import admin_schemas, job_schemas, recipe_schemas, schemas, webhook_schemas
 from obscura.wire.budgets import Unit
 from obscura.wire.subjects import SubjectId
 
@@ -27,11 +28,7 @@ AUDIT_LINES = 1000  # of one answer, at most
 
 
 class AccountClient:
-    """A connection that answers to a `with` block.
-
-    Args:
-        transport: The connection.
-    """
+    """Admins, keys, projects, accounts and plans of a service, as a context manager."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -48,11 +45,11 @@ class AccountClient:
         self.transport.close()
 
     def ready(self) -> bool:
-        """Whether the service says that it can serve."""
+        """Return whether the service can serve."""
         return self.health() is not None
 
     def health(self) -> schemas.HealthRecord | None:
-        """What the service says of itself; None where it does not answer, or says that it cannot serve."""
+        """Return the service's health record; None if it does not answer or cannot serve."""
         try:
             return self.wait_ready(0.0)
         except (ApiError, ConnectionFailed):
@@ -61,13 +58,12 @@ class AccountClient:
     def wait_ready(
         self, seconds_max: float = READY_SECONDS_MAX, *, on_wait: Callable[[str], None] = lambda _why: None
     ) -> schemas.HealthRecord:
-        """Wait until the service can serve, and return what it says of itself.
+        """Wait until the service can serve, and return its health record.
 
-        A slow service, which accepts connections and answers late or that it is busy, is waited for; an absent one, at
-        whose address nothing listens, is not.
+        Waits for a slow or busy service, but not if nothing listens at the address.
 
         Args:
-            seconds_max: After which a slow service counts as absent.
+            seconds_max: Give up after this time.
             on_wait: Called once with the reason, before the first wait.
 
         Raises:
@@ -90,11 +86,11 @@ class AccountClient:
             self.transport.sleep(READY_POLL_SECONDS)
 
     def admins(self) -> list[admin_schemas.AdminRecord]:
-        """Everybody who is or was an admin."""
+        """Return all current and former admins."""
         return list(self._get(admin_schemas.AdminList, "/v1/admins").items)
 
     def decisions(self, *, action: str | None = None) -> Iterator[admin_schemas.DecisionRecord]:
-        """What one admin asked for and another one decides, newest first.
+        """Yield requests that another admin decides, newest first.
 
         Args:
             action: `raise`, `admit`, `remove`, `revoke` or `share`; None for all.
@@ -106,59 +102,50 @@ class AccountClient:
         return self._get(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}")
 
     def approve(self, request_id: str) -> admin_schemas.DecisionRecord:
-        """Carry out what another admin has asked for.
-
-        Raises:
-            AuthError: You asked for it yourself.
-        """
+        """Approve another admin's request; raise AuthError for your own."""
         return self._repeat(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}/approve")
 
     def decline(self, request_id: str) -> admin_schemas.DecisionRecord:
-        """Leave everything as it is; also withdraws your own request."""
+        """Decline a request, or withdraw your own."""
         return self._repeat(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}/decline")
 
     def ask_admission(
         self, *, name: str, introduction: str, reason: str, project_id: str | None = None
     ) -> admin_schemas.AdminAnswer:
-        """Ask for a person to be admitted, who made a token and gave you its introduction; to own a project, if one is
-        named."""
+        """Request the admission of a person by the introduction of their token, optionally as owner of a project."""
         body = {"name": name, "introduction": introduction, "reason": reason}
         body |= {} if project_id is None else {"project_id": project_id}
         return self._post(admin_schemas.AdminAnswer, "/v1/admins", body)
 
     def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.DecisionRecord:
-        """Ask for an admin to be removed."""
+        """Request the removal of an admin."""
         return self._post(admin_schemas.DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
     def create_project(self, *, name: str) -> admin_schemas.ProjectRecord:
-        """Create a project for a department, whose keys see what belongs to it and nothing else.
+        """Create a project. Its keys see only what belongs to it.
 
         The second project hides the datasets, jobs and releases of every project from keys without a project.
         """
         return self._post(admin_schemas.ProjectRecord, "/v1/projects", {"name": name})
 
     def projects(self) -> Iterator[admin_schemas.ProjectRecord]:
-        """The projects that the key opens, newest first: its own, or all for an admin's that belongs to none."""
+        """Yield the projects that the key can read, newest first: its own, or all for an admin of the installation."""
         return self.transport.pages(admin_schemas.ProjectRecord, "/v1/projects")
 
     def find_project(self, name_or_id: str) -> admin_schemas.ProjectRecord:
-        """Return the project with this id or name.
-
-        Raises:
-            NoSuchName: Nothing has this id or name.
-        """
+        """Return the project with this id or name; raise NoSuchName if there is none."""
         return only_one(self.projects(), name_or_id, "project")
 
     def rename_project(self, project_id: str, *, name: str) -> admin_schemas.ProjectRecord:
-        """Give a project another name."""
+        """Rename a project."""
         return self._repeat(admin_schemas.ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name})
 
     def project(self, project_id: str) -> admin_schemas.ProjectUseRecord:
-        """Return a project with its quota of jobs, and how many unfinished jobs it has."""
+        """Return a project with its job quota and number of unfinished jobs."""
         return self._get(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}")
 
     def set_quota(self, project_id: str, *, jobs_max: int | None) -> admin_schemas.ProjectUseRecord:
-        """Limit the jobs of a project that wait or run, as an admin of the installation. None removes the limit."""
+        """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
         return self._repeat(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}/quota", {"jobs_max": jobs_max})
 
     def create_key(
@@ -170,15 +157,14 @@ class AccountClient:
         expires_at: datetime | None = None,
         project_id: str | None = None,
     ) -> admin_schemas.NewKeyRecord:
-        """Create an API key; its token is shown this once.
+        """Create an API key. Its token is returned only once.
 
         Args:
-            name: For people.
-            scopes: Of `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or else a role.
-            role: What somebody does in the project.
-            expires_at: Aware; None for as late as the key that asks, or never.
-            project_id: Whose accounts and releases it opens; None where there is one project, and for a key of an
-                admin of the installation.
+            name: Shown to people.
+            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or give a role.
+            role: The person's role in the project.
+            expires_at: Timezone-aware; None for the expiry of the requesting key.
+            project_id: Project of the key; None if there is only one project, or for an admin of the installation.
         """
         body = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
         body |= {} if role is None else {"role": role}
@@ -186,43 +172,43 @@ class AccountClient:
         return self._post(admin_schemas.NewKeyRecord, "/v1/keys", body)
 
     def people(self) -> Iterator[admin_schemas.PersonRecord]:
-        """Whom the sign-in provider knows, with a line for each role that its groups give them here."""
+        """Yield the people known to the sign-in provider, one line per role."""
         return self.transport.pages(admin_schemas.PersonRecord, "/v1/people")
 
     def keys(self, *, made_by: str | None = None) -> Iterator[admin_schemas.KeyRecord]:
-        """All keys, without secrets; or those that a key has made, with what these have made, and so on."""
+        """Yield all keys without secrets, or all keys that a key created, directly or indirectly."""
         return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys", made_by=made_by)
 
     def rotate_key(
         self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None
     ) -> admin_schemas.NewKeyRecord:
-        """Make a key that takes another one's place; its token is shown this once.
+        """Replace a key. The new token is returned only once.
 
         Args:
-            key_id: Of the one that is to go.
-            overlap_seconds: For how long it still opens something, at most.
-            expires_at: When the new one ends: aware; None for as late as the key that asks, or never.
+            key_id: The key to replace.
+            overlap_seconds: Time for which the old key remains valid.
+            expires_at: Expiry of the new key, timezone-aware; None for that of the requesting key.
         """
         body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
         return self._post(admin_schemas.NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
 
     def revoke_key(self, key_id: str, *, with_made: bool = True) -> admin_schemas.RevokedKeyRecord:
-        """Revoke a key at once, and all that it has made unless that is to stay.
+        """Revoke a key at once, by default with all keys that it created.
 
         Raises:
-            AuthError: It is another admin's, see `ask_revocation`.
+            AuthError: It belongs to another admin; use `ask_revocation`.
         """
         return self._repeat(admin_schemas.RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made})
 
     def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.DecisionRecord:
-        """Ask for another admin's key to be revoked, with all that it has made."""
+        """Request the revocation of another admin's key and all keys that it created."""
         return self._post(admin_schemas.DecisionRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[admin_schemas.AuditEventRecord]:
-        """Who asked for what, and what came of it, oldest first, as far as your key may see it. Keep it private.
+        """Yield the audit events that your key can read, oldest first. Keep them private.
 
         Args:
-            after: Id of the last event that you have; None begins with the first.
+            after: Id of the last event that you have; None starts at the first.
         """
         events: list[admin_schemas.AuditEventRecord] | None = None
         while (
@@ -243,23 +229,19 @@ class AccountClient:
     # --- accounts ---
 
     def create_webhook(self, url: str) -> webhook_schemas.NewWebhookRecord:
-        """Have an address told of what happens in the key's project; the secret is shown this once.
-
-        Args:
-            url: https, of a public address.
-        """
+        """Register a public https address for events of the key's project. The secret is returned only once."""
         return self._post(webhook_schemas.NewWebhookRecord, "/v1/webhooks", {"url": url})
 
     def webhooks(self) -> Iterator[webhook_schemas.WebhookRecord]:
-        """The webhooks of the key's project, newest first; of all projects, for an admin's that belongs to none."""
+        """Yield the webhooks of the key's project, newest first; of all projects for an installation admin."""
         return self.transport.pages(webhook_schemas.WebhookRecord, "/v1/webhooks")
 
     def test_webhook(self, webhook_id: str) -> webhook_schemas.WebhookTestRecord:
-        """Send a request of the type `test`, which carries no data."""
+        """Send a request of type `test`, without data."""
         return self._post(webhook_schemas.WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
 
     def remove_webhook(self, webhook_id: str) -> webhook_schemas.WebhookRecord:
-        """Tell an address nothing more."""
+        """Remove a webhook."""
         answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
         return self.transport.parse(webhook_schemas.WebhookRecord, answer)
 
@@ -275,20 +257,17 @@ class AccountClient:
         project_id: str | None = None,
         accept_large_delta: bool = False,
     ) -> Account:
-        """Open an account with a lifetime budget, in a project where there are several.
+        """Open an account with a lifetime budget.
 
         Args:
-            name: Of the population, for people.
-            owner: Who is asked about the account.
-            epsilon: The lifetime budget.
-            delta: At most 1 / (10 x number of images); a value above 1e-4 must be confirmed.
-            unit: What the guarantee hides: one record, or all records of one subject.
-            adjacency: Which datasets count as neighbours.
-            project_id: The project that it belongs to.
-            accept_large_delta: Confirms a delta above 1e-4.
-
-        Raises:
-            RequestError: The service refused it.
+            name: Name of the population.
+            owner: Contact for the account.
+            epsilon: Lifetime budget.
+            delta: At most 1 / (10 x number of images).
+            unit: Protected unit: one record, or all records of a subject.
+            adjacency: Definition of neighbouring datasets.
+            project_id: Project of the account, if there are several.
+            accept_large_delta: Confirm a delta above 1e-4.
         """
         body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
         body |= {} if project_id is None else {"project_id": project_id}
@@ -296,49 +275,45 @@ class AccountClient:
         return self._account(self._post(Account, "/v1/accounts", {**body, "adjacency": adjacency}))
 
     def find_account(self, name_or_id: str) -> Account:
-        """Return the account with this id, or else the only one with this name.
-
-        Raises:
-            NoSuchName: Nothing has this id or name, or several have the name.
-        """
+        """Return the account with this id, or the only one with this name; raise NoSuchName otherwise."""
         return only_one(self.accounts(), name_or_id, "account")
 
     def account(self, account_id: str) -> Account:
-        """Read an account with its balance."""
+        """Return an account with its balance."""
         return Account.read(self.transport, account_id)
 
     def accounts(self) -> Iterator[Account]:
-        """All accounts."""
+        """Yield all accounts."""
         return Account.listed(self.transport)
 
     def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
-        """The ledger of an account, oldest first."""
+        """Yield the ledger entries of an account, oldest first."""
         return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
 
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
-        """Lower the lifetime limit at once; below what is spent and held the account freezes."""
+        """Lower the lifetime limit at once. Below spent and reserved budget, the account freezes."""
         body = {"epsilon": epsilon, "reason": reason}
         return self._account(self._post(Account, f"/v1/accounts/{account_id}/lower-limit", body))
 
     def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> admin_schemas.DecisionRecord:
-        """Ask for a higher limit. Another admin must approve it."""
+        """Request a higher limit, which another admin must approve."""
         body = {"epsilon": epsilon, "reason": reason}
         return self._post(admin_schemas.DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
 
     def freeze(self, account_id: str, *, reason: str) -> Account:
-        """Take no new jobs and let no waiting one open its data."""
+        """Freeze an account: accept no new jobs, and keep queued ones from reading its data."""
         return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}))
 
     def unfreeze(self, account_id: str, *, reason: str) -> Account:
-        """Open a frozen account again."""
+        """Unfreeze an account."""
         return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}))
 
     def close_to_data(self, account_id: str) -> Account:
-        """Take no new dataset or upload: who comes later gets an account of their own. Trainings go on."""
+        """Accept no new datasets or uploads. Trainings continue."""
         return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/close"))
 
     def reopen(self, account_id: str) -> Account:
-        """Take new data again."""
+        """Accept new data again."""
         return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/reopen"))
 
     def withdraw_subjects(
@@ -350,22 +325,22 @@ class AccountClient:
         join_subjects: bool = False,
         cancel_jobs: bool = False,
     ) -> schemas.WithdrawalRecord:
-        """Have the images of subjects destroyed in all datasets of an account that recognise them, for ever.
+        """Destroy the images of subjects forever, in all datasets of an account that recognise them.
 
-        What was spent stays spent. The answer is the same whether a subject was there or not.
+        Spent budget stays spent. The answer does not reveal whether a subject was there.
 
         Args:
-            account_id: Of the subjects.
-            private_ids: Theirs, as in what was pushed.
-            subjects_key: The file with the secret under which all was pushed: ids stay here, and a keyed hash of each
-                is sent. None sends the ids themselves, as whoever calls the API himself may have done.
-            join_subjects: Whether it was pushed with that.
-            cancel_jobs: Cancel the trainings that need the datasets; what they have charged stays spent.
+            account_id: The account.
+            private_ids: Subject ids as they were pushed.
+            subjects_key: File with the secret of all pushes: ids stay here, and only keyed hashes are sent. None sends
+                the ids themselves, for data that was uploaded through the API with plain ids.
+            join_subjects: Whether the data was pushed with `join_subjects`.
+            cancel_jobs: Cancel the trainings that need the datasets; their charges stay spent.
 
         Raises:
-            PackingError: An id stands for nobody or is suspicious, such as 12.0, or there is no such secret.
-            RequestError: Trainings need the datasets, nobody is recognised there, or the secret or `join_subjects`
-                differs from that of the first upload.
+            PackingError: An id is a placeholder or suspicious, such as 12.0, or the secret cannot be read.
+            RequestError: Trainings need the datasets, no subject is recognised, or the secret or `join_subjects`
+                differs from the first upload.
         """
         require_plain_ids(dict.fromkeys(private_ids, ""), join=join_subjects, withdrawal=True)
         names = [subject_key(private_id, join=join_subjects) for private_id in private_ids]
@@ -391,7 +366,7 @@ class AccountClient:
         subjects_recognised: bool = False,
         account_id: str | None = None,
     ) -> Dataset:
-        """Declare a dataset; every argument becomes public. Then `push` its content. `datasets.push` does both."""
+        """Declare a dataset; every argument becomes public. `push` its content next, or use `datasets.push`."""
         return Dataset.declared(
             self.transport,
             name=name,
@@ -407,7 +382,7 @@ class AccountClient:
         )
 
     def dataset(self, dataset_id: str) -> Dataset:
-        """Read a dataset's declaration and state."""
+        """Return a dataset's declaration and state."""
         return Dataset.read(self.transport, dataset_id)
 
     def _get(self, record: type[Record], path: str) -> Record:
@@ -417,10 +392,49 @@ class AccountClient:
         return self.transport.parse(record, self.transport.request("POST", path, json=body))
 
     def _repeat(self, record: type[Record], path: str, body: dict[str, Any] | None = None) -> Record:
-        """POST what changes nothing the second time, and may therefore be tried again."""
         answer = self.transport.request("POST", path, json=body, repeatable=True)
         return self.transport.parse(record, answer)
 
     def _account(self, account: Account) -> Account:
         account._transport = self.transport
         return account
+
+    def recipes(self) -> list[recipe_schemas.RecipeRecord]:
+        """Return the recipes of this service and their options."""
+        return list(self._get(recipe_schemas.RecipeList, "/v1/recipes").items)
+
+    def recipe(self, name: str) -> recipe_schemas.RecipeRecord:
+        """Return a recipe: presets, defaults and the JSON Schema of its options."""
+        return self._get(recipe_schemas.RecipeRecord, f"/v1/recipes/{quote(name, safe='')}")
+
+    def plan(
+        self,
+        dataset_id: str,
+        *,
+        recipe: str,
+        epsilon: float,
+        options: dict[str, Any] | None = None,
+    ) -> job_schemas.PlanRecord:
+        """Return what a training would do and cost. Reads no data."""
+        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        return self._repeat(job_schemas.PlanRecord, "/v1/plans", body)
+
+    def preview(
+        self,
+        dataset_id: str,
+        *,
+        recipe: str,
+        epsilon: float,
+        options: dict[str, Any] | None = None,
+        stand_in_dataset_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Preview:
+        """Request a preview of a training on public images, for free. `wait()` for the forecast.
+
+        Args:
+            stand_in_dataset_id: Public images to train on.
+            idempotency_key: The same key and request return the same preview.
+        """
+        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        body["stand_in_dataset_id"] = stand_in_dataset_id
+        return Preview.bound(self.transport, self.transport.create(Preview.PATH, body, idempotency_key))

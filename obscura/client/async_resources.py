@@ -1,53 +1,101 @@
-"""The resources for asyncio: the same records, whose verbs are awaited.
-
-Waiting looks at the job twice a second, which is how often the service itself looks for what its event stream tells. So
-it takes no thread, any number of jobs can be awaited together, and awaiting can be cancelled at any time.
-"""
+"""Resources for asyncio: each method of a synchronous one, run in a thread. Waiting for a job occupies no thread."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from pydantic import BaseModel, PrivateAttr
 
 from obscura.client.contents import READABLE, require_room
-from obscura.client.live import Live
-from obscura.client.resources import OnEvent, Release, Sample, Sweep
-from obscura.client.verbs import Async, P, R, Sync, listed, verb
+from obscura.client.resources import Live, OnEvent, Preview, Release, Sample, Sweep
 from obscura.errors import WaitTimeout
 from obscura.stopping import in_thread
 from obscura.wire import job_schemas, release_schemas, schemas, sweep_schemas
 from obscura.wire.formats import SampleFormat, UploadFormat
 
-__all__ = ["AsyncAccount", "AsyncDataset", "AsyncEvaluation", "AsyncJob", "AsyncRelease", "AsyncSample", "AsyncSweep"]
+__all__ = [
+    "AsyncAccount",
+    "AsyncDataset",
+    "AsyncEvaluation",
+    "AsyncJob",
+    "AsyncPreview",
+    "AsyncRelease",
+    "AsyncSample",
+    "AsyncSweep",
+]
 
 POLL_SECONDS = 0.5
 
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+
+Sync = Callable[Concatenate[Any, P], R]
+Async = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+
+
+@overload
+def verb(method: Sync[P, R]) -> Async[P, R]: ...
+@overload
+def verb(method: Sync[P, R], turn: Callable[[R], A]) -> Async[P, A]: ...
+def verb(method: Sync[P, Any], turn: Callable[[Any], Any] | None = None) -> Async[P, Any]:
+    """Return an async method that runs a synchronous one in a thread, on `self.sync`.
+
+    Args:
+        method: Method of the synchronous class.
+        turn: Converts its result; by default, return it unchanged.
+    """
+
+    @wraps(method)
+    async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        answer = await in_thread(method, self.sync, *args, **kwargs)
+        return answer if turn is None else turn(answer)
+
+    return run
+
+
+@overload
+def listed(method: Sync[P, Iterator[R]]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]: ...
+@overload
+def listed(method: Sync[P, Iterator[R]], turn: Callable[[R], A]) -> Callable[Concatenate[Any, P], AsyncIterator[A]]: ...
+def listed(
+    method: Sync[P, Iterator[Any]], turn: Callable[[Any], Any] | None = None
+) -> Callable[Concatenate[Any, P], AsyncIterator[Any]]:
+    """Return an async generator method from a synchronous one. Pages are read in threads; see `verb`."""
+
+    @wraps(method)
+    async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
+        items, end = method(self.sync, *args, **kwargs), object()
+        while (item := await in_thread(next, items, end)) is not end:
+            yield item if turn is None else turn(item)
+
+    return run
+
 
 class AsyncLive(BaseModel):
-    """A record that remembers the synchronous one, whose verbs it awaits."""
+    """A record that delegates to its synchronous counterpart."""
 
     _sync: Any = PrivateAttr()
 
     @classmethod
     def of(cls, sync: Live) -> Self:
-        """Make one of a synchronous record."""
+        """Wrap a synchronous record."""
         record = cls.model_construct(**dict(sync))
         record._sync = sync
         return record
 
     @property
     def sync(self) -> Any:
-        """The synchronous record."""
+        """Return the synchronous record."""
         return self._sync
 
     @property
     def path(self) -> str:
-        """Where the resource stands."""
+        """Return the path of the resource."""
         return str(self._sync.path)
 
     async def refresh(self) -> Self:
@@ -76,7 +124,6 @@ class AsyncDataset(AsyncLive, schemas.DatasetRecord):
 
 class _AsyncCancellable(AsyncLive):
     async def cancel(self, *, discard: bool = False) -> Self:
-        """As `Job.cancel` and `Sweep.cancel`: asks the service to end it. To end the waiting alone, cancel the task."""
         return self.of(await in_thread(self._sync.cancel, discard=discard))
 
 
@@ -85,11 +132,11 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
 
     @property
     def finished(self) -> bool:
-        """Whether the job has reached a final state."""
+        """Return whether the job has reached a final state."""
         return bool(self._sync.finished)
 
     async def events(self) -> AsyncIterator[job_schemas.EventRecord]:
-        """Yield what changes, the final state last."""
+        """Yield changes, the final state last."""
         said = None
         while True:
             job = await self.refresh()
@@ -103,12 +150,7 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
             await asyncio.sleep(POLL_SECONDS)
 
     async def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> AsyncJob:
-        """Follow the job to its end and return it.
-
-        Raises:
-            JobFailed: It failed or was cancelled.
-            WaitTimeout: It was still running after `timeout_seconds`.
-        """
+        """Wait for the end of the job; see `Job.wait`."""
         state = self.state
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -121,34 +163,29 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
         return self.of(await in_thread(self._sync.ended))
 
     async def release(self) -> AsyncRelease:
-        """The release that this training published."""
+        """Return the release that this training published."""
         return AsyncRelease.of(await in_thread(self._sync.release))
 
 
 class AsyncMadeByJob(AsyncLive):
-    """`MadeByJob` for asyncio."""
+    """An order that a job carries out."""
 
     async def job(self) -> AsyncJob:
-        """The job that makes it."""
+        """Return the job."""
         return AsyncJob.of(await in_thread(self._sync.job))
 
     async def wait(self, on_event: OnEvent | None = None) -> Self:
-        """Follow the job to its end.
-
-        Raises:
-            JobFailed: It failed or was cancelled. Ask again: it costs nothing.
-        """
+        """Wait for the end of the job; see `MadeByJob.wait`."""
         await (await self.job()).wait(on_event)
         return await self.refresh()
 
 
 class AsyncEvaluation(AsyncMadeByJob, release_schemas.EvaluationRecord):
-    """One measurement of a release on a public dataset."""
+    """One evaluation of a release on a public dataset."""
 
 
 def drawn(method: Sync[P, R], *formats: SampleFormat) -> Async[P, R]:
-    """Make a method that waits until a sample has been drawn in one of these formats, and then runs another one in a
-    thread."""
+    """Return an async method that waits for a sample in one of these formats, then runs the synchronous method."""
 
     @wraps(method)
     async def run(self: AsyncSample, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -161,7 +198,7 @@ def drawn(method: Sync[P, R], *formats: SampleFormat) -> Async[P, R]:
 
 
 def unpacked(method: Sync[[Path | str], Path], format: SampleFormat) -> Async[[Path | str], Path]:
-    """As `drawn`, of a method that unpacks into a folder; that there is room is known before anything is drawn."""
+    """Like `drawn`, but check that the target folder is free before anything is generated."""
     unpack = drawn(method, format)
 
     @wraps(method)
@@ -186,7 +223,7 @@ class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
 
 
 class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
-    """A published generator; sampling it costs nothing, for ever."""
+    """A published generator. Sampling is free, forever."""
 
     card = verb(Release.card)
     receipt = verb(Release.receipt)
@@ -203,19 +240,19 @@ class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
 
 
 class AsyncSweep(_AsyncCancellable, sweep_schemas.SweepRecord):
-    """A hyper-parameter search whose whole price was held at once."""
+    """A hyperparameter search whose whole cost is reserved at once."""
 
     best = verb(Sweep.best, AsyncRelease.of)
 
     @property
     def finished(self) -> bool:
-        """Whether every trial has reached a final state."""
+        """Return whether every trial has reached a final state."""
         return bool(self._sync.finished)
 
     async def wait(
         self, on_change: Callable[[AsyncSweep], None] | None = None, *, poll_seconds: float = 2.0
     ) -> AsyncSweep:
-        """Wait until every trial has ended, well or not; see `Sweep.wait`."""
+        """Wait until every trial has ended; see `Sweep.wait`."""
         seen: dict[str, Any] | None = None
         while True:
             sweep = await self.refresh()
@@ -226,3 +263,9 @@ class AsyncSweep(_AsyncCancellable, sweep_schemas.SweepRecord):
                 return sweep
             seen = facts
             await asyncio.sleep(poll_seconds)
+
+
+class AsyncPreview(AsyncMadeByJob, job_schemas.PreviewRecord):
+    """A plan tried on public images."""
+
+    save_grid = verb(Preview.save_grid)

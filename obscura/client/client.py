@@ -14,30 +14,31 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from obscura.client.accounts import AccountClient
 from obscura.client.async_resources import (
     AsyncAccount,
     AsyncDataset,
     AsyncEvaluation,
     AsyncJob,
+    AsyncPreview,
     AsyncRelease,
     AsyncSample,
     AsyncSweep,
+    listed,
+    verb,
 )
 from obscura.client.datasets import Datasets, only_one
-from obscura.client.holdings import Dataset
-from obscura.client.one_step import RECIPE, Labels, Pictures, push_for
-from obscura.client.plans import AsyncPlanClient, PlanClient
+from obscura.client.one_step import RECIPE, ImageInput, Labels, push_for
 from obscura.client.progress import TerminalConsole, job_progress
-from obscura.client.resources import Evaluation, Job, Release, Sample, Sweep
+from obscura.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
 from obscura.client.transport import Transport
-from obscura.client.verbs import listed, verb
 from obscura.stopping import in_thread
 from obscura.wire import schemas
 
 __all__ = ["AsyncClient", "AsyncDatasets", "Client"]
 
 
-class Client(PlanClient):
+class Client(AccountClient):
     """A connection to an Obscura service.
 
     Args:
@@ -53,7 +54,7 @@ class Client(PlanClient):
 
     def train(
         self,
-        pictures: Pictures,
+        images: ImageInput,
         labels: Labels = None,
         *,
         epsilon: float,
@@ -63,34 +64,34 @@ class Client(PlanClient):
         show: bool = True,
         **preparing: Any,
     ) -> Release:
-        """From pictures to a release: prepare, declare, plan, upload, train, and wait.
+        """Train on images and wait for the release: prepare, declare, plan, upload, train.
 
-        Repeating it with the same pictures and statements trains on the dataset that was uploaded before.
+        Repeating the call with the same images and limits reuses the uploaded dataset.
 
         Args:
-            pictures: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a dataset that
-                has been pushed, whose account pays.
-            labels: Of images in memory, (n,): numbers or names. Of a folder, a table with the columns file and label.
-            epsilon: What this training may spend.
-            account: Name or id of the account that pays. Without it, one that is named like the dataset, which is
-                opened where it is missing (`obscura.client.one_step.account_for`).
-            recipe: How it is trained.
-            options: Of the recipe.
-            show: Show on stderr what goes on.
-            preparing: Further arguments of `datasets.push`: `at_most=2000`, which is needed, `size=64`, ...
+            images: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a pushed
+                dataset, whose account pays.
+            labels: For images in memory, (n,) numbers or names. For a folder, a table with the columns file and label.
+            epsilon: Budget of this training.
+            account: Name or id of the account that pays. By default the account with the dataset's name, which is
+                opened if it does not exist.
+            recipe: Recipe of the training.
+            options: Options of the recipe.
+            show: Show progress on stderr.
+            preparing: Further arguments of `datasets.push`; `at_most` is required.
 
         Raises:
-            ChoiceNeeded: The layout needs a choice that was not made; the message names it. Nothing was done.
-            PackingError: The pictures cannot be pushed as they are. Nothing was done.
+            ChoiceNeeded: You must decide something; the message names the option. Nothing was done.
+            PackingError: The images cannot be pushed. Nothing was done.
             BudgetError: The account cannot pay. Nothing was uploaded.
-            JobFailed: The training failed; the message says why.
+            JobFailed: The training failed; the message states the reason.
         """
         console = TerminalConsole(stderr=True, quiet=not show)
-        if isinstance(pictures, Dataset):
-            dataset = pictures
+        if isinstance(images, Dataset):
+            dataset = images
         else:
             payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
-            dataset = push_for(self, console, pictures, labels, **payment, preparing=preparing)
+            dataset = push_for(self, console, images, labels, **payment, preparing=preparing)
         job = self.start_training(dataset.id, recipe=recipe, epsilon=epsilon, options=options)
         with job_progress(console, "training") as on_event:
             return job.wait(on_event).release()
@@ -105,21 +106,21 @@ class Client(PlanClient):
         evaluation_dataset_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
-        """Ask for a training and do not wait for it; its price is held on the account at once.
+        """Request a training without waiting. Its cost is reserved at once.
 
         Raises:
-            BudgetError: The account cannot pay. `numbers` says what it could pay.
+            BudgetError: The account cannot pay. `numbers` holds what it can pay.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["evaluation_dataset_id"] = evaluation_dataset_id
         return Job.bound(self.transport, self.transport.create(Job.PATH, body, idempotency_key))
 
     def job(self, job_id: str) -> Job:
-        """Read a job."""
+        """Return a job."""
         return Job.read(self.transport, job_id)
 
     def jobs(self) -> Iterator[Job]:
-        """All jobs, newest first."""
+        """Yield all jobs, newest first."""
         return Job.listed(self.transport)
 
     def sweep_over(
@@ -133,19 +134,19 @@ class Client(PlanClient):
         evaluation_dataset_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Sweep:
-        """Ask for a hyper-parameter search; the price of all trials is held at once, or nothing is.
+        """Request a hyperparameter search. The cost of all trials is reserved at once, or nothing is.
 
         Args:
-            dataset_id: To train on.
-            name: For people.
-            recipe: Of every trial.
-            trials: 2 to 64, each `{"options": {...}}` and, where it differs from the others, `"epsilon"`.
-            epsilon: Of each trial that names none.
-            evaluation_dataset_id: A public dataset to compare the releases on.
-            idempotency_key: The same key and request give the same sweep.
+            dataset_id: Training data.
+            name: Shown to people.
+            recipe: Recipe of every trial.
+            trials: 2 to 64, each `{"options": {...}}` and optionally its own `"epsilon"`.
+            epsilon: Budget of each trial without its own.
+            evaluation_dataset_id: Public dataset that compares the releases.
+            idempotency_key: The same key and request return the same sweep.
 
         Raises:
-            BudgetError: The account cannot pay for all. `numbers` says how many trials it could pay for.
+            BudgetError: The account cannot pay for all. `numbers` holds how many trials it can pay for.
         """
         body: dict[str, Any] = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials}
         body["epsilon"] = epsilon
@@ -153,47 +154,39 @@ class Client(PlanClient):
         return Sweep.bound(self.transport, self.transport.create(Sweep.PATH, body, idempotency_key))
 
     def sweep(self, sweep_id: str) -> Sweep:
-        """Read a sweep with its trials."""
+        """Return a sweep with its trials."""
         return Sweep.read(self.transport, sweep_id)
 
     def sweeps(self) -> Iterator[Sweep]:
-        """All sweeps, newest first."""
+        """Yield all sweeps, newest first."""
         return Sweep.listed(self.transport)
 
     # --- releases and samples ---
 
     def release(self, release_id: str) -> Release:
-        """Read a release."""
+        """Return a release."""
         return Release.read(self.transport, release_id)
 
     def releases(self) -> Iterator[Release]:
-        """All releases, newest first."""
+        """Yield all releases, newest first."""
         return Release.listed(self.transport)
 
     def evaluations(self, release_id: str) -> Iterator[Evaluation]:
-        """All evaluations of a release, newest first."""
+        """Yield all evaluations of a release, newest first."""
         return Evaluation.of_release(self.transport, release_id)
 
     def sample(self, sample_id: str) -> Sample:
-        """Read a sample."""
+        """Return a sample."""
         return Sample.read(self.transport, sample_id)
 
     def find_release(self, name_or_id: str) -> Release:
-        """Return the release with this id, or else the only one with this name.
-
-        Raises:
-            NoSuchName: Nothing has this id or name, or several have the name.
-        """
+        """Return the release with this id, or the only one with this name; raise NoSuchName otherwise."""
         found = self.release(name_or_id) if name_or_id.startswith("rel_") else None
         return found or only_one(self.releases(), name_or_id, "release")
 
 
 class AsyncDatasets:
-    """All datasets of a service: `obscura.client.datasets.Datasets` for asyncio.
-
-    Args:
-        sync: Whose verbs these are.
-    """
+    """`obscura.client.datasets.Datasets` for asyncio."""
 
     def __init__(self, sync: Datasets) -> None:
         self.sync = sync
@@ -206,14 +199,13 @@ class AsyncDatasets:
     free_name = verb(Datasets.free_name)
 
 
-class AsyncClient(AsyncPlanClient):
-    """`Client` for asyncio: a connection that answers to an `async with` block.
+class AsyncClient:
+    """`Client` for asyncio, as an async context manager.
 
-    Functions that are handed over to be called during the work (`say`, `on_bytes`, ...) are called in its thread;
-    `on_event` and `on_change` of what waits are called in the event loop.
+    Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
 
     Args:
-        connect: Makes the synchronous client when the block begins.
+        connect: Returns the synchronous client when the block starts.
     """
 
     sync: Client
@@ -262,6 +254,11 @@ class AsyncClient(AsyncPlanClient):
     test_webhook = verb(Client.test_webhook)
     remove_webhook = verb(Client.remove_webhook)
 
+    recipes = verb(Client.recipes)
+    recipe = verb(Client.recipe)
+    plan = verb(Client.plan)
+    preview = verb(Client.preview, AsyncPreview.of)
+
     create_account = verb(Client.create_account, AsyncAccount.of)
     find_account = verb(Client.find_account, AsyncAccount.of)
     account = verb(Client.account, AsyncAccount.of)
@@ -293,7 +290,7 @@ class AsyncClient(AsyncPlanClient):
 
     async def train(
         self,
-        pictures: Pictures | AsyncDataset,
+        images: ImageInput | AsyncDataset,
         labels: Labels = None,
         *,
         epsilon: float,
@@ -303,17 +300,17 @@ class AsyncClient(AsyncPlanClient):
         show: bool = False,
         **preparing: Any,
     ) -> AsyncRelease:
-        """As `Client.train`, without a word unless `show` is set: several may be awaited together.
+        """Like `Client.train`, but silent unless `show` is set, so that several can run together.
 
-        Cancelling before the training is accepted takes back what was being sent. Cancelling later ends the waiting
-        alone: the training goes on, and `job.cancel()` ends it.
+        Cancelling before the training is accepted deletes what was sent. Later it only stops the waiting;
+        `job.cancel()` stops the training.
         """
         console = TerminalConsole(stderr=True, quiet=not show)
-        if isinstance(pictures, schemas.DatasetRecord):
-            dataset_id = pictures.id
+        if isinstance(images, schemas.DatasetRecord):
+            dataset_id = images.id
         else:
             payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
-            pushed = partial(push_for, self.sync, console, pictures, labels, **payment, preparing=preparing)
+            pushed = partial(push_for, self.sync, console, images, labels, **payment, preparing=preparing)
             dataset = await in_thread(pushed)
             dataset_id = dataset.id
         job = await self.start_training(dataset_id, recipe=recipe, epsilon=epsilon, options=options)

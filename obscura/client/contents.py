@@ -1,8 +1,9 @@
-"""What a downloaded sample holds: as folders of pictures, as arrays, for torch, and for Hugging Face's `datasets`."""
+"""Resumable downloads with a SHA-256 check, and the images inside: folders, arrays, torch and Hugging Face datasets."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -12,18 +13,21 @@ import tempfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import numpy as np
 from PIL import Image
 
-from obscura.errors import DownloadCorrupt, NoRoom, ObscuraClientError
+from obscura.client.transport import RETRIES_MAX, RETRY_STATUSES, Transport, backoff_seconds
+from obscura.errors import ApiError, ConnectionFailed, DownloadCorrupt, NoRoom, ObscuraClientError
 from obscura.extras import extras
 from obscura.preparing.package import can_be_folder
+from obscura.stopping import go_on
 from obscura.wire.formats import CARD_FILE, SampleFormat
 
 if TYPE_CHECKING:
@@ -32,6 +36,95 @@ if TYPE_CHECKING:
 
 
 __all__ = ["ClassesDiffer", "Images", "PlaceTaken"]
+
+DOWNLOAD_BYTES_MAX = 8 * 2**30  # of a file whose size was not announced
+
+
+def download(
+    transport: Transport,
+    url: str,
+    target: Path,
+    sha256: str | None,
+    total_bytes: int | None,
+    on_bytes: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Download `url` to `target`, resuming from `<target>.part`, and verify its SHA-256.
+
+    Raises:
+        ApiError: The service refused.
+        ConnectionFailed: The connection broke repeatedly without progress.
+        DownloadCorrupt: The bytes do not match, or exceed the announced size; the partial file is removed.
+        NoRoom: The disk is too full.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(target.parent).free
+    if total_bytes is not None and total_bytes > free_bytes:
+        raise NoRoom(
+            f"{target.name} has {total_bytes:,} bytes, and {target.parent} has room for {free_bytes:,}. Free some "
+            "space or choose another place."
+        )
+    part = target.with_name(target.name + ".part")
+    failures = 0
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            _fetch(transport, url, part, sha256, total_bytes, on_bytes)
+            break
+        except httpx.RequestError as error:
+            failures = 0 if part.exists() and part.stat().st_size > before else failures + 1
+            if failures >= RETRIES_MAX:
+                raise ConnectionFailed(
+                    transport.base_url, f"The download from {transport.route} broke: {error}"
+                ) from error
+            transport.sleep(backoff_seconds(failures))
+        except DownloadCorrupt:
+            part.unlink()
+            raise
+        except ApiError as error:
+            if error.status == 416 and before > 0:
+                part.unlink()  # longer than the content: a leftover of something else
+                continue
+            failures += 1
+            if error.status not in RETRY_STATUSES or failures >= RETRIES_MAX:
+                raise
+            transport.sleep(backoff_seconds(failures))
+    with part.open("rb") as file:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 is not None and actual != sha256:
+        part.unlink()
+        raise DownloadCorrupt(f"{target.name} has SHA-256 {actual}, the service recorded {sha256}.")
+    os.replace(part, target)
+    return target
+
+
+def _fetch(
+    transport: Transport,
+    url: str,
+    part: Path,
+    sha256: str | None,
+    total_bytes: int | None,
+    on_bytes: Callable[[int, int], None] | None,
+) -> None:
+    offset = part.stat().st_size if part.exists() else 0
+    if total_bytes is not None and offset == total_bytes:
+        return
+    headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+    if offset and sha256 is not None:
+        headers |= {"Range": f"bytes={offset}-", "If-Range": f'"{sha256}"'}
+    with transport.stream(url, headers) as response:
+        resumed = response.status_code == 206
+        done = offset if resumed else 0
+        bytes_max = DOWNLOAD_BYTES_MAX if total_bytes is None else total_bytes
+        with part.open("ab" if resumed else "wb") as file:
+            for chunk in response.iter_bytes():
+                go_on()
+                done += len(chunk)
+                if done > bytes_max:
+                    raise DownloadCorrupt(f"{part.stem} is larger than the {bytes_max:,} bytes that it may have.")
+                file.write(chunk)
+                if on_bytes is not None:
+                    on_bytes(done, total_bytes or done)
+
 
 OTHER_FILES_MAX = 1000  # of a sample, besides its images: descriptions, the privacy card, folders, Parquet files
 NAME_CHARACTERS_MAX = 1024
@@ -44,11 +137,11 @@ READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a samp
 
 
 class PlaceTaken(ObscuraClientError):
-    """Something is already where images should go; nothing was changed."""
+    """The target already exists. Nothing was changed."""
 
 
 class ClassesDiffer(ObscuraClientError):
-    """Samples that should be combined do not have the same classes; nothing was written."""
+    """The samples to combine have different classes. Nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +149,9 @@ class Images:
     """Synthetic images in memory.
 
     Attributes:
-        pixels: uint8, (n, h, w) where they are grey, else (n, h, w, 3).
+        pixels: uint8, (n, h, w) for grey images, else (n, h, w, 3).
         labels: int64, (n,).
-        classes: name of each label; a label's number where the sample does not name it.
+        classes: Name of each label; its number if the sample does not name it.
     """
 
     pixels: np.ndarray[Any, np.dtype[np.uint8]]
@@ -66,11 +159,7 @@ class Images:
     classes: tuple[str, ...]
 
     def to_torch(self) -> TensorDataset:
-        """A `torch.utils.data.TensorDataset` of (float32 in [0, 1], (c, h, w)) and int64 labels.
-
-        Raises:
-            MissingExtra: torch is not installed.
-        """
+        """Return a `torch.utils.data.TensorDataset` of (float32 in [0, 1], (c, h, w)) and int64 labels."""
         with extras():
             import torch
             from torch.utils.data import TensorDataset
@@ -80,30 +169,17 @@ class Images:
         return TensorDataset(scaled, torch.from_numpy(self.labels))
 
     def to_hf(self) -> Dataset:
-        """A `datasets.Dataset` with the columns `image` and `label`.
-
-        Raises:
-            MissingExtra: `datasets` is not installed.
-        """
+        """Return a `datasets.Dataset` with the columns `image` and `label`."""
         with extras():
             import datasets
 
         columns = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(self.classes))})
-        pictures = [Image.fromarray(pixels) for pixels in self.pixels]
-        return datasets.Dataset.from_dict({"image": pictures, "label": self.labels.tolist()}, features=columns)
+        images = [Image.fromarray(pixels) for pixels in self.pixels]
+        return datasets.Dataset.from_dict({"image": images, "label": self.labels.tolist()}, features=columns)
 
 
 def read_images(path: Path, format: str, count: int) -> Images:
-    """Read a downloaded sample into memory.
-
-    Args:
-        path: Of the file.
-        format: One of READABLE.
-        count: Number of images that it should hold.
-
-    Raises:
-        DownloadCorrupt: It is not such a sample.
-    """
+    """Read a downloaded sample of `count` images into memory; raise DownloadCorrupt if it is not one."""
     with _opened(path, count) as archive:
         if format == "npz":
             with np.load(path, allow_pickle=False) as arrays:
@@ -122,14 +198,14 @@ def _read_folder(archive: zipfile.ZipFile) -> Images:
         raise DownloadCorrupt(f"A label of the sample is not between 0 and {LABELS_MAX:,}.")
     named = {int(line["label"]): str(line["class"]) for line in lines}
     classes = tuple(named.get(label, str(label)) for label in range(max(named) + 1))
-    return Images(np.stack([_read_picture(archive, line["file_name"]) for line in lines]), labels, classes)
+    return Images(np.stack([_read_image(archive, line["file_name"]) for line in lines]), labels, classes)
 
 
-def _read_picture(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    with Image.open(io.BytesIO(archive.read(name)), formats=["PNG"]) as picture:
-        if picture.width * picture.height > PIXELS_MAX:
+def _read_image(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    with Image.open(io.BytesIO(archive.read(name)), formats=["PNG"]) as image:
+        if image.width * image.height > PIXELS_MAX:
             raise DownloadCorrupt(f"An image of the sample has more than {PIXELS_MAX:,} pixels.")
-        return np.asarray(picture)
+        return np.asarray(image)
 
 
 @contextmanager
@@ -170,17 +246,17 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
 
 
 def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
-    """Unpack the image folders of several samples into one folder, or pack them into one zip if `out` ends in `.zip`.
+    """Merge the image folders of several samples into one folder, or into one ZIP if `out` ends in `.zip`.
 
-    An image keeps its class folder, and its file name begins with the name of its sample. `metadata.jsonl` lists all
-    images; the privacy card of each sample lies beside it. `out` appears as a whole, or not at all.
+    Images keep their class folder; their file names start with the name of the sample. `metadata.jsonl` lists all
+    images, and each sample's privacy card is included. Atomic: `out` is complete or absent.
 
     Args:
-        archives: Zip and number of images of each sample, by name.
+        archives: ZIP and number of images of each sample, by name.
 
     Raises:
-        ClassesDiffer: The samples do not have the same classes.
-        DownloadCorrupt, NoRoom, PlaceTaken: As for `unpack`.
+        ClassesDiffer: The samples have different classes.
+        DownloadCorrupt, NoRoom, PlaceTaken: See `unpack`.
     """
     require_room(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -193,10 +269,10 @@ def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
         for name, part in parts.items():
             lines += _renamed_lines(part, name)
             os.replace(part / CARD_FILE, content / f"{name}.{CARD_FILE}")
-            for picture in part.glob("*/*.png"):
-                folder = content / picture.parent.name
+            for image in part.glob("*/*.png"):
+                folder = content / image.parent.name
                 folder.mkdir(exist_ok=True)
-                os.replace(picture, folder / f"{name}-{picture.name}")
+                os.replace(image, folder / f"{name}-{image.name}")
         (content / _METADATA).write_text("".join(lines), encoding="utf-8")
         if out.suffix == ".zip":
             os.replace(shutil.make_archive(str(scratch / "packed"), "zip", content), out)
@@ -217,7 +293,6 @@ def _classes(part: Path) -> list[str]:
 
 
 def _renamed_lines(part: Path, name: str) -> list[str]:
-    """Return the lines of a sample's metadata with the file names that its images get in a combination."""
     try:
         lines = [json.loads(line) for line in (part / _METADATA).read_bytes().splitlines()]
         files = [line["file_name"].rpartition("/") for line in lines]
@@ -241,7 +316,6 @@ def _require_same_classes(classes: Mapping[str, list[str]]) -> None:
 
 
 def _require_plain(entry: zipfile.ZipInfo) -> None:
-    """Raise unless an entry is a file or folder with a relative name that leads nowhere else."""
     name = entry.orig_filename
     parts = name.removesuffix("/").split("/")
     well_named = len(name) <= NAME_CHARACTERS_MAX and all(part and can_be_folder(part) for part in parts)
@@ -252,22 +326,18 @@ def _require_plain(entry: zipfile.ZipInfo) -> None:
 
 
 def require_room(folder: Path) -> None:
-    """Make sure that a folder can be made, before anything is drawn or downloaded for it.
-
-    Raises:
-        PlaceTaken: There is something, and it is not an empty folder.
-    """
+    """Raise PlaceTaken unless a folder is absent or empty."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise PlaceTaken(f"{folder} exists and is not an empty folder: choose another place, or remove it first.")
 
 
 def unpack(archive: Path, folder: Path, count: int) -> Path:
-    """Unpack the zip of a sample of `count` images into a folder that appears as a whole, or not at all.
+    """Extract the ZIP of a sample of `count` images. Atomic: the folder is complete or absent.
 
     Raises:
         DownloadCorrupt: It is not such an archive.
-        NoRoom: The disk has too little room.
-        PlaceTaken: There is something already, and it is not an empty folder.
+        NoRoom: The disk is too full.
+        PlaceTaken: The folder exists and is not empty.
     """
     require_room(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

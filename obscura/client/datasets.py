@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar, Unpack
 
-from obscura.client.holdings import Account, Dataset
-from obscura.client.resources import Release
+from obscura.client.resources import Account, Dataset, Release
 from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Choices, Package, PackingError, PushOptions, prepare
-from obscura.preparing.screen import screen
+from obscura.preparing.survey import screen
 from obscura.wire.admin_schemas import ProjectRecord
 
 __all__ = ["Datasets"]
@@ -24,13 +23,13 @@ GONE = ("deleting", "deleted")
 
 
 class Datasets:
-    """All datasets of a service."""
+    """The datasets of a service."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def __call__(self) -> Iterator[Dataset]:
-        """All datasets, newest first, without those that were given up before their content had arrived."""
+        """Yield all datasets, newest first, without uploads that were abandoned."""
         listed = Dataset.listed(self._transport)
         return (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
 
@@ -45,42 +44,41 @@ class Datasets:
         subjects_at_most: int | None = None,
         say: Say = lambda _text: None,
         agree: Callable[[], None] = lambda: None,
-        on_picture: Callable[[int], None] = lambda _count: None,
+        on_image: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
         **push_options: Unpack[PushOptions],
     ) -> Dataset:
-        """Prepare the pictures of a folder or file, declare a dataset that fits, and send them.
+        """Prepare the images of a folder or file, declare a dataset and upload them.
 
-        Everything that changes pictures happens on this machine, before anything is declared; nothing is written here.
-        Where sending fails, the declared dataset is deleted again. What is declared becomes public, so none of it is
-        read off single pictures: it is what you state here, or fixed.
+        Images are converted on this machine before anything is declared; nothing is written here. If the upload fails,
+        the declared dataset is deleted. Only values you state, or fixed defaults, become public. Nothing is derived
+        from the images.
 
         Args:
             path: A folder of class folders, an archive of one, an .npz, IDX or Parquet file, or arrays.
-            account_id: The account of private data.
-            public: Public data instead: costs nothing and protects nothing.
-            name: For people, and no other dataset's of the account; by default that of the folder or file, with a
-                number where it is taken.
-            at_most: Public upper bound on the records, stated before they are counted. Public data need none.
-            subjects_at_most: Public upper bound on the subjects, where the account protects subjects.
-            say: Told, line by line, what was found and done to the pictures, and last what becomes public.
-            agree: Called when all of that was said and nothing is declared yet; what it raises ends the push there.
-            on_picture: Called with the number of pictures that were looked at.
+            account_id: Account of private data.
+            public: Upload public data instead, which costs nothing and is not protected.
+            name: Unique in the account; by default that of the folder or file, numbered if taken.
+            at_most: Public upper limit on the records. Public data need none.
+            subjects_at_most: Public upper limit on the subjects, if the account protects subjects.
+            say: Called with each line about the findings and, last, with what becomes public.
+            agree: Called before anything is declared. An exception stops the push.
+            on_image: Called with the number of images surveyed.
             on_bytes: Called with (bytes sent, 0).
             push_options: How images are read and converted; see `obscura.preparing.PushOptions`.
 
         Raises:
-            ChoiceNeeded: The layout needs a choice that was not made; `flags` and the message name what to add.
-            BrokenPictures: Some cannot be read; the message names them.
-            MoreThanStated: There are more records or subjects than were stated.
-            PackingError: Nothing that can be pushed is there, the name is taken, a bound was not stated, or the account
-                is closed to new data.
+            ChoiceNeeded: You must decide something; `flags` and the message name the option.
+            BrokenImages: Some images cannot be read; the message names them.
+            MoreThanStated: There are more records or subjects than stated.
+            PackingError: There is nothing to push, the name is taken, a limit is missing, or the account is closed to
+                data.
             RequestError: The service refused the declaration or the content.
         """
         if public == (account_id is not None):
             raise PackingError("Give an account for private data, or say that it is public; not both.")
         account = None if account_id is None else Account.read(self._transport, account_id)
-        if account is not None and account.closed:  # said before any picture is prepared
+        if account is not None and account.closed:  # said before any image is prepared
             raise PackingError(
                 f"Account {account.name} is closed to new data. Open an account for the new people, who bring their "
                 "own budget, and combine the synthetic images of both; or have its owner reopen this one."
@@ -90,7 +88,7 @@ class Datasets:
         choices = Choices(**push_options)
         place = Path(path) if isinstance(path, str) else path
         free_name = self.free_name(account_id, name, place)
-        package = prepare(place, choices, subjects=None if public else by_subject, on_picture=on_picture)
+        package = prepare(place, choices, subjects=None if public else by_subject, on_image=on_image)
         dataset = self.declare(
             package,
             name=free_name,
@@ -113,14 +111,10 @@ class Datasets:
         say: Say = lambda _text: None,
         agree: Callable[[], None] = lambda: None,
     ) -> Dataset:
-        """Declare what `obscura.preparing.prepare` has made; see `push`. Public without an account.
-
-        Raises:
-            MoreThanStated: It holds more than was stated; nothing was declared.
-        """
+        """Declare a prepared upload; see `push`. Public without an account."""
         by_subject = package.private_subjects is not None
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
-        declared = package.private_records if at_most is None else at_most  # None only of public pictures
+        declared = package.private_records if at_most is None else at_most  # None only of public images
         package.require_within(declared, subjects_at_most)
         private = account_id is not None
         for line in screen(package, at_most=declared, subjects_at_most=subjects_at_most, private=private):
@@ -141,11 +135,7 @@ class Datasets:
         )
 
     def send(self, dataset: Dataset, package: Package, on_bytes: OnBytes = lambda _done, _total: None) -> Dataset:
-        """Send the content of a declared dataset; where that fails, the dataset is deleted again.
-
-        Raises:
-            RequestError: The service refused the content.
-        """
+        """Upload the content of a declared dataset, and delete the dataset if that fails."""
         try:
             check = package.subjects_key_check
             return dataset.push(_counted(package, on_bytes), format=package.format, subjects_key_check=check)
@@ -154,7 +144,6 @@ class Datasets:
             raise
 
     def _take_back(self, dataset: Dataset) -> None:
-        """Delete a dataset whose upload broke: at once, or as soon as the service has noticed that it did."""
         for seconds in (0.1, 0.3, 1.0, 3.0, 5.0):
             try:
                 dataset.delete()
@@ -167,19 +156,11 @@ class Datasets:
                 return
 
     def find(self, name_or_id: str) -> Dataset:
-        """Return the dataset with this id, or else the only one with this name.
-
-        Raises:
-            NoSuchName: Nothing has this id or name, or several have the name.
-        """
+        """Return the dataset with this id, or the only one with this name; raise NoSuchName otherwise."""
         return only_one((dataset for dataset in self() if dataset.state not in GONE), name_or_id, "dataset")
 
     def free_name(self, account_id: str | None, wanted: str | None, place: Path | Arrays) -> str:
-        """Return the name of a new dataset, which no other one of its account has.
-
-        Raises:
-            PackingError: The name that was wanted is taken.
-        """
+        """Return a name that no other dataset of the account has; raise PackingError if `wanted` is taken."""
         taken = {each.name for each in self() if each.account_id == account_id and each.state not in GONE}
         if wanted is not None:
             if wanted in taken:
@@ -197,11 +178,7 @@ class Datasets:
 
 
 def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
-    """Return what has this id, or else the only one that has this name.
-
-    Raises:
-        NoSuchName: Nothing has this id or name, or several have the name.
-    """
+    """Return the item with this id, or the only one with this name; raise NoSuchName otherwise."""
     items = list(listed)
     found = [item for item in items if item.id == name_or_id] or [item for item in items if item.name == name_or_id]
     if len(found) == 1:
@@ -213,16 +190,12 @@ def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
 
 
 def default_name(place: Path | Arrays) -> str:
-    """The name of a dataset that is given none."""
+    """Return the default name of a dataset."""
     return "images" if isinstance(place, Arrays) else place.resolve().name
 
 
 def require_statements(at_most: int | None, subjects_at_most: int | None, *, private: bool, by_subject: bool) -> None:
-    """Raise unless the upper limits on private images are complete. Called before any image is read.
-
-    Raises:
-        PackingError: A limit is missing or below 1, or the account does not protect subjects.
-    """
+    """Raise PackingError unless the limits on private images are complete. Called before any image is read."""
     if subjects_at_most is not None and not by_subject:
         raise PackingError("A number of subjects is for accounts whose unit is the subject.")
     if any(limit is not None and limit < 1 for limit in (at_most, subjects_at_most)):
@@ -242,7 +215,6 @@ def require_statements(at_most: int | None, subjects_at_most: int | None, *, pri
 
 
 def _counted(package: Package, on_bytes: OnBytes) -> Iterator[bytes]:
-    """Stream a package and report how many bytes have gone."""
     sent = 0
     for chunk in package.open():
         yield chunk

@@ -14,22 +14,22 @@ from obscura.wire.wording import show_epsilon, show_sure
 
 
 def release_html(release: ReleaseRecord, card: Mapping[str, Any], grid_png: bytes | None) -> str:
-    """Name, guarantee in short and, of a generator, the grid of its samples."""
+    """Render a release: name, guarantee and, for a generator, a grid of samples."""
     facts = {
         "release": release.id,
         "guarantee": f"epsilon {show_epsilon(card['epsilon'], up=True)}, delta {card['delta']:g}",
         "hides": UNIT_WORDS.get(card.get("unit", ""), "-"),
         "not covered": "; ".join(card.get("not_covered", ())) or "-",
     }
-    picture = ""
+    image = ""
     if grid_png is not None:
         data = base64.b64encode(grid_png).decode("ascii")
-        picture = f'<img alt="Synthetic samples, one row for each class" src="data:image/png;base64,{data}">'
-    return f"<h4>{escape(release.name)}</h4>{picture}{_table(facts)}"
+        image = f'<img alt="Synthetic samples, one row for each class" src="data:image/png;base64,{data}">'
+    return f"<h4>{escape(release.name)}</h4>{image}{_table(facts)}"
 
 
 def account_html(account: AccountRecord) -> str:
-    """The budget as a bar of three parts, and in numbers."""
+    """Render the budget of an account as a bar and in numbers."""
     balance = account.balance
     parts = (("spent", "#b3261e", balance.spent_share), ("held", "#e0a100", balance.held_share))
     bar = "".join(

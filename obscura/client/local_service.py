@@ -1,4 +1,4 @@
-"""A service on this machine, in a process of its own, for as long as a program needs it."""
+"""Connections: to a service elsewhere, or to one on this machine that runs as long as a program needs it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,53 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from obscura.client.client import Client
+from obscura.client.client import AsyncClient, Client
 from obscura.client.transport import RETRY_STATUSES
 from obscura.errors import ApiError, ConnectionFailed, ObscuraClientError
 from obscura.extras import SERVER, WORKER, MissingExtra
 from obscura.occupant import NotOwned, address_of, is_occupied, is_own, read_admin_key
 from obscura.private_files import make_private_folder
 
-__all__ = ["LocalClient", "ServiceFailed"]
+__all__ = ["LocalClient", "ServiceFailed", "connect", "connect_async", "local", "local_async"]
 
 START_SECONDS_MAX = 600.0  # of a process that lives: one that has ended is not waited for
 STOP_SECONDS_MAX = 60.0
+
+
+def connect(url: str, token: str) -> Client:
+    """Connect to a service.
+
+    Args:
+        url: For example `http://127.0.0.1:8420`.
+        token: An API key; `obscura keys create` makes one.
+    """
+    return Client(url, token)
+
+
+def local(folder: str | Path) -> LocalClient:
+    """Run a service on this machine until the client is closed; its ledger and images are kept in a folder.
+
+    It is the same service as `obscura up`, in its own process. A service that already runs on the folder is used
+    instead. Budgets are tied to the folder: another folder has another ledger, which does not know what was spent here.
+
+    Args:
+        folder: Created if missing, and made private.
+
+    Raises:
+        MissingExtra: torch is not installed; the message names the command.
+        ServiceFailed: The service did not start; the message names its log.
+    """
+    return LocalClient(folder)
+
+
+def connect_async(url: str, token: str) -> AsyncClient:
+    """Connect from asyncio, as an async context manager; see `connect`."""
+    return AsyncClient(lambda: Client(url, token))
+
+
+def local_async(folder: str | Path) -> AsyncClient:
+    """Run a service on this machine, as an async context manager; see `local`."""
+    return AsyncClient(lambda: LocalClient(folder))
 
 
 class ServiceFailed(ObscuraClientError):
@@ -31,14 +67,14 @@ class ServiceFailed(ObscuraClientError):
 
 
 class LocalService:
-    """Runs the embedded service for the time of a block: `obscura up` on a free port of the loopback address.
+    """Run `obscura up` on a free loopback port, as a context manager.
 
-    Where one runs on the folder already, that one is used, and goes on afterwards. One that was started here ends with
-    this process, however that ends.
+    Use the service that already runs on the folder, if any, and leave it running. A service started here ends with this
+    process, however that ends.
 
     Args:
-        data_dir: Of the service; its settings come from nowhere else.
-        log: Where its output goes; `service.log` in that folder by default.
+        data_dir: Data folder of the service; environment settings are ignored.
+        log: Log file; by default `service.log` in the data folder.
     """
 
     def __init__(self, data_dir: Path, *, log: Path | None = None) -> None:
@@ -60,7 +96,7 @@ class LocalService:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Stop what was started here, and wait for it: a training ends at its next step and goes on another time."""
+        """Stop the service if it was started here, and wait. An interrupted training resumes at the next start."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -100,7 +136,6 @@ class LocalService:
             )
 
     def _wait(self) -> str:
-        """Wait until the service on the folder can serve, as long as a process lives that may: ours, or another one."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             lives = self.process is not None and self.process.poll() is None
@@ -116,7 +151,7 @@ class LocalService:
 
 
 class LocalClient(Client):
-    """A client with a service of its own on this machine. Close it, or use it as a block, to stop the service."""
+    """A client with its own service on this machine. Close it, or use a `with` block, to stop the service."""
 
     def __init__(self, data_dir: str | Path) -> None:
         self.service = LocalService(Path(data_dir)).__enter__()
@@ -138,12 +173,7 @@ def _is_installed(name: str) -> bool:
 
 
 def running_at(data_dir: Path) -> str | None:
-    """Return the address of the service that runs on a data folder; None where none does, or it cannot serve yet.
-
-    Raises:
-        NotOwned: The folder, or a file in it, belongs to another user.
-        ApiError: Something else answers at the address.
-    """
+    """Return the address of the service on a data folder; None if none runs or it cannot serve yet."""
     url = address_of(data_dir)
     if url is None:
         return None

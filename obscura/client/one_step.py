@@ -1,4 +1,4 @@
-"""From pictures to a dataset whose account can pay: what `client.train(pictures, epsilon=1)` does first."""
+"""From images to a dataset whose account can pay: what `client.train(images, epsilon=1)` does first."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from rich.console import Console
 
 from obscura.client.accounts import AccountClient
 from obscura.client.datasets import default_name, require_statements
-from obscura.client.holdings import Account, Dataset
-from obscura.client.plans import PlanClient
 from obscura.client.progress import preparation_progress
+from obscura.client.resources import Account, Dataset
 from obscura.errors import BudgetError
 from obscura.occupant import is_own
 from obscura.preparing import Arrays, Choices, Package, PackingError, PushOptions, prepare
@@ -34,14 +33,14 @@ RECIPE = "moments"  # where none is named
 RECORDED_MAX = 1000  # uploads
 _DIGESTS = TypeAdapter(dict[str, str])
 
-Pictures = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
+ImageInput = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
 Labels = Sequence[int | str] | np.ndarray[Any, Any] | str | Path | None
 
 
 def push_for(
-    client: PlanClient,
+    client: AccountClient,
     console: Console,
-    pictures: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
+    images: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
     labels: Labels,
     *,
     account: str | None,
@@ -50,31 +49,31 @@ def push_for(
     recipe: str = RECIPE,
     options: dict[str, Any] | None = None,
 ) -> Dataset:
-    """Prepare pictures, find or open the account that pays, declare a dataset, plan the training and upload.
+    """Prepare images, find or open the account that pays, declare a dataset, plan the training and upload.
 
-    Nothing is opened or declared before the pictures are known to be good, and nothing is uploaded unless the account
-    can pay. Pictures that this user has uploaded to the account before are not uploaded again.
+    Nothing is opened or declared before all images are validated, and nothing is uploaded unless the account can pay.
+    Images that this user uploaded to the account before are not uploaded again.
 
     Raises:
-        ChoiceNeeded, PackingError: As `datasets.push`; nothing was done.
+        ChoiceNeeded, PackingError: See `datasets.push`; nothing was done.
         NoSuchName: There is no such account.
         BudgetError: The account cannot pay. Nothing was uploaded, and the declaration was deleted.
         RequestError: The service refused the account, the declaration, the plan or the content.
     """
     facts = dict(preparing)
     choices = {name: facts.pop(name) for name in PushOptions.__annotations__ if name in facts}
-    if isinstance(pictures, np.ndarray):
+    if isinstance(images, np.ndarray):
         if labels is None or isinstance(labels, str | Path):
             raise PackingError("Images in memory need labels, one for each: train(images, labels, epsilon=...).")
-        place: Path | Arrays = Arrays(pictures, labels, facts.pop("subjects", None))
+        place: Path | Arrays = Arrays(images, labels, facts.pop("subjects", None))
     else:
-        place, choices["labels"] = Path(pictures), labels
+        place, choices["labels"] = Path(images), labels
     name, at_most, subjects_at_most = (facts.pop(fact, None) for fact in ("name", "at_most", "subjects_at_most"))
     payer = client.find_account(account) if account is not None else account_for(client, name or default_name(place))
     by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
     with preparation_progress(console) as watch:
-        package = prepare(place, Choices(**choices), subjects=by_subject, on_picture=watch.on_picture)
+        package = prepare(place, Choices(**choices), subjects=by_subject, on_image=watch.on_image)
         package.require_within(at_most, subjects_at_most)
         wish: dict[str, Any] = {"recipe": recipe, "epsilon": epsilon, "options": options}
         if payer is not None:
@@ -103,7 +102,7 @@ def push_for(
         return sent
 
 
-def _require_budget(client: PlanClient, dataset: Dataset, payer: Account, wish: dict[str, Any]) -> None:
+def _require_budget(client: AccountClient, dataset: Dataset, payer: Account, wish: dict[str, Any]) -> None:
     """Raise unless the account can pay for a training.
 
     Raises:
@@ -134,9 +133,14 @@ def _require_budget(client: PlanClient, dataset: Dataset, payer: Account, wish: 
 
 
 def _uploaded_before(
-    client: PlanClient, payer: Account, package: Package, name: str | None, at_most: int, subjects_at_most: int | None
+    client: AccountClient,
+    payer: Account,
+    package: Package,
+    name: str | None,
+    at_most: int,
+    subjects_at_most: int | None,
 ) -> Dataset | None:
-    """Return the dataset of the account that this user made from the same pictures and statements, if there is one.
+    """Return the dataset of the account that this user made from the same images and statements, if there is one.
 
     Only this machine's record of its own uploads is compared. The service does not show digests of private content.
     """
@@ -159,7 +163,6 @@ def _uploaded_before(
 
 
 def _digested(package: Package, digests: list[str]) -> Iterator[bytes]:
-    """Stream a package and append the SHA-256 of its content at the end."""
     digest = hashlib.sha256()
     for chunk in package.open():
         digest.update(chunk)
@@ -173,7 +176,6 @@ def _record_path() -> Path:
 
 
 def _read_record() -> dict[str, str]:
-    """Return the SHA-256 of each recorded upload by the id of its dataset; empty without a record of the user."""
     path = _record_path()
     try:
         return _DIGESTS.validate_json(path.read_bytes()) if is_own(path) else {}
@@ -182,7 +184,6 @@ def _read_record() -> dict[str, str]:
 
 
 def _remember(dataset_id: str, digest: str) -> None:
-    """Record an upload. The record only saves uploads, so a disk that cannot be written to is no error."""
     digests = {**_read_record(), dataset_id: digest}
     newest = dict(list(digests.items())[-RECORDED_MAX:])
     with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
@@ -190,20 +191,17 @@ def _remember(dataset_id: str, digest: str) -> None:
 
 
 def account_for(client: AccountClient, name: str) -> Account | None:
-    """Return the account that pays for a dataset where none is named, the first with the dataset's name; or None.
-
-    Pictures that were sent before go on costing the account that they belong to, whatever they are called now.
-    """
+    """Return the account with the dataset's name, or None."""
     return next((account for account in client.accounts() if account.name == name), None)
 
 
 def open_account(
     client: AccountClient, name: str, *, epsilon: float, delta: float, unit: Unit = Unit.RECORD
 ) -> Account:
-    """Open an account for one dataset: its records, or its subjects with all of theirs, are protected by `epsilon`."""
+    """Open an account for one dataset, with lifetime budget `epsilon`."""
     return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit.value)
 
 
 def usual_delta(at_most: int) -> float:
-    """Return the largest power of ten below 1 / (10 x number of records), at most the largest usual delta."""
+    """Return the largest power of ten below 1 / (10 x number of records), capped at the usual maximum."""
     return min(DELTA_USUAL_MOST, float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1)))

@@ -20,32 +20,27 @@ LINE_SECONDS = 15.0
 
 
 class TerminalConsole(Console):
-    """The console of everything that is printed. It prints text as it is, without markup, emoji codes or highlighting.
+    """Console for all output. Prints text literally, without markup, emoji codes or highlighting.
 
-    Control, bidirectional and zero-width characters are escaped, because text may come from a server or a file.
+    Escapes control, bidirectional and zero-width characters, because text may come from a server or a file.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False} | options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Render into segments, whose text is escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text, lines=True))
 
 
 def show_cost(facts: ProgressFacts) -> str:
-    """What a job has charged of its price."""
+    """Return the charged part of a job's cost."""
     charged, planned = (show_epsilon(each, up=True) for each in (facts.charged_epsilon, facts.planned_epsilon))
     return f"epsilon {charged} of {planned}"
 
 
 class Countdown:
-    """Counts an estimate down between two reports. The service reports coarse estimates, and repeats them.
-
-    Args:
-        clock: Monotonic, in seconds.
-    """
+    """Counts down between the coarse estimates of the service. clock: monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -53,7 +48,7 @@ class Countdown:
         self._ends_at = 0.0
 
     def report(self, seconds: float | None) -> None:
-        """Take a new estimate; one that is repeated goes on counting."""
+        """Accept a new estimate; a repeated one keeps counting down."""
         if seconds is not None and seconds != self._reported:
             self._ends_at = self._clock() + seconds
         self._reported = seconds
@@ -74,7 +69,7 @@ def describe(event: EventRecord, countdown: Countdown | None = None) -> str:
     """Return the charged budget and the time left: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`.
 
     Args:
-        countdown: Of the job's estimates; None for the event's own.
+        countdown: Countdown of the job; None uses the event's own estimate.
     """
     facts, parts = event.progress, []
     if countdown is None:
@@ -91,7 +86,7 @@ def describe(event: EventRecord, countdown: Countdown | None = None) -> str:
 
 @contextmanager
 def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord], None]]:
-    """Yield what to call with each event of a job."""
+    """Yield a callback for the events of a job."""
     if not console.is_terminal:
         yield _lines(console, label)
         return
@@ -124,7 +119,7 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
 
 @contextmanager
 def byte_progress(console: Console, label: str, total_bytes: int | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Yield what to call with (bytes done, bytes in all) of a transfer."""
+    """Yield a callback for (bytes done, total bytes) of a transfer."""
     if not console.is_terminal:
         yield lambda _done, _total: None
         return
@@ -140,24 +135,24 @@ def byte_progress(console: Console, label: str, total_bytes: int | None = None) 
 
 
 class Preparing(NamedTuple):
-    """How pictures are prepared and sent, for whoever watches."""
+    """Callbacks for the progress of preparing and sending images."""
 
-    on_picture: Callable[[int], None]
+    on_image: Callable[[int], None]
     on_bytes: Callable[[int, int], None]
     quiet: Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
 def preparation_progress(console: Console) -> Iterator[Preparing]:
-    """Yield what to call with the number of pictures looked at, with the bytes sent, and while somebody is asked."""
+    """Yield callbacks for images surveyed, bytes sent, and pausing the display for a question."""
     if not console.is_terminal:
         yield Preparing(lambda _count: None, lambda _done, _total: None, nullcontext)
         return
-    with console.status("looking at the pictures") as status:
+    with console.status("looking at the images") as status:
 
-        def on_picture(count: int) -> None:
+        def on_image(count: int) -> None:
             if count % 100 == 0:
-                status.update(f"looking at the pictures: {count:,}")
+                status.update(f"looking at the images: {count:,}")
 
         @contextmanager
         def quiet() -> Iterator[None]:
@@ -165,7 +160,7 @@ def preparation_progress(console: Console) -> Iterator[Preparing]:
             yield
             status.start()
 
-        yield Preparing(on_picture, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB"), quiet)
+        yield Preparing(on_image, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB"), quiet)
 
 
 class _Facts(NamedTuple):

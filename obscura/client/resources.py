@@ -1,32 +1,121 @@
-"""The resources as frozen records that can act: `job.wait()`, `release.sample(1000)`, `sample.to_numpy()`."""
+"""Resources as frozen records that can act: `job.wait()`, `release.sample(1000)`, `sample.to_numpy()`."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+import httpx
 import numpy as np
+from pydantic import BaseModel, PrivateAttr
 
-from obscura.client.contents import READABLE, Images, read_images, require_room, unpack
-from obscura.client.download import download
-from obscura.client.html import release_html
-from obscura.client.live import Live
+from obscura.client.contents import READABLE, Images, download, read_images, require_room, unpack
+from obscura.client.html import account_html, release_html
 from obscura.client.transport import Transport
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
-from obscura.wire import admin_schemas, job_schemas, release_schemas, share_schemas, sweep_schemas
-from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat
+from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas, share_schemas, sweep_schemas
+from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat, UploadFormat
 
 if TYPE_CHECKING:
     from datasets import Dataset as HuggingFaceDataset
     from torch.utils.data import TensorDataset
 
-__all__ = ["Evaluation", "Job", "Release", "Sample", "Sweep"]
+__all__ = ["Account", "Dataset", "Evaluation", "Job", "Preview", "Release", "Sample", "Sweep"]
 
 OnEvent = Callable[[job_schemas.EventRecord], None]
+UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
+
+
+class Live(BaseModel):
+    """A record that remembers its connection."""
+
+    PATH: ClassVar[str]
+    id: str
+    _transport: Transport = PrivateAttr()
+
+    @classmethod
+    def bound(cls, transport: Transport, response: httpx.Response) -> Self:
+        """Parse an answer into a record."""
+        record = transport.parse(cls, response)
+        record._transport = transport
+        return record
+
+    @classmethod
+    def listed(cls, transport: Transport, path: str | None = None) -> Iterator[Self]:
+        """Yield every record of a list, newest first."""
+        for record in transport.pages(cls, path or cls.PATH):
+            record._transport = transport
+            yield record
+
+    @classmethod
+    def read(cls, transport: Transport, id: str) -> Self:
+        """Read the resource with this id."""
+        return cls.bound(transport, transport.request("GET", f"{cls.PATH}/{id}"))
+
+    @property
+    def path(self) -> str:
+        """Return the path of the resource."""
+        return f"{self.PATH}/{self.id}"
+
+    def refresh(self) -> Self:
+        """Read the resource again."""
+        return self.read(self._transport, self.id)
+
+    def _save(self, name: str, path: Path | str) -> Path:
+        return download(self._transport, f"{self.path}/{name}", Path(path), None, None)
+
+
+class Account(Live, schemas.AccountRecord):
+    """A population with one privacy budget. Notebooks show spent, reserved and remaining budget."""
+
+    PATH = "/v1/accounts"
+
+    def _repr_html_(self) -> str:
+        return account_html(self)
+
+
+class Dataset(Live, schemas.DatasetRecord):
+    """A declared set of labelled images."""
+
+    PATH = "/v1/datasets"
+
+    @classmethod
+    def declared(cls, transport: Transport, **facts: Any) -> Self:
+        """Declare a dataset; fields as in `obscura.wire.schemas.DatasetRequest`."""
+        return cls.bound(transport, transport.request("POST", cls.PATH, json=facts))
+
+    def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Dataset:
+        """Stream the content to the service, which validates it before this returns.
+
+        Args:
+            subjects_key_check: Check value of the subjects key (`obscura.preparing.subjects.key_check`); None for plain
+                ids.
+
+        Raises:
+            RequestError: The content breaks a rule; the message names it.
+        """
+        params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
+        answer = self._transport.upload(
+            f"{self.path}/content", body=body, params=params, timeout_seconds=UPLOAD_SECONDS_MAX
+        )
+        return self.bound(self._transport, answer)
+
+    def delete(self, *, cancel_jobs: bool = False) -> Dataset:
+        """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
+
+        Args:
+            cancel_jobs: Cancel the jobs that need the dataset. Their charges stay spent, and they publish nothing.
+                Until their processes have stopped, the dataset is `deleting`.
+
+        Raises:
+            ApiError: Queued or running trainings need the dataset.
+        """
+        answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
+        return self.bound(self._transport, answer)
 
 
 class _Cancellable(Live):
@@ -45,19 +134,19 @@ class _Cancellable(Live):
 
 
 class MadeByJob(Live):
-    """What a job was asked to make."""
+    """An order that a job carries out."""
 
     job_id: str
 
     def job(self) -> Job:
-        """The job that makes it."""
+        """Return the job."""
         return Job.read(self._transport, self.job_id)
 
     def wait(self, on_event: OnEvent | None = None) -> Self:
-        """Follow the job to its end.
+        """Wait for the end of the job.
 
         Raises:
-            JobFailed: It failed or was cancelled. Ask again: it costs nothing.
+            JobFailed: It failed or was cancelled. Repeating the request is free.
         """
         self.job().wait(on_event)
         return self.refresh()
@@ -70,18 +159,18 @@ class Job(_Cancellable, job_schemas.JobRecord):
 
     @property
     def finished(self) -> bool:
-        """Whether the job has reached a final state."""
+        """Return whether the job has reached a final state."""
         return self.state in job_schemas.FINAL_STATES
 
     def events(self, last_event_id: str | None = None) -> Iterator[job_schemas.EventRecord]:
-        """Yield what changes, the final state last. Broken connections resume where they broke off."""
+        """Yield changes, the final state last. Reconnects where a connection broke."""
         for record in self._transport.events(job_schemas.EventRecord, f"{self.path}/events", last_event_id):
             yield record
             if record.state in job_schemas.FINAL_STATES:
                 return
 
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
-        """Follow the job to its end and return it.
+        """Wait for the end of the job and return it.
 
         Raises:
             JobFailed: It failed or was cancelled.
@@ -96,11 +185,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
         return self.ended()
 
     def ended(self) -> Job:
-        """Read a job that has ended, and return it if it succeeded.
-
-        Raises:
-            JobFailed: It failed or was cancelled.
-        """
+        """Return a job that has succeeded; raise JobFailed if it failed or was cancelled."""
         job = self.refresh()
         if job.state != "succeeded":
             code = job.failure.code if job.failure else job.state
@@ -108,11 +193,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
         return job
 
     def release(self) -> Release:
-        """The release that this training published.
-
-        Raises:
-            JobFailed: It has published nothing, or nothing yet.
-        """
+        """Return the release that this training published; raise JobFailed if there is none."""
         job = self if self.release_id is not None else self.refresh()  # it may have ended since it was read
         if job.release_id is None:
             raise JobFailed(job.id, job.state, job.state, "It has published no release.")
@@ -120,21 +201,21 @@ class Job(_Cancellable, job_schemas.JobRecord):
 
 
 class Sweep(_Cancellable, sweep_schemas.SweepRecord):
-    """A hyper-parameter search whose whole price was held at once."""
+    """A hyperparameter search whose whole cost is reserved at once."""
 
     PATH = "/v1/sweeps"
 
     @property
     def finished(self) -> bool:
-        """Whether every trial has reached a final state."""
+        """Return whether every trial has reached a final state."""
         return self.state == "ended"
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
-        """Wait until every trial has ended, well or not, and return the sweep.
+        """Wait until every trial has ended, whether it succeeded or not.
 
         Args:
-            on_change: Called with the sweep whenever it reads differently.
-            poll_seconds: Between two looks.
+            on_change: Called with the sweep after each change.
+            poll_seconds: Polling interval.
         """
         seen: Sweep | None = None
         while True:
@@ -147,10 +228,10 @@ class Sweep(_Cancellable, sweep_schemas.SweepRecord):
             self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
-        """The release that is best on public data. Choosing it is post-processing: it costs nothing.
+        """Return the best release on public data, for free: choosing it is post-processing.
 
         Raises:
-            NotFoundError: No trial has a measured release.
+            NotFoundError: No trial has an evaluated release.
         """
         found = [trial.release_id for trial in self.trials if trial.job_id == self.best_job_id]
         if not found or found[0] is None:
@@ -159,20 +240,20 @@ class Sweep(_Cancellable, sweep_schemas.SweepRecord):
 
 
 class Release(Live, release_schemas.ReleaseRecord):
-    """A published generator; sampling it costs nothing, for ever."""
+    """A published generator. Sampling is free, forever."""
 
     PATH = "/v1/releases"
 
     def card(self) -> dict[str, Any]:
-        """The privacy card: what is guaranteed, what was assumed public, and what is not covered."""
+        """Return the privacy card: guarantee, public assumptions, and what is not covered."""
         return self._transport.document(f"{self.path}/card")
 
     def receipt(self) -> dict[str, Any]:
-        """The signed receipt: the entry that paid for this release, the account's terms, and the signature."""
+        """Return the signed receipt: ledger entry, account terms and signature."""
         return self._transport.document(f"{self.path}/receipt")
 
     def save_receipt(self, path: Path | str) -> Path:
-        """Save the signed receipt as it is served."""
+        """Save the signed receipt byte for byte."""
         return self._save("receipt", path)
 
     def save_report(self, path: Path | str) -> Path:
@@ -184,13 +265,13 @@ class Release(Live, release_schemas.ReleaseRecord):
         return self._save("grid.png", path)
 
     def save_weights(self, folder: Path | str) -> list[Path]:
-        """Save what was trained: the weights of a generator or classifier with their description, or the histogram.
+        """Save the trained artefact: weights with their description, or the histogram; and the privacy card.
 
-        The privacy card comes with it, and with a generator a model card in Hugging Face's form and
-        `load_generator.py`, which draws from it with torch alone: `python load_generator.py --count 100 --out images/`.
+        A generator also has a Hugging Face model card and `load_generator.py`, which samples with torch alone:
+        `python load_generator.py --count 100 --out images/`.
 
         Returns:
-            The files, in `folder`, which is made where it is missing.
+            The files, in `folder`.
         """
         saved = []
         for name in (*DOWNLOADS, *MADE):
@@ -199,26 +280,22 @@ class Release(Live, release_schemas.ReleaseRecord):
         return saved
 
     def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
-        """Ask for another project to see this release, which another owner, or an admin, must approve.
+        """Request that another project sees this release. Another owner, or an admin, must approve.
 
         Args:
-            project_id: As the other project's people tell it; None publishes to all projects, later ones too.
-            reason: Kept with the request.
+            project_id: Id that the other project gave you; None publishes to all current and future projects.
+            reason: Stored with the request.
         """
         body = {"project_id": project_id, "reason": reason}
         answer = self._transport.request("POST", f"{self.path}/shares", json=body)
         return self._transport.parse(admin_schemas.DecisionRecord, answer)
 
     def shares(self) -> Iterator[share_schemas.ShareRecord]:
-        """With whom it is shared, and was, newest first."""
+        """Yield current and former shares, newest first."""
         return self._transport.pages(share_schemas.ShareRecord, f"{self.path}/shares")
 
     def unshare(self, project_id: str | None = None) -> share_schemas.ShareRecord:
-        """Stop sharing it with a project, or its being published, at once. What was drawn or downloaded stays there.
-
-        Raises:
-            NotFoundError: It is not shared so.
-        """
+        """Stop sharing with a project, or with all. Copies made there remain; raise NotFoundError if not shared."""
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
                 answer = self._transport.request("DELETE", f"{self.path}/shares/{share.id}", repeatable=True)
@@ -239,13 +316,13 @@ class Release(Live, release_schemas.ReleaseRecord):
         seed: int | None = None,
         idempotency_key: str | None = None,
     ) -> Evaluation:
-        """Ask for a measurement on a public dataset. It costs nothing, and adds its section to the report."""
+        """Request an evaluation on a public dataset, for free. It adds a section to the report."""
         body = {"dataset_id": dataset_id, "samples": samples, "seed": seed}
         answer = self._transport.create(f"{self.path}/evaluations", body, idempotency_key)
         return Evaluation.bound(self._transport, answer)
 
     def evaluations(self) -> Iterator[Evaluation]:
-        """What was measured, and is being measured, newest first."""
+        """Yield evaluations, finished or not, newest first."""
         return Evaluation.of_release(self._transport, self.id)
 
     def sample(
@@ -258,16 +335,16 @@ class Release(Live, release_schemas.ReleaseRecord):
         proportions: dict[str, float] | Literal["stated"] | None = None,
         idempotency_key: str | None = None,
     ) -> Sample:
-        """Ask for synthetic images. The seed is public: the same request gives the same bytes.
+        """Request synthetic images. The seed is public: the same request returns the same bytes.
 
         Args:
-            count: Of images.
+            count: Number of images.
             seed: Public.
-            format: How they are packed.
-            classes: Names of those to draw, equally often; all where they are left out.
-            proportions: In place of `classes`, how often each class comes: `{"normal": 2000, "sick": 20}`. Only ratios
-                count, and a class that is not named is not drawn. `"stated"`: as its training was told.
-            idempotency_key: Repeating a request with it asks for nothing new.
+            format: File format.
+            classes: Classes to generate, equally often; all by default.
+            proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`; classes that are
+                not named are not generated. `"stated"`: as stated for the training.
+            idempotency_key: The same key and request return the same sample.
         """
         body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
         body |= {} if proportions is None else {"proportions": proportions}
@@ -276,7 +353,7 @@ class Release(Live, release_schemas.ReleaseRecord):
 
 
 class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
-    """One measurement of a release on a public dataset. It is read in the list of its release."""
+    """One evaluation of a release on a public dataset, read from the list of its release."""
 
     @classmethod
     def of_release(cls, transport: Transport, release_id: str) -> Iterator[Self]:
@@ -294,53 +371,41 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     PATH = "/v1/samples"
 
     def download(self, path: Path | str, on_bytes: Callable[[int, int], None] | None = None) -> Path:
-        """Download the content to `path`; a broken download goes on where it stopped and its SHA-256 is checked.
+        """Download the content, resuming a partial download, and verify its SHA-256.
 
         Args:
-            path: Where the file goes. A partial download waits beside it as `<name>.part`.
-            on_bytes: Called with (bytes so far, bytes in all).
+            path: Target file. A partial download waits beside it as `<name>.part`.
+            on_bytes: Called with (bytes so far, total bytes).
 
         Raises:
-            ApiError: The sample is still pending, or failed.
+            ApiError: The sample is pending or failed.
             DownloadCorrupt: The bytes do not match the recorded SHA-256.
         """
         record = self if self.sha256 else self.refresh()
         return download(self._transport, f"{self.path}/content", Path(path), record.sha256, record.bytes, on_bytes)
 
     def to_imagefolder(self, folder: Path | str) -> Path:
-        """Wait for the images and save them as class folders of PNG files, with the privacy card beside them.
+        """Wait for the images and save them as class folders of PNG files, with the privacy card.
 
         Args:
-            folder: Appears as a whole, or not at all.
+            folder: Must be absent or empty. Atomic: complete or absent.
 
         Raises:
-            PlaceTaken: There is something already, and it is not an empty folder.
-            JobFailed: The sampling failed.
+            PlaceTaken: The folder exists and is not empty.
+            JobFailed: The job failed.
         """
         return self._unpacked("imagefolder", folder)
 
     def to_parquet(self, folder: Path | str) -> Path:
-        """Wait for the images and save them as Parquet with a dataset card, as Hugging Face's `load_dataset` reads it.
-
-        Args:
-            folder: Appears as a whole, or not at all.
-
-        Raises:
-            PlaceTaken: There is something already, and it is not an empty folder.
-            JobFailed: The sampling failed.
-        """
+        """Wait for the images and save them as Parquet with a dataset card; see `to_imagefolder`."""
         return self._unpacked("parquet", folder)
 
     def to_webdataset(self, path: Path | str) -> Path:
-        """Wait for the images and save them as a WebDataset tar of `<number>.png` and `<number>.cls`.
-
-        Raises:
-            JobFailed: The sampling failed.
-        """
+        """Wait for the images and save them as a WebDataset tar of `<number>.png` and `<number>.cls`."""
         return self.packed("webdataset")._finished().download(path)
 
     def to_numpy(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]:
-        """Wait for the images; return them as uint8, (n, h, w) or (n, h, w, 3), and their labels as int64, (n,)."""
+        """Wait for the images; return uint8 (n, h, w) or (n, h, w, 3), and int64 labels (n,)."""
         images = self.images()
         return images.pixels, images.labels
 
@@ -353,17 +418,13 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         return self.images().to_hf()
 
     def images(self) -> Images:
-        """Wait for the images and read them into memory.
-
-        Raises:
-            JobFailed: The sampling failed.
-        """
+        """Wait for the images and read them into memory; raise JobFailed if the job failed."""
         sample = self.packed(*READABLE)._finished()
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
             return read_images(sample.download(Path(scratch) / "sample"), sample.format, self.count)
 
     def packed(self, *formats: SampleFormat) -> Sample:
-        """The same images in one of these formats: this sample, or one that is drawn again in the first, for free."""
+        """Return this sample, or request the same images in the first of these formats, for free."""
         if self.format in formats:
             return self
         release = Release.read(self._transport, self.release_id)
@@ -379,3 +440,13 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
 
     def _finished(self) -> Sample:
         return self if self.sha256 else self.wait()
+
+
+class Preview(MadeByJob, job_schemas.PreviewRecord):
+    """A plan tried on public images."""
+
+    PATH = "/v1/previews"
+
+    def save_grid(self, path: Path | str) -> Path:
+        """Save a grid of generated images as PNG."""
+        return self._save("grid.png", path)

@@ -40,10 +40,10 @@ _logger = logging.getLogger("obscura")
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Return the trusted certificates. They are read once, because that takes longer than most requests.
+    """Return the trusted certificates. Cached, because reading them takes longer than most requests.
 
     Raises:
-        ConnectionSettingsError: SSL_CERT_FILE or SSL_CERT_DIR names no certificates.
+        ConnectionSettingsError: SSL_CERT_FILE or SSL_CERT_DIR has no certificates.
     """
     for variable, exists in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
         path = os.environ.get(variable)
@@ -59,7 +59,7 @@ def trusted() -> ssl.SSLContext:
 
 
 def is_here(url: str) -> bool:
-    """Return whether an address is one of this machine: localhost, or an IP address of one of its interfaces."""
+    """Return whether an address is localhost or an IP address of this machine."""
     try:
         host = httpx.URL(url).host.rstrip(".").lower()
         if host == "localhost" or host.endswith(".localhost"):
@@ -79,11 +79,7 @@ def is_here(url: str) -> bool:
 
 
 def service_address(url: str) -> httpx.URL:
-    """Parse the address of a service.
-
-    Raises:
-        ConnectionSettingsError: It is not an http or https address with a host.
-    """
+    """Parse an http or https address; raise ConnectionSettingsError for anything else."""
     with suppress(httpx.InvalidURL, ValueError):
         parsed = httpx.URL(url)
         if parsed.scheme in ("http", "https") and parsed.host:
@@ -94,12 +90,12 @@ def service_address(url: str) -> httpx.URL:
 
 
 def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
-    """Return the proxy that the environment names for a remote address; None for a direct connection.
+    """Return the proxy in the environment for a remote address; None for a direct connection.
 
     A service on this machine is always reached directly: a proxy would see its admin key and private images.
 
     Raises:
-        ConnectionSettingsError: The variable does not hold the address of a proxy, or SOCKS support is not installed.
+        ConnectionSettingsError: The proxy variable is invalid, or SOCKS support is not installed.
     """
     if is_here(str(url)):
         return None
@@ -127,7 +123,6 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
 
 
 def _bypasses_proxy(host: str, exceptions: str) -> bool:
-    """Match NO_PROXY: host names with their subdomains, IP addresses, networks such as 10.0.0.0/8, and `*`."""
     if proxy_bypass_environment(host, {"no": exceptions}):
         return True
     with suppress(ValueError):
@@ -142,14 +137,14 @@ def _bypasses_proxy(host: str, exceptions: str) -> bool:
 class Transport:
     """A connection to one service.
 
-    Requests that may be repeated safely (GET, and POST with an Idempotency-Key, which is the same key on each try)
-    are retried on broken connections and on 429, 502, 503 and 504, honouring Retry-After up to a minute.
+    Retries idempotent requests (GET, and POST with an Idempotency-Key) on broken connections and on 429, 502, 503 and
+    504, honouring Retry-After up to a minute.
 
     Attributes:
-        proxy: Address of the proxy of the environment that requests go through, without its password; None without.
+        proxy: Address of the proxy in use, without its password; None for a direct connection.
 
     Raises:
-        ConnectionSettingsError: The address, the key or the environment's proxy or certificates cannot be used.
+        ConnectionSettingsError: The address, key, proxy or certificates are invalid.
     """
 
     def __init__(
@@ -188,7 +183,7 @@ class Transport:
 
     @property
     def route(self) -> str:
-        """The address of the service, and the proxy on the way to it, for messages."""
+        """Return the address of the service, and of the proxy, for messages."""
         return self.base_url if self.proxy is None else f"{self.base_url} through the proxy {self.proxy}"
 
     def close(self) -> None:
@@ -208,9 +203,9 @@ class Transport:
         """Send a request and return the answer.
 
         Raises:
-            ApiError: The service answered with an error that retrying does not cure.
-            UnexpectedAnswer: Something else than the service answered, or more than an answer may hold.
-            ConnectionFailed: No answer after the retries.
+            ApiError: The service answered with a permanent error.
+            UnexpectedAnswer: Something other than the service answered, or the answer is too large.
+            ConnectionFailed: There was no answer after the retries.
         """
         content = None if json is None else dumps(json).encode()  # NaN goes out too: the service says what is wrong
         if content is not None:
@@ -237,7 +232,6 @@ class Transport:
         return ConnectionFailed(self.base_url, f"{what} {self.route}: {error or type(error).__name__}", refused=refused)
 
     def _read(self, response: httpx.Response) -> None:
-        """Read the body into memory, if it is not too large for that."""
         parts, size = [], 0
         for part in response.iter_bytes():
             parts.append(part)
@@ -247,7 +241,6 @@ class Transport:
         response._content = b"".join(parts)
 
     def _expected(self, response: httpx.Response, *statuses: int) -> httpx.Response:
-        """Return a response that has been read and has one of the expected statuses, by default any 2xx."""
         if response.status_code >= 400:
             raise error_of(response, self.route)
         if not (response.status_code in statuses if statuses else response.is_success):
@@ -255,11 +248,7 @@ class Transport:
         return response
 
     def parse(self, record: type[Record], response: httpx.Response) -> Record:
-        """Parse the JSON of an answer.
-
-        Raises:
-            UnexpectedAnswer: It is not this record.
-        """
+        """Parse the JSON of an answer; raise UnexpectedAnswer if it is not this record."""
         try:
             return record.model_validate_json(response.content)
         except ValidationError as error:
@@ -272,11 +261,7 @@ class Transport:
             raise UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
 
     def document(self, path: str) -> dict[str, Any]:
-        """Read a JSON object that has no fixed fields.
-
-        Raises:
-            UnexpectedAnswer: The answer is not a JSON object.
-        """
+        """Read a JSON object without a schema; raise UnexpectedAnswer for anything else."""
         response = self.request("GET", path)
         try:
             return JSON.validate_json(response.content)
@@ -284,12 +269,12 @@ class Transport:
             raise UnexpectedAnswer(self.route, response) from error
 
     def create(self, path: str, body: dict[str, Any], idempotency_key: str | None) -> httpx.Response:
-        """POST with an Idempotency-Key, so that a retry after a broken connection starts nothing twice."""
+        """POST with an Idempotency-Key, so that a retry creates nothing twice."""
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
         return self.request("POST", path, json=body, headers=headers)
 
     def pages(self, record: type[Record], path: str, **wanted: str | None) -> Iterator[Record]:
-        """Yield every item of a list, page by page; of those that are wanted, where that is said."""
+        """Yield every item of a paged list, filtered by the given query parameters."""
         chosen = {name: value for name, value in wanted.items() if value is not None}
         cursor: str | None = None
         while True:
@@ -306,7 +291,7 @@ class Transport:
     def upload(
         self, path: str, *, body: Iterable[bytes], params: dict[str, Any], timeout_seconds: float
     ) -> httpx.Response:
-        """PUT a streamed body once. An upload is never repeated silently: its body may not be repeatable."""
+        """PUT a streamed body once. Never retried: the body may not be repeatable."""
         timeout = httpx.Timeout(timeout_seconds, connect=10.0)
         headers = {"Content-Type": "application/octet-stream"}
         try:
@@ -319,7 +304,7 @@ class Transport:
 
     @contextmanager
     def stream(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Open a streamed GET once; the body of the response is unread. The connection closes with the block."""
+        """Open a streamed GET once; the body is unread, and the connection closes with the block."""
         with self._http.stream("GET", path, headers=headers) as response:
             if response.status_code not in (200, 206):
                 self._read(response)
@@ -327,12 +312,12 @@ class Transport:
             yield response
 
     def events(self, record: type[Record], path: str, last_event_id: str | None = None) -> Iterator[Record]:
-        """Yield server-sent events until the service says there are no more, reconnecting with Last-Event-ID.
+        """Yield server-sent events to the end of the stream, reconnecting with Last-Event-ID.
 
         Raises:
-            ApiError: The service refused the stream for good.
-            UnexpectedAnswer: Something else than the service answered.
-            ConnectionFailed: The stream could not be opened again within the retries.
+            ApiError: The service refused the stream permanently.
+            UnexpectedAnswer: Something other than the service answered.
+            ConnectionFailed: Reconnecting failed after the retries.
         """
         failures = 0
         timeout = httpx.Timeout(EVENT_SILENCE_SECONDS, connect=10.0)
@@ -378,16 +363,16 @@ def _while_awaited(body: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def backoff_seconds(attempt: int) -> float:
-    """Seconds to wait before try `attempt` + 2: 0.25, 0.5, 1, ..."""
+    """Return the seconds before retry `attempt` + 1: 0.25, 0.5, 1, ..."""
     return float(min(0.25 * 2**attempt, BACKOFF_SECONDS_MAX))
 
 
 def is_worth_waiting(response: httpx.Response) -> bool:
-    """Whether the same request may be answered soon: after too many wrong keys, for one, it is not."""
+    """Return whether a retry may succeed soon. After too many wrong keys it cannot."""
     return response.status_code in RETRY_STATUSES and retry_after_seconds(response, 0) <= RETRY_AFTER_SECONDS_MAX
 
 
 def retry_after_seconds(response: httpx.Response, attempt: int) -> float:
-    """The service's Retry-After in seconds; else the back-off."""
+    """Return the seconds in Retry-After, else the backoff."""
     value = response.headers.get("Retry-After", "")
     return float(value) if value.isdigit() else backoff_seconds(attempt)

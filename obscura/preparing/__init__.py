@@ -6,13 +6,13 @@ print(package.summary)
 
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, PushOptions
-from obscura.preparing.errors import BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
+from obscura.preparing.errors import BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
 from obscura.preparing.package import Package
 from obscura.preparing.preparation import prepare
 
 __all__ = [
     "Arrays",
-    "BrokenPictures",
+    "BrokenImages",
     "ChoiceNeeded",
     "Choices",
     "MoreThanStated",

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.classes import require_stated
 from obscura.preparing.errors import PackingError
-from obscura.preparing.labels import UNLABELLED, call_classes, read_labels
+from obscura.preparing.labels import UNLABELLED, call_classes, read_labels, require_stated
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
@@ -23,12 +22,12 @@ from obscura.wire.subjects import SubjectId
 
 @dataclass(frozen=True)
 class Arrays:
-    """Images, the class of each, and whose each is.
+    """Images in memory with the class and, if the account protects subjects, the subject of each.
 
     Attributes:
         images: uint8, (n, h, w), (n, h, w, 1) or (n, h, w, 3).
-        labels: (n,): numbers from 0 on, or names.
-        subjects: (n,), where the account's unit is the subject: integers or texts.
+        labels: (n,) integers from 0, or names.
+        subjects: (n,) integers or text; None if the account protects records.
     """
 
     images: np.ndarray[Any, np.dtype[np.uint8]]
@@ -36,12 +35,7 @@ class Arrays:
     subjects: Sequence[SubjectId] | None = None
 
     def source(self, choices: Choices, *, subjects: bool | None) -> Source:
-        """Check the arrays and hand them on.
-
-        Raises:
-            ChoiceNeeded: A number between 0 and the largest label has no picture.
-            PackingError: They are not of these types and shapes, or subjects are missing.
-        """
+        """Validate types and shapes and return the source."""
         images = self.images
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
             raise PackingError(
@@ -90,7 +84,6 @@ class Arrays:
 
 
 def _npz(arrays: dict[str, np.ndarray[Any, Any]]) -> Iterator[bytes]:
-    """An .npz, made while it is sent."""
     members = []
     for name, array in arrays.items():
         file = io.BytesIO()

@@ -25,10 +25,10 @@ SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
 
 class PushOptions(TypedDict, total=False):
-    """The only list of these options: name, type and help.
+    """Options of a push: name, type and help text.
 
-    They are keyword arguments of `datasets.push`, `train` and `Choices`, and command line options of
-    `obscura datasets push` and `obscura quickstart`. `Choices` parses and validates them.
+    Keyword arguments of `datasets.push`, `train` and `Choices`, and flags of `obscura datasets push` and
+    `obscura quickstart`, derive from this list. `Choices` validates them.
     """
 
     classes: Annotated[
@@ -84,10 +84,10 @@ class PushOptions(TypedDict, total=False):
 
 
 class Choices:
-    """Parsed options of a push, each an attribute: `Choices(size="64x48", classes="cat,dog").classes`.
+    """Parsed push options, each an attribute: `Choices(size="64x48", classes="cat,dog").classes`.
 
     Raises:
-        PackingError: An option is invalid; the message names it and what it takes.
+        PackingError: An option is invalid; the message names it and the accepted values.
         TypeError: There is no option of that name.
     """
 
@@ -125,12 +125,12 @@ class Choices:
         self.subjects_key = read_secret(options.get("subjects_key"))
 
     def replace(self, **options: Unpack[PushOptions]) -> Choices:
-        """Return the same choices, except for these options."""
+        """Return a copy with these options changed."""
         return Choices(**(self._options | options))
 
     @property
-    def touch_every_picture(self) -> bool:
-        """Return whether images must be re-encoded even if all of them are alike."""
+    def touch_every_image(self) -> bool:
+        """Return whether every image must be re-encoded, even if all have the right size."""
         changed = self.size is not None or self.grey or self.renamed is not None
         return changed or self.join_subjects or self.subjects_key is not None
 
@@ -142,7 +142,7 @@ def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def read_secret(path: str | Path | None) -> bytes | None:
-    """Read a secret; none is made here, for another one would let known subjects pass for new."""
+    """Read the secret of a file. Never create one: under a new secret, known subjects would count as new."""
     if path is None:
         return None
     try:
@@ -166,7 +166,6 @@ def read_secret(path: str | Path | None) -> bytes | None:
 
 
 def fits(width: int, height: int) -> bool:
-    """Whether images may have this size."""
     return min(width, height) >= SIDE_MIN and max(width, height) <= SIDE_MAX
 
 

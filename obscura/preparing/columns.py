@@ -1,4 +1,4 @@
-"""Which column of a table names the picture, its class and its subject, and what the class of each row is.
+"""Which column of a table names the image, its class and its subject, and what the class of each row is.
 
 Columns are known by the names that public collections give them. Where several might be meant, or none is known, the
 owner is asked, and told which columns there are.
@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.column_names import known_files, known_groups, known_labels, known_subjects
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text, list_separator
 from obscura.preparing.subjects import refuse_owned, require_plain_ids
-from obscura.preparing.tables import SEVERAL, Table
+from obscura.preparing.tables import SEVERAL, Table, known_files, known_groups, known_labels, known_subjects
 from obscura.wire.meanings import owner_in
 from obscura.wire.subjects import SubjectId
 
@@ -25,12 +24,12 @@ _LETTERS = frozenset("tfyn")  # of F and M, one may be all that there is
 _UNSURE = frozenset({"-1", "-1.0"})  # of CheXpert
 COMBINATIONS_MAX = 32
 _CELLS_TRIED = 50
-NOT_ONE = "picture with none or several of the attributes"
+NOT_ONE = "image with none or several of the attributes"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a table says of one picture. The label is "" where it has none, None where it is to be left out."""
+    """A row of a table. The label is "" if it is missing, and None if the image is left out."""
 
     file: str
     label: str | None
@@ -39,14 +38,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Said:
-    """What a table says.
+    """Contents of a table.
 
     Attributes:
-        rows: Of each picture.
-        classes: In label order, where the table tells or its owner does.
-        owned: What of it says whose each picture is, at the beginning of a sentence.
-        grouped: A sentence about a column whose values several pictures share, such as lesion_id, or "".
-        file_column: The name of the column that names the pictures.
+        rows: One per image.
+        classes: In label order, if the table or the owner defines one.
+        owned: Noun phrase for the source of the subject ids, capitalised; None without subject ids.
+        grouped: Sentence about a column whose values several images share, such as lesion_id; or "".
+        file_column: Column with the image names.
     """
 
     rows: list[Row]
@@ -57,23 +56,19 @@ class Said:
 
 
 def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Said:
-    """Read what a table says of pictures.
+    """Read the rows of a table and their classes.
 
     Args:
         table: The table.
-        choices: With `file_column`, `label_column`, `subject_column`, `attributes` and `combinations`.
-        exists: Whether there is a picture that a cell may name.
-        subjects: Whether whose each picture is must be told. False: it must not be; None: it does not matter.
-
-    Raises:
-        ChoiceNeeded: Several columns might be meant, or none is known.
-        PackingError: There is no such column, or it tells whose pictures they are where that is refused.
+        choices: Columns and labels that the owner selected.
+        exists: Returns whether a cell may name an image.
+        subjects: True: require subject ids. False: refuse them. None: ignore them.
     """
     files = _file_column(table, choices.file_column, exists)
     folders = [owner_in(cell) for cell in table.cells(files)]
     owners = _subject_column(table, choices.subject_column, subjects=bool(subjects) and not all(folders))
     if owners == files and subjects is False:
-        owners = None  # one row for each: nobody has two pictures
+        owners = None  # one row for each: nobody has two images
     example = next(filter(None, folders), None)
     in_paths = None if example is None else f"A folder in the paths of {table.name}, such as {example}/,"
     owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"
@@ -95,7 +90,7 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
 
 
 def shared_column(table: Table, taken: Collection[str | None]) -> str:
-    """Return a sentence about a column whose values several pictures of one person share, such as lesion_id, or ""."""
+    """Return a sentence about a column whose values several images share, such as lesion_id; or ""."""
     for column in known_groups(table.columns):
         values = [cell for cell in table.cells(column) if not is_missing(cell)]
         if column not in taken and 1 < len(set(values)) < len(values):
@@ -104,7 +99,6 @@ def shared_column(table: Table, taken: Collection[str | None]) -> str:
 
 
 def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> Table:
-    """Where a picture has several rows, as in lists of findings, one row with all of its labels."""
     known = [choices.label_column] if choices.label_column else known_labels(table.columns)
     column = next((name for name in table.columns if name in known and name not in (files, owners)), None)
     rows: dict[tuple[str, ...], dict[str, None]] = {}
@@ -119,13 +113,13 @@ def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> T
 
 
 def tells_classes(table: Table, choices: Choices) -> bool:
-    """Whether a table that lies beside pictures is about them, and about their classes."""
+    """Return whether a table beside images has a column of images and one of classes."""
     stated = {choices.label_column, *choices.attributes} & set(table.columns)
     return bool(known_files(table.columns)) and bool(stated or known_labels(table.columns))
 
 
 def tells_subjects(table: Table) -> bool:
-    """Whether a column has a name that those of subjects have."""
+    """Return whether a column has a usual name for subject ids."""
     return bool(known_subjects(table.columns))
 
 
@@ -144,11 +138,11 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
         labelled = [] if known_labels(table.columns) else ["--label-column NAME"]
         names = f" Cells of {best[0]!r} do name them." if len(best) == 1 else ""
         raise ChoiceNeeded(
-            f"Nothing says which column of {table.name} names the pictures.{names} {_columns(table)}",
+            f"Nothing says which column of {table.name} names the images.{names} {_columns(table)}",
             [f"--file-column {best[0] if len(best) == 1 else 'NAME'}", *labelled],
         )
     raise ChoiceNeeded(
-        f"Several columns of {table.name} may name the pictures: {', '.join(known)}.",
+        f"Several columns of {table.name} may name the images: {', '.join(known)}.",
         [f"--file-column {known[0]}"],
     )
 
@@ -162,7 +156,7 @@ def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str 
     if len(known) == 1:
         return known[0]
     raise ChoiceNeeded(
-        f"Nothing says which column of {table.name} tells whose each picture is, and the account protects all records "
+        f"Nothing says which column of {table.name} tells whose each image is, and the account protects all records "
         f"of a subject together. {_columns(table)}",
         ["--subject-column NAME"],
     )
@@ -171,7 +165,6 @@ def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str 
 def _labels(
     table: Table, choices: Choices, taken: set[str | None]
 ) -> tuple[Iterable[str | None], tuple[str, ...] | None]:
-    """The label of each row, and the classes in label order where they are told."""
     attributes = choices.attributes
     classes = (f"not {attributes[0]}", attributes[0]) if len(attributes) == 1 else attributes or None
     if attributes and set(attributes) <= set(table.columns):
@@ -202,12 +195,10 @@ def _labels(
 
 
 def _separator(cells: list[str]) -> re.Pattern[str] | None:
-    """What separates several labels in a cell; the bar always does."""
     return list_separator([*cells, *(part for cell in cells if SEVERAL in cell for part in cell.split(SEVERAL))])
 
 
 def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterable[str | None]:
-    """Labels of a table without a column of classes, perhaps with columns of 0 and 1."""
     if choices.attributes:
         unknown = sorted(set(choices.attributes) - set(table.columns))
         raise PackingError(f"{table.name} has no column {unknown[0]!r}. {_columns(table)}")
@@ -225,14 +216,13 @@ def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterab
 
 def _one_of_several(why: str, example: str) -> ChoiceNeeded:
     return ChoiceNeeded(
-        f"{why} Name one that a picture has or has not, or several, separated by commas, of which it has one; or make "
+        f"{why} Name one that an image has or has not, or several, separated by commas, of which it has one; or make "
         "a class of every combination (--combinations).",
         [f"--attribute {example}"],
     )
 
 
 def _numbered(table: Table, known: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """(the column of names, the names in the order of the numbers) of two columns that number and name the classes."""
     for numbers, names in itertools.permutations(known, 2):
         pairs = set(zip(table.cells(numbers), table.cells(names), strict=True))
         if (
@@ -256,7 +246,6 @@ def _label_column(table: Table, stated: str | None, known: Sequence[str]) -> str
 
 
 def _of_attributes(table: Table, names: tuple[str, ...]) -> Iterator[str | None]:
-    """One class for having an attribute and one for not, or one class for each of several."""
     columns = [[cell.casefold() for cell in table.cells(name)] for name in names]
     for values in zip(*columns, strict=True):
         if not all(value in _YES | _NO for value in values):
@@ -272,7 +261,7 @@ def _of_members(
     unknown = sorted(set(names) - known)
     if unknown:
         raise PackingError(
-            f"No picture of {table.name} has the label {unknown[0]!r}. There are {some(sorted(known), len(known))}."
+            f"No image of {table.name} has the label {unknown[0]!r}. There are {some(sorted(known), len(known))}."
         )
     for cell in cells:
         members = _members(cell, separator)
@@ -297,7 +286,7 @@ def _bounded(table: Table, labels: list[str]) -> list[str]:
     if len(set(labels)) > COMBINATIONS_MAX:
         raise PackingError(
             f"{table.name} has {len(set(labels)):,} combinations of labels, more than {COMBINATIONS_MAX}: rare ones "
-            "say who somebody is. Name what a picture has or has not, with --attribute."
+            "say who somebody is. Name what an image has or has not, with --attribute."
         )
     return labels
 

@@ -1,7 +1,7 @@
 """Numbers of more than eight bits, signed or measured: which of them is black and which is white.
 
 White is what the format says, what the file says of itself (a window), or what its owner states. It is never read off
-the pictures: a window that follows from the brightest of them would change with one record.
+the images: a window that follows from the brightest of them would change with one record.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 BITS_MIN, BITS_MAX = 9, 32
 Window = tuple[float, float]  # what becomes black, and what becomes white
 _USED_MIN = 0.5  # of the numbers that a format can hold; below it a bit or more of them is never used
-_DARK = 0.25  # a picture whose numbers stay below this part of white, beside brighter ones
+_DARK = 0.25  # an image whose numbers stay below this part of white, beside brighter ones
 _STATE_WINDOW = "--window LOW,HIGH"
 _BINS = 2**16
-_LEVELS_MIN = 64  # of 256, unless the pictures have hardly more themselves
+_LEVELS_MIN = 64  # of 256, unless the images have hardly more themselves
 _MOST, _FEW_LEVELS = 0.9, 32  # of the pixels that are neither background nor cut off, and the levels they are left
-_PIXELS_COUNTED_MAX = 2**20  # of one picture
+_PIXELS_COUNTED_MAX = 2**20  # of one image
 _USUAL_WINDOWS: tuple[Window, ...] = ((0, 1), (-1, 1), (0, 255), (-1024, 3071))  # the last one is that of CT
 _CT_OFFSETS = (0, 1024, 2**15)  # added to Hounsfield units, -1024 to 3071, where files hold no negative numbers
 _FAR_BELOW = (
-    "stay far below what their format calls white, as those of devices with 10, 12 or 14 bits do: the pictures would "
+    "stay far below what their format calls white, as those of devices with 10, 12 or 14 bits do: the images would "
     "be almost black"
 )
 COLOUR_LIMITS: Window = (0, 2**16 - 1)
@@ -36,14 +36,14 @@ COLOUR_LIMITS: Window = (0, 2**16 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A grey picture before it has eight bits.
+    """A grey image before conversion to eight bits.
 
     Attributes:
-        values: (h, w), integers or floats.
-        limits: The numbers that its format calls black and white; None where it names none, as of measured values.
-        own: The same picture as the window that stands in its file shows it, where one does.
+        values: (h, w) integers or floats.
+        limits: Black and white as the format defines them; None for measured values.
+        own: The same image through the window stored in its file, if any.
         inverted: Whether the smallest number is the brightest.
-        integers: Whether the values are counted from 0 on, so that a depth in bits says what white is.
+        integers: Whether values count from 0, so that a depth in bits defines white.
     """
 
     values: np.ndarray[Any, Any]
@@ -55,11 +55,11 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What the owner of the pictures has stated about all of them.
+    """Black and white as the owner states them for all images.
 
     Attributes:
         depth: Bits of the brightest number.
-        window: The numbers that become black and white; "auto" takes the window that stands in each file.
+        window: Numbers shown as black and white; "auto" uses the window stored in each file.
     """
 
     depth: int | None = None
@@ -67,7 +67,6 @@ class Scale:
 
     @property
     def stated(self) -> bool:
-        """Whether anything was."""
         return self.depth is not None or self.window is not None
 
 
@@ -75,11 +74,7 @@ FORMAT_SCALE = Scale()
 
 
 def read_scale(depth: str | int | None, window: str | Sequence[float] | None) -> Scale:
-    """Read what was stated: `depth=12`, `window="-160,240"` or `(-160, 240)` or `"auto"`.
-
-    Raises:
-        PackingError: It is not understood.
-    """
+    """Parse the options: `depth=12`, `window="-160,240"`, `(-160, 240)` or `"auto"`."""
     if depth is not None and window is not None:
         raise PackingError("Give --depth or --window: each says which number is white.")
     if depth is not None:
@@ -105,11 +100,7 @@ def read_scale(depth: str | int | None, window: str | Sequence[float] | None) ->
 
 
 def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Bring a picture to eight bits: (h, w), the same for every picture of one scale. What lies outside is cut off.
-
-    Raises:
-        Unreadable: Neither the format nor the file nor its owner says what black and white are, or a value is NaN.
-    """
+    """Convert to eight bits, (h, w), the same way for every image of one scale. Clip values outside."""
     shown, limits = _shown(numbers, scale)
     if limits is None:
         raise Unreadable("nothing says which of its numbers is black and which is white")
@@ -121,7 +112,6 @@ def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.ui
 
 
 def _brightness(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    """Return some pixels as shown without a stated scale, 0 for black to 65535 for white; none without limits."""
     shown, limits = _shown(numbers, FORMAT_SCALE)
     if limits is None:
         return np.zeros(0, np.uint16)
@@ -131,7 +121,6 @@ def _brightness(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.uint16]]:
 
 
 def _loses_contrast(counts: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
-    """Return whether eight bits would keep few of the grey levels that a histogram has. Drawings lose none."""
     bright = np.rint(np.arange(_BINS) / (_BINS - 1) * 255).astype(np.int64)
     levels = np.bincount(bright, counts, 256)
     kept = int(np.count_nonzero(levels))
@@ -143,20 +132,17 @@ def _loses_contrast(counts: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
 
 
 def _tissue(counts: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a histogram without black, white and the most frequent value, which is the background."""
     rest = counts.copy()
     rest[[0, -1, int(counts.argmax())]] = 0
     return rest
 
 
 def _covering(counts: np.ndarray[Any, Any]) -> int:
-    """Return how many bins hold most of the pixels."""
     most = np.cumsum(np.sort(counts)[::-1])
     return int(np.searchsorted(most, _MOST * most[-1])) + 1
 
 
 def _window_for(counts: np.ndarray[Any, np.dtype[np.int64]], limits: Window) -> str:
-    """Return a window that holds most values: that of CT files if it does, else one on a coarse grid."""
     share = np.cumsum(_tissue(counts)) / max(_tissue(counts).sum(), 1)
     unit = (limits[1] - limits[0]) / (_BINS - 1)
     low, high = (limits[0] + unit * int(np.searchsorted(share, part)) for part in (0.01, 0.99))
@@ -184,16 +170,16 @@ def _require_numbers(values: np.ndarray[Any, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What one picture's numbers are, as its owner's machine sees them. Stays there.
+    """Range of the numbers of one image. Never leaves this machine.
 
     Attributes:
-        limits: As of its `Numbers`.
-        lowest: Smallest of them.
-        highest: Largest of them.
-        windowed: Whether its file states a window.
-        integers: As of its `Numbers`.
-        colour: Whether it is a colour picture, of which the upper eight bits are read.
-        brightness: (n,) some pixels, 0 for black to 65535 for white, where its format or file states these.
+        limits: See `Numbers`.
+        lowest: Smallest number.
+        highest: Largest number.
+        windowed: Whether the file stores a window.
+        integers: See `Numbers`.
+        colour: Whether it is a colour image, of which only the upper eight bits are read.
+        brightness: (n,) sampled pixels, 0 for black to 65535 for white, if the format or the file defines these.
     """
 
     limits: Window | None
@@ -206,11 +192,7 @@ class Depth:
 
 
 def depth_of(numbers: Numbers) -> Depth | None:
-    """Say what the numbers of a picture are; None of one that has eight bits and its format's own white.
-
-    Raises:
-        Unreadable: It has no pixels, or a value is NaN.
-    """
+    """Return the range of an image's numbers; None for eight bits with the format's own white."""
     if not numbers.values.size:
         raise Unreadable("it has no pixels")
     _require_numbers(numbers.values)
@@ -233,12 +215,12 @@ def _no_pixels() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @dataclass
 class Depths:
-    """What the numbers of all pictures are: whether their owner must say what white is."""
+    """Ranges of all images, to decide whether the owner must state which number is white."""
 
     private_used: dict[Window, Window] = field(default_factory=dict)  # the numbers in use, by those that can be
-    private_colour: Window | None = None  # the same of colour pictures of 16 bits
+    private_colour: Window | None = None  # the same of colour images of 16 bits
     unlimited: int = 0
-    private_measured: Window | None = None  # the numbers in use in pictures whose format states no limits
+    private_measured: Window | None = None  # the numbers in use in images whose format states no limits
     windowed: int = 0
     counted: bool = False  # whether a depth in bits says what white is
     dark: bool = False
@@ -248,7 +230,6 @@ class Depths:
     private_windows: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=_no_pixels)
 
     def add(self, depth: Depth) -> None:
-        """Count one picture of more than eight bits."""
         if depth.brightness is not None:
             np.add.at(self.private_windows if depth.windowed else self.private_histogram, depth.brightness, 1)
         if depth.windowed:
@@ -265,41 +246,36 @@ class Depths:
             self.dark, self.bright = self.dark or 0 < part < _DARK, self.bright or part >= _USED_MIN
 
     def require(self, scale: Scale, others: int) -> None:
-        """Let pictures pass whose white is known. others: how many have eight bits.
-
-        Raises:
-            ChoiceNeeded: Only their owner knows it.
-            PackingError: What was stated does not go with the pictures.
-        """
+        """Raise unless white is known for all images. others: number of images with eight bits."""
         if scale.stated:
             self._require_kept(scale)
             return
         if self.unlimited:
             raise ChoiceNeeded(
-                "Some pictures hold signed or measured values, and nothing in them says which number is black and "
-                "which is white. State it, the same for all pictures, such as -160,240 for soft tissue in a CT; it is "
-                "not read off the pictures, for then one of them would change all.",
+                "Some images hold signed or measured values, and nothing in them says which number is black and "
+                "which is white. State it, the same for all images, such as -160,240 for soft tissue in a CT; it is "
+                "not read off the images, for then one of them would change all.",
                 [_usual_window([self.private_measured, *self.private_used.values()])],
             )
         if len(self.private_used) > 1 or (self.private_used and others):
-            self._ask("Some pictures have more bits than others, so that one number is not equally bright in all.")
+            self._ask("Some images have more bits than others, so that one number is not equally bright in all.")
         if any(_used(limits, used) < _USED_MIN for limits, used in self.private_used.items()):
-            self._ask(f"The numbers in these pictures {_FAR_BELOW}.")
+            self._ask(f"The numbers in these images {_FAR_BELOW}.")
         if self.private_colour is not None and _used(COLOUR_LIMITS, self.private_colour) < _USED_MIN:
             raise ChoiceNeeded(
-                f"The numbers in these colour pictures {_FAR_BELOW}, and the upper eight bits alone are read. Save "
+                f"The numbers in these colour images {_FAR_BELOW}, and the upper eight bits alone are read. Save "
                 "them with eight bits a channel first, or say that they are as dark as that.",
                 ["--depth 16"],
             )
         if self.private_colour is not None and self.private_colour[1] - self.private_colour[0] < _LEVELS_MIN * 257:
             raise ChoiceNeeded(
-                f"These colour pictures have 16 bits a channel, and would keep fewer than {_LEVELS_MIN} of 256 levels, "
+                f"These colour images have 16 bits a channel, and would keep fewer than {_LEVELS_MIN} of 256 levels, "
                 "because the upper eight bits alone are read. Save them with eight bits a channel first, or say that "
                 "they are meant as they are.",
                 ["--depth 16"],
             )
         if self.dark and self.bright:
-            self._ask("Some pictures use all bits of their format, and others stay far below, as of another device.")
+            self._ask("Some images use all bits of their format, and others stay far below, as of another device.")
         if _loses_contrast(self.private_windows):
             raise ChoiceNeeded(
                 f"Through the windows in these files, most pixels would get fewer than {_LEVELS_MIN} of 256 grey "
@@ -311,7 +287,6 @@ class Depths:
             self._ask_window()
 
     def _ask_window(self) -> None:
-        """Propose a window for pictures of one format that use a small part of it."""
         low, high = next(iter(self.private_used))
         asis = f"--depth {round(math.log2(high + 1))}" if self.counted else f"--window {low:.9g},{high:.9g}"
         window = _window_for(self.private_histogram, (low, high))
@@ -319,7 +294,7 @@ class Depths:
             f"Their format calls {low:,.9g} black and {high:,.9g} white, and most pixels lie so close together that "
             f"they would get fewer than {_LEVELS_MIN} of 256 grey levels. State which number is black and which is "
             f"white. A window of {window} holds most of them; take one that you know from your device instead, if you "
-            f"can. If the pictures are meant as they are, say {asis}.",
+            f"can. If the images are meant as they are, say {asis}.",
             [f"--window {window}"],
         )
 
@@ -336,35 +311,34 @@ class Depths:
     def _require_kept(self, scale: Scale) -> None:
         if self.private_colour is not None and scale != Scale(depth=16):
             raise PackingError(
-                "Of colour pictures with 16 bits a channel the upper eight are read, so --depth and --window are for "
-                "grey ones. Save the colour pictures with eight bits a channel first."
+                "Of colour images with 16 bits a channel the upper eight are read, so --depth and --window are for "
+                "grey ones. Save the colour images with eight bits a channel first."
             )
         if scale.window == "auto":
             if self.unlimited or self.private_used or not self.windowed:
                 raise PackingError(
                     "--window auto takes the window that stands in each DICOM or NIfTI file, and some of these "
-                    "pictures have none. A window that follows from the pictures' own numbers would change with one "
+                    "images have none. A window that follows from the images' own numbers would change with one "
                     f"of them: state it ({_STATE_WINDOW})."
                 )
         elif scale.depth is None:
             if not (self.unlimited or self.private_used or self.windowed):
-                raise PackingError("--window is for pictures of more than eight bits, and none of these has more.")
+                raise PackingError("--window is for images of more than eight bits, and none of these has more.")
         elif self.unlimited:
             raise ChoiceNeeded(
-                "Some pictures hold signed or measured values, for which a depth in bits does not say what white is.",
+                "Some images hold signed or measured values, for which a depth in bits does not say what white is.",
                 [_STATE_WINDOW],
             )
         elif not (self.counted or self.private_colour):
-            raise PackingError("--depth is for pictures that count from 0 in more than eight bits, and there is none.")
+            raise PackingError("--depth is for images that count from 0 in more than eight bits, and there is none.")
         elif any(used[1] > 2**scale.depth - 1 for used in self.private_used.values()):
             raise PackingError(
-                f"Some pictures hold numbers above those of {scale.depth} bits: state a larger --depth, or which "
+                f"Some images hold numbers above those of {scale.depth} bits: state a larger --depth, or which "
                 f"number is white with {_STATE_WINDOW}."
             )
 
 
 def _usual_window(used: Sequence[Window | None]) -> str:
-    """Return the flag of the smallest usual window that holds all numbers in use, else one to fill in."""
     for low, high in _USUAL_WINDOWS:
         if all(ends is not None and low <= ends[0] and ends[1] <= high for ends in used):
             return f"--window {low:g},{high:g}"
@@ -377,6 +351,5 @@ def _wider(used: Window | None, depth: Depth) -> Window:
 
 
 def _used(limits: Window, used: Window) -> float:
-    """Which part of the numbers that can be is in use: up to the largest where they begin at 0, else between both."""
     low = limits[0] if limits[0] >= 0 else used[0]
     return (used[1] - low) / (limits[1] - limits[0])

@@ -45,17 +45,12 @@ _OF_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
 
 
 def begins_like_dicom(head: bytes) -> bool:
-    """Whether a file's first 132 bytes are those of a DICOM file."""
+    """Return whether the first 132 bytes are those of a DICOM file."""
     return head[HEAD_BYTES - 4 : HEAD_BYTES] == b"DICM"
 
 
 def require_reader(*tags: str | None) -> None:
-    """Let pass where DICOM can be read and each of these tags is one.
-
-    Raises:
-        MissingExtra: What reads it is not installed.
-        PackingError: There is no such tag.
-    """
+    """Raise unless the DICOM reader is installed and every tag exists."""
     with extras(_WHAT):
         from pydicom.datadict import dictionary_has_tag, dictionary_VR
     for tag in tags:
@@ -69,7 +64,6 @@ def require_reader(*tags: str | None) -> None:
 
 
 def _tag(text: str) -> BaseTag | None:
-    """The tag of a keyword, or of eight digits of base sixteen; None where there is none."""
     from pydicom.datadict import tag_for_keyword
     from pydicom.tag import Tag
 
@@ -82,19 +76,13 @@ def _tag(text: str) -> BaseTag | None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Let no warning through: they quote values of tags."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # warnings quote tag values
         yield
 
 
 def open_dicom(data: bytes) -> Dataset:
-    """Read a DICOM file, also one without its 128 bytes of preamble.
-
-    Raises:
-        MissingExtra: What reads it is not installed.
-        Unreadable: It is no DICOM file.
-    """
+    """Parse a DICOM file, with or without its preamble of 128 bytes."""
     with extras(_WHAT):
         from pydicom import dcmread
         from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
@@ -117,11 +105,6 @@ def open_dicom(data: bytes) -> Dataset:
 
 
 def _bound_inflated(data: bytes) -> None:
-    """Let a file pass that is not deflated, or not to more than a picture can be.
-
-    Raises:
-        Unreadable: It is.
-    """
     if _DEFLATED not in data[:_META_BYTES_MAX]:
         return
     meta_bytes = int.from_bytes(data[HEAD_BYTES + 8 : HEAD_BYTES + 12], "little")  # PS3.10, 7.1: (0002,0000)
@@ -134,13 +117,13 @@ def _bound_inflated(data: bytes) -> None:
     raise Unreadable(f"it has more than {_INFLATED_BYTES_MAX >> 20} MiB once it is inflated")
 
 
-def has_picture(dataset: Dataset) -> bool:
-    """Whether a file holds pixels at all: reports, plans and presentation states do not."""
+def has_pixels(dataset: Dataset) -> bool:
+    """Return whether a file has pixels. Reports, plans and presentation states have none."""
     return any(word in dataset for word in _PIXEL_WORDS)
 
 
 def describes_images(dataset: Dataset) -> bool:
-    """Return whether a file is a segmentation, dose, report or the like, which may have pixels and is no image."""
+    """Return whether a file is a segmentation, dose or report: it may have pixels, but is not an image."""
     from pydicom.uid import UID
 
     stored = UID(tag_text(dataset, "SOPClassUID")).name
@@ -149,7 +132,7 @@ def describes_images(dataset: Dataset) -> bool:
 
 
 def frames_of(dataset: Dataset) -> int:
-    """How many frames a file says that it has, 1 or more."""
+    """Return the stated number of frames, at least 1."""
     try:
         return max(1, int(dataset.get("NumberOfFrames") or 1))
     except (TypeError, ValueError):
@@ -157,7 +140,7 @@ def frames_of(dataset: Dataset) -> int:
 
 
 def tag_text(dataset: Dataset, tag: str) -> str:
-    """The value of a tag, by its keyword or number, as text; empty where it is not there."""
+    """Return the value of a tag as text, "" if it is missing."""
     from pydicom.multival import MultiValue
 
     with _quietly():
@@ -169,13 +152,9 @@ def tag_text(dataset: Dataset, tag: str) -> str:
 
 
 def read_frame(dataset: Dataset, number: int = 0) -> Pixels | Numbers:
-    """Return the pixels of a frame, counted from 0: grey numbers, or (h, w, 3) of eight bits.
-
-    Raises:
-        Unreadable: It has none, or they are damaged, too many, or stored in a way that is not read here.
-    """
-    if not has_picture(dataset):
-        raise Unreadable("it is a DICOM file without a picture")
+    """Return the pixels of a frame, counted from 0: grey numbers, or (h, w, 3) of eight bits."""
+    if not has_pixels(dataset):
+        raise Unreadable("it is a DICOM file without an image")
     try:
         with _quietly():
             rows, columns = int(dataset.Rows), int(dataset.Columns)
@@ -228,7 +207,6 @@ def _colour(pixels: np.ndarray[Any, Any], bits: int) -> Pixels:
 
 
 def _settings(dataset: Dataset, number: int) -> Dataset:
-    """What rescales and windows a frame, the groups of an enhanced file laid over what stands at its top."""
     from pydicom.dataset import Dataset
 
     shared = list(dataset.get("SharedFunctionalGroupsSequence") or ())[:1]
@@ -243,7 +221,6 @@ def _settings(dataset: Dataset, number: int) -> Dataset:
 
 
 def _ends(settings: Dataset) -> Window:
-    """What the least and the greatest of the numbers that the stored bits can be are, once rescaled."""
     if settings.get("ModalityLUTSequence"):
         return 0, 2 ** int(settings.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
     bits = int(settings.BitsStored)
@@ -255,7 +232,6 @@ def _ends(settings: Dataset) -> Window:
 
 
 def _own(values: np.ndarray[Any, Any], settings: Dataset, ends: Window | None) -> Numbers | None:
-    """The picture as the file's own VOI LUT or window shows it, the first where it has several."""
     from pydicom.multival import MultiValue
     from pydicom.pixels.processing import apply_voi, apply_windowing
 

@@ -11,14 +11,14 @@ NAMES_SHOWN_MAX = 5
 
 
 class PackingError(ObscuraClientError):
-    """The folder or file is not something that can be pushed; the message says what would be."""
+    """The folder or file cannot be pushed; the message names what can be."""
 
 
 class ChoiceNeeded(PackingError):
-    """Something about the pictures is their owner's to decide; nothing was declared or sent.
+    """Only the owner can decide something about the images. Nothing was declared or sent.
 
     Attributes:
-        flags: What to add to the command, for example `("--skip-broken",)`.
+        flags: Flags to add to the command, for example `("--skip-broken",)`.
     """
 
     def __init__(self, why: str, flags: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ class ChoiceNeeded(PackingError):
 
 
 class MoreThanStated(PackingError):
-    """There are more records or subjects than their owner has stated; nothing was declared or sent."""
+    """There are more records or subjects than stated. Nothing was declared or sent."""
 
     def __init__(self, what: str, flag: str) -> None:
         super().__init__(
@@ -42,12 +42,12 @@ class MoreThanStated(PackingError):
         )
 
 
-class BrokenPictures(ChoiceNeeded):
-    """Pictures cannot be read, and were not said to be left out.
+class BrokenImages(ChoiceNeeded):
+    """Some images cannot be read, and --skip-broken is missing.
 
     Attributes:
-        count: How many.
-        names: Of the first few, as their owner knows them, each with what is wrong.
+        count: Number of unreadable images.
+        names: The first few file names, each with the reason.
     """
 
     def __init__(self, why: str, flags: Sequence[str], count: int, names: Sequence[str]) -> None:
@@ -56,11 +56,11 @@ class BrokenPictures(ChoiceNeeded):
 
 
 class Unreadable(Exception):
-    """One picture cannot be read; the message says why, in a few words."""
+    """One image cannot be read; the message states the reason in a few words."""
 
 
 def some(names: Sequence[str], count: int) -> str:
-    """List names, and how many more there are."""
+    """List the first names and the number of others."""
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = count - min(len(names), NAMES_SHOWN_MAX)
     return f"{shown} and {more:,} more" if more > 0 else shown

@@ -1,4 +1,4 @@
-"""Class folders (`class/picture.png`, or `class/subject/picture.png`), also inside `train/`."""
+"""Class folders (`class/image.png`, or `class/subject/image.png`), also inside `train/`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from obscura.pictures.types import names_of, picture_suffixes
+from obscura.image_types import image_suffixes, names_of
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import ask_about_masks, ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
+from obscura.preparing.trees import OTHER, Tree, all_files, all_images, below, folders, images_in, suffix_of
 from obscura.wire.class_folders import is_junk, is_wrapper
 from obscura.wire.meanings import is_kind, is_part, is_split, masks_among
 
 _ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"})
 
 EMPTY = "empty class folder"
-LOOSE = "picture outside of the class folders"
+LOOSE = "image outside of the class folders"
 
 
 def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source:
-    """Read a folder of class folders.
-
-    Raises:
-        PackingError: It has none, or another depth than the account's unit asks for.
-        ChoiceNeeded: It has pictures, and nothing says of which class they are; or parts, and none is the usual one.
-    """
+    """Return the images of class folders."""
     base, title = base_of(tree, choices, subjects=bool(subjects), kinds=True)
     found = folders(tree, base)
     kind, note = _kind_inside(tree, base, found, choices.split)
@@ -40,15 +35,15 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
         if subjects
         else partial(_walk_classes, tree, base, kind, subjects is None)
     )
-    direct = any(pictures(tree, below(base, name)) for name in found)
+    direct = any(images_in(tree, below(base, name)) for name in found)
     if not direct:
-        if not subjects and pictures(tree, base):
+        if not subjects and images_in(tree, base):
             raise ChoiceNeeded(
-                f"{base or tree.name} holds pictures and no class folders. Put them into one folder for each class, or "
+                f"{base or tree.name} holds images and no class folders. Put them into one folder for each class, or "
                 "name a table with the columns file and label.",
                 ["--labels labels.csv"],
             )
-        if not any(True for name in found for _ in all_pictures(tree, below(base, name), Tally())):
+        if not any(True for name in found for _ in all_images(tree, below(base, name), Tally())):
             archives = [name for name in all_files(tree) if suffix_of(name) in _ARCHIVES]
             arrays = [name for name in all_files(tree) if suffix_of(name) == ".npz"]
             if arrays:
@@ -58,7 +53,7 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
                 )
             packed = f", but archives ({some(archives, len(archives))}): unpack each" if archives else ""
             raise PackingError(
-                f"{tree.name} holds no class folders with pictures{packed}. Pictures are files such as "
+                f"{tree.name} holds no class folders with images{packed}. Images are files such as "
                 f"{names_of(taken=False, last='and')}."
             )
     for name in found:
@@ -70,11 +65,6 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
 
 
 def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) -> tuple[str, str]:
-    """Return (the folder inside every class folder in which the pictures are, what is said of it), or ("", "").
-
-    Raises:
-        ChoiceNeeded: Every class folder holds several kinds of pictures, as images/ and masks/.
-    """
     inside = [folders(tree, below(base, name)) for name in found]
     kinds = sorted({kind for each in inside for kind in each})
     masks = masks_among(kinds)
@@ -86,7 +76,7 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
     if len(kinds) > 1 and kind.casefold() != (wanted or "").casefold():
         raise ChoiceNeeded(
             f"The class folders of {tree.name} hold {', '.join(f'{name}/' for name in kinds)}: choose the one in which "
-            "the pictures are.",
+            "the images are.",
             [f"--split {min(kinds, key=lambda name: (name in masks, not name.casefold().startswith('im')))}"],
         )
     others = " and ".join(f"{name}/" for name in kinds if name != kind)
@@ -94,18 +84,15 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
 
 
 def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None) -> None:
-    """Raise if masks lie beside pictures in a folder or below it.
+    """Raise if a folder or one below contains masks beside images.
 
     Args:
-        tree: What is looked through.
+        tree: The tree.
         at: The folder.
-        suffixes: Of the files that become pictures; None for those of picture files.
-
-    Raises:
-        ChoiceNeeded: Some do.
+        suffixes: Suffixes of the files that become images; None for image files.
     """
     kept = [name for name in tree.files(at) if not is_junk(name)]
-    wanted = tuple(picture_suffixes() if suffixes is None else suffixes)
+    wanted = tuple(image_suffixes() if suffixes is None else suffixes)
     files = [name for name in kept if name.lower().endswith(wanted)]
     stems = dict.fromkeys(name[: -len(max(filter(name.lower().endswith, wanted), key=len))] for name in files)
     inner = folders(tree, at)
@@ -116,7 +103,6 @@ def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None
 
 
 def _inside(base: str, name: str, kind: str) -> str:
-    """The folder of a class in which its pictures are."""
     at = below(base, name)
     return below(at, kind) if kind else at
 
@@ -129,22 +115,18 @@ def base_of(
     holds: Callable[[str], bool] | None = None,
     kinds: bool = False,
 ) -> tuple[str, str]:
-    """Return (folder of the class folders, title): inside folders that stand around everything, and of parts one.
+    """Return (path of the class folders, title), inside wrapper folders and the selected part.
 
     Args:
-        tree: What is looked through.
-        choices: With `split` and `classes`.
-        subjects: Whether folders inside those of classes are subjects.
-        holds: Whether a folder itself holds what becomes pictures; None asks for picture files.
+        tree: The tree.
+        choices: Selected split and stated classes.
+        subjects: Whether folders inside class folders are subjects.
+        holds: Returns whether a folder contains images directly; None checks for image files.
         kinds: Whether `split` may name a folder inside the class folders.
-
-    Raises:
-        PackingError: There is no part of that name.
-        ChoiceNeeded: There are parts, and none that is usually taken.
     """
     base, note, split = "", "", choices.split
     classes = set(map(_class, choices.classes or ()))
-    holds = holds or (lambda at: bool(pictures(tree, at)))
+    holds = holds or (lambda at: bool(images_in(tree, at)))
     while True:
         top = folders(tree, base)
         if len(top) > 1:
@@ -177,14 +159,12 @@ def base_of(
 
 
 def _apart(names: list[str]) -> dict[str, str]:
-    """Names, and what is left of each without the word that all begin with: seg_train, seg_test."""
     words = {(found := re.match(r"[^-_ .]+[-_ .]", name)) and found[0] for name in names}
     shared = words.pop() if len(names) > 1 and len(words) == 1 else None
     return {name: name.removeprefix(shared or "") for name in names}
 
 
 def _usual_part(tree: Tree, apart: dict[str, str], parts: list[str], wanted: str | None) -> str:
-    """Return the part that is called like train, where all are parts of that kind."""
     top = list(apart)
     train = [name for name in parts if apart[name].casefold().startswith("train")]
     if wanted is not None:
@@ -199,26 +179,23 @@ def _usual_part(tree: Tree, apart: dict[str, str], parts: list[str], wanted: str
 
 
 def _walk_classes(tree: Tree, base: str, kind: str, public: bool, tally: Tally) -> Iterator[Record]:
-    tally.left_out[LOOSE] += len(pictures(tree, base, tally))
+    tally.left_out[LOOSE] += len(images_in(tree, base, tally))
     for name in folders(tree, base, tally):
         at = _inside(base, name, kind)
-        if not public and any(
-            True for inner in folders(tree, at) for _ in all_pictures(tree, below(at, inner), Tally())
-        ):
+        if not public and any(True for inner in folders(tree, at) for _ in all_images(tree, below(at, inner), Tally())):
             raise PackingError(
                 f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
-                "records. Put the pictures into the class folders themselves, name a table with --labels, or use an "
+                "records. Put the images into the class folders themselves, name a table with --labels, or use an "
                 f"account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
             )
         with _counting(name, tally) as found:
-            for path in all_pictures(tree, at, tally) if public else map(partial(below, at), pictures(tree, at, tally)):
+            for path in all_images(tree, at, tally) if public else map(partial(below, at), images_in(tree, at, tally)):
                 found.append(path)
                 yield Record(_class(name), None, path.removeprefix(f"{base}/"), partial(tree.read, path))
 
 
 @contextmanager
 def _counting(name: str, tally: Tally) -> Iterator[list[str]]:
-    """Count a class folder in which no picture is found: as an empty one, or as lost where it holds other files."""
     found: list[str] = []
     others = tally.left_out[OTHER]
     yield found
@@ -229,22 +206,21 @@ def _counting(name: str, tally: Tally) -> Iterator[list[str]]:
 
 
 def _walk_subjects(tree: Tree, base: str, kind: str, tally: Tally) -> Iterator[Record]:
-    tally.left_out[LOOSE] += len(pictures(tree, base, tally))
+    tally.left_out[LOOSE] += len(images_in(tree, base, tally))
     for name in folders(tree, base, tally):
         at = _inside(base, name, kind)
-        if pictures(tree, at, tally):
+        if images_in(tree, at, tally):
             raise PackingError(
-                f"{tree.name} has pictures outside of the folders of subjects. The account protects all records of a "
+                f"{tree.name} has images outside of the folders of subjects. The account protects all records of a "
                 "subject together: put them into one folder for each subject inside the class folders "
-                "(class/subject/picture.png)."
+                "(class/subject/image.png)."
             )
         with _counting(name, tally) as found:
             for owner in folders(tree, at, tally):
-                for path in all_pictures(tree, below(at, owner), tally):
+                for path in all_images(tree, below(at, owner), tally):
                     found.append(path)
                     yield Record(_class(name), owner, path.removeprefix(f"{base}/"), partial(tree.read, path))
 
 
 def _class(name: str) -> str:
-    """The name of a class in the one spelling that the service compares: systems write accents in two ways."""
     return unicodedata.normalize("NFC", name)

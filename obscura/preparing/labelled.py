@@ -1,7 +1,7 @@
-"""Pictures whose classes stand in a table: which picture each row means, and what to do where it says nothing.
+"""Images whose classes stand in a table: which image each row means, and what to do where it says nothing.
 
-Tables name pictures by paths of the machine that they were made on, by their file's name alone, or by that without its
-ending. A row means the one picture whose path ends like its own.
+Tables name images by paths of the machine that they were made on, by their file's name alone, or by that without its
+ending. A row means the one image whose path ends like its own.
 """
 
 from __future__ import annotations
@@ -15,37 +15,29 @@ from functools import partial
 from os.path import splitext
 from posixpath import commonpath
 
-from obscura.pictures.types import picture_suffixes
+from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
-from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
 from obscura.preparing.questions import folded
-from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part, title_of
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
-from obscura.preparing.trees import SubTree, Tree, all_files, all_pictures, below, folders, pictures, suffix_of
+from obscura.preparing.trees import SubTree, Tree, all_files, all_images, below, folders, images_in, suffix_of
 from obscura.wire.meanings import is_part, is_split
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
 _PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
 _CELLS_COMPARED = 200
-UNLISTED = "picture not named in the table"
+UNLISTED = "image not named in the table"
 
 
 class Finder:
-    """Finds the picture that a cell means.
-
-    Args:
-        paths: Of all pictures.
-
-    Attributes:
-        paths: The same.
-    """
+    """Matches the names in a table to image paths. paths: all images."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
-        self._suffixes = picture_suffixes()
+        self._suffixes = image_suffixes()
         self._paths = {_plain(path): path for path in paths}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
@@ -56,21 +48,21 @@ class Finder:
             self._by_stem[splitext(name)[0]].append(path)
 
     def knows(self, cell: str) -> bool:
-        """Whether a cell may mean a picture."""
+        """Return whether a cell may name an image."""
         try:
             return self.find(cell) is not None
         except PackingError:
             return True
 
     def guess(self, cell: str) -> str | None:
-        """Return the path of the picture that a cell means; None where there are none or several."""
+        """Return the path of the image that a cell names; None if it names none or several."""
         try:
             return self.find(cell)
         except PackingError:
             return None
 
     def likely(self, cell: str) -> tuple[str, str] | None:
-        """Return the path of the image that an unmatched cell probably means, and the reason for the mismatch."""
+        """Return the path of the image that an unmatched cell probably names, and why it did not match."""
         folder, _, name = cell.replace("\\", "/").rpartition("/")
         stem, suffix = splitext(name) if re.fullmatch(r".*\.[A-Za-z]\w{1,4}", name) else (name, "")
         alike = self._by_stem.get(_plain(stem).casefold(), [])
@@ -88,11 +80,7 @@ class Finder:
         return found, f"The names differ in zeros, decimals, spaces or marks alone, {program}, or correct it."
 
     def find(self, cell: str) -> str | None:
-        """Return the path of the picture whose path ends like the cell, or of which the cell ends like the path.
-
-        Raises:
-            PackingError: There are several, or the cell leads out of the folder.
-        """
+        """Return the only path that ends like the cell, or that the cell ends with."""
         wanted = _plain(cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside of the folder: {cell}.")
@@ -111,7 +99,6 @@ class Finder:
 
 
 def _plain(path: str) -> str:
-    """A path in the one form of its characters by which it is compared: systems store accents in two ways."""
     return unicodedata.normalize("NFC", path)
 
 
@@ -123,20 +110,16 @@ def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
 
 
 def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
-    """Read pictures whose classes stand in a table.
+    """Return the images that a table labels.
 
     Args:
-        tree: The pictures.
+        tree: The images.
         table: The table.
-        choices: Which columns are which, and what of them makes the classes.
-        subjects: As of `read_columns`.
-        part: What of several parts was taken, for people.
-
-    Raises:
-        ChoiceNeeded: Something about the table is its owner's to say.
-        PackingError: It names no picture, or says two things about one.
+        choices: Columns and labels that the owner selected.
+        subjects: See `read_columns`.
+        part: Title of the part that was selected, if any.
     """
-    paths = [*all_pictures(tree, "", Tally())]
+    paths = [*all_images(tree, "", Tally())]
     at, table, part = _part(tree, table, choices, part, paths)
     everywhere = Finder(paths)
     said = read_columns(table, choices, everywhere.knows, subjects=subjects)
@@ -161,25 +144,17 @@ def _inside(paths: list[str], at: str) -> list[str]:
 
 
 def _tops(paths: list[str]) -> dict[str, str]:
-    """Return the paths, by name, of the folders directly below the innermost folder that contains all images."""
     around = commonpath([path.rpartition("/")[0] for path in paths]) if paths else ""
     inside = [path.removeprefix(f"{around}/" if around else "") for path in paths]
     return {name: below(around, name) for path in inside if (name := path.partition("/")[0]) != path}
 
 
 def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str]) -> tuple[str, Table, str]:
-    """Return the folder of the images, the table's rows, and the name of the part to use of train/ and test/.
-
-    The part is the one that was asked for, the one that contains the table, or the one that the table is named after.
-
-    Raises:
-        PackingError: There is no such part.
-    """
     split = choices.split
     if part:
         return "", table, part
     beside = choices.labels.parent.as_posix() if choices.labels is not None and not choices.labels.is_file() else "."
-    if beside != "." and split is None and pictures(tree, beside):
+    if beside != "." and split is None and images_in(tree, beside):
         return beside, table, f"{beside}/"
     tops = {name.casefold(): at for name, at in _tops(paths).items()} | {
         name.casefold(): name for name in folders(tree, "")
@@ -207,11 +182,6 @@ def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str
 
 
 def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
-    """Return the folder `train` and a note about it if a table names images in train and test; else ("", "").
-
-    Raises:
-        ChoiceNeeded: The table names pictures in several parts, and none of them is called like train.
-    """
     tops = _tops(named)
     if len(tops) < 2 or not all(map(is_split, tops)):
         return "", ""
@@ -226,11 +196,6 @@ def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
 
 
 def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, choices: Choices) -> None:
-    """Raise where no row names an image, or where the likely cause is a program that rewrote the names.
-
-    Raises:
-        PackingError: The message shows a name of each side and the likely cause.
-    """
     missing = [row.file for row in rows if row.file and not finder.knows(row.file)]
     if not missing or not finder.paths:
         return
@@ -251,11 +216,7 @@ def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, c
 
 
 def find_table(tree: Tree, choices: Choices) -> Table:
-    """Read the table that the owner names: a file of this machine, or one below the pictures.
-
-    Raises:
-        PackingError: It cannot be read.
-    """
+    """Read the table that --labels names, on this machine or inside the tree."""
     assert choices.labels is not None
     if choices.labels.is_file():
         return read_table(choices.labels, choices.table_encoding)
@@ -267,14 +228,10 @@ def find_table(tree: Tree, choices: Choices) -> Table:
 
 
 def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | None:
-    """Find the table that Hugging Face's ImageFolder looks for: metadata.jsonl or .csv beside the pictures, or in the
-    folder of a part, with the columns file_name and that of the classes.
+    """Find metadata.jsonl or metadata.csv as Hugging Face's ImageFolder does: beside the images or in a part.
 
     Returns:
-        (the folder that it describes, the table, what of several parts was taken), or None where there is none.
-
-    Raises:
-        PackingError: It cannot be read, or there is no such part.
+        (the folder that it describes, the table, the title of the selected part), or None.
     """
     places = {at: name for at in ("", *folders(tree, "")) for name in _METADATA if name in tree.files(at)}
     tables = {at: parse_table(name, tree.read(below(at, name)), choices.table_encoding) for at, name in places.items()}
@@ -288,32 +245,26 @@ def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | Non
 
 
 def ask_for_table(tree: Tree, choices: Choices) -> None:
-    """Let a folder pass whose folders may be classes, or that has no table beside them.
-
-    Raises:
-        ChoiceNeeded: A table lies beside pictures that no class folders hold.
-        PackingError: What lies beside them are boxes, and no classes.
-    """
+    """Raise if a table lies beside images that are not in class folders."""
     tops = folders(tree, "")
     if {"images", "labels"} <= {name.casefold() for name in tops}:
         at = next(name for name in tops if name.casefold() == "labels")
         if any(suffix_of(path) == ".txt" for path in all_files(tree, at)):
             raise PackingError(
-                f"{tree.name} looks like YOLO's layout for detection: labels/ holds boxes in the pictures, and not the "
-                "classes of pictures. Put the pictures into one folder for each class, or write a table (--labels)."
+                f"{tree.name} looks like YOLO's layout for detection: labels/ holds boxes in the images, and not the "
+                "classes of images. Put the images into one folder for each class, or write a table (--labels)."
             )
     tables = sorted(_tables_in(tree), key=lambda name: ("train" not in name.casefold(), name))
     flat = all(is_part(name) and not folders(tree, name) for name in tops)
     if tables and flat and choices.classes is None:
         raise ChoiceNeeded(
-            f"{tree.name} holds no class folders, and {some(tables, len(tables))} beside its pictures. Name the table "
+            f"{tree.name} holds no class folders, and {some(tables, len(tables))} beside its images. Name the table "
             "or the annotations that tell their classes.",
             [f"--labels {tables[0]}"],
         )
 
 
 def _tables_in(tree: Tree) -> list[str]:
-    """Paths of the files on top that are tables by their names, and of those and of annotations in folders there."""
     inside = [below(at, name) for at in folders(tree, "") for name in tree.files(at)]
     found = [path for path in inside if suffix_of(path) in (*TABLE_SUFFIXES, ".json")]
     found += [name for name in tree.files("") if suffix_of(name) in TABLE_SUFFIXES]
@@ -321,19 +272,17 @@ def _tables_in(tree: Tree) -> list[str]:
 
 
 def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:
-    """Let a table pass that tells the class of every picture."""
     unlabelled = [row for row in rows if row.label == ""]
     if unlabelled and not choices.skip_unlabelled:
         raise ChoiceNeeded(
             f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} do not tell the class, such as that of "
-            f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these pictures out; or "
+            f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these images out; or "
             "name all classes with --classes, if that word is one.",
             ["--skip-unlabelled"],
         )
 
 
 def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
-    """What is said of each path. A row whose picture is not there keeps what the table calls it."""
     found: dict[str, Row] = {}
     for row in rows:
         if not row.file:
@@ -342,13 +291,13 @@ def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
         meant = replace(row, file=path)
         if found.setdefault(path, meant) != meant:
             raise PackingError(
-                f"{table.name} says two things about {path}: give each picture one row, and several labels as a|b."
+                f"{table.name} says two things about {path}: give each image one row, and several labels as a|b."
             )
     return found
 
 
 def _walk(tree: Tree, at: str, rows: Mapping[str, Row], tally: Tally) -> Iterator[Record]:
-    tally.left_out[UNLISTED] += sum(path not in rows for path in all_pictures(tree, at, tally))
+    tally.left_out[UNLISTED] += sum(path not in rows for path in all_images(tree, at, tally))
     for path, row in rows.items():
         if row.label is None:
             tally.left_out[NOT_ONE] += 1

@@ -1,7 +1,7 @@
-"""What a label is: an integer or a text, as it stands in the file, whatever the layout. No number is rounded to one.
+"""Labels are integers or text, exactly as in the file; numbers are never rounded.
 
-A class that nothing belongs to would be public, too, and drawn; so gaps in the numbers are asked about. Who states the
-names of the classes has answered. What names mean is asked in `questions`.
+A class without images would become public and be generated, so gaps in the numbers need the owner's answer.
+`questions` asks about the meaning of names.
 """
 
 from __future__ import annotations
@@ -9,41 +9,37 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.errors import ChoiceNeeded, PackingError
+from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.wire.subjects import MISSING, without_marks
 
 # How missing values look once they were made into texts. "unknown" and "other" are classes of many collections.
 _MISSING = MISSING.union(("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"))
-UNLABELLED = "picture without a label"
+UNLABELLED = "image without a label"
 # Separators of several labels in one text. A text is a list if one of its parts is a label elsewhere (_LISTS: or a part
 # of another list). Names of classes contain _PHRASES, so there all parts must be labels.
 _LISTS, _WORDS, _PHRASES = (r"\|", ";", ",", r"\n"), (r"\s(?:and|und|et)\s", r"\+", "&"), ("/", r"\swith\s", r"\s")
 
 
 def label_text(value: object) -> str:
-    """Return a label as the text by which it is compared: Unicode form C, without white space around it."""
+    """Normalise a label for comparison: Unicode form C, stripped."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return unicodedata.normalize("NFC", text).strip()
 
 
 def is_missing(label: str) -> bool:
-    """Whether a label looks like one that is missing."""
+    """Return whether a label looks like a missing value."""
     plain = without_marks(label)
     return not plain or plain in _MISSING or label == "\\N"
 
 
 def list_separator(labels: Iterable[str]) -> re.Pattern[str] | None:
-    """Return what separates several labels in one text: "Effusion, Mass" beside "Mass" or "Mass, Nodule".
-
-    Returns:
-        The pattern, or None where every text is one label.
-    """
+    """Return the pattern that separates several labels in one text, such as "Effusion, Mass"; or None."""
     texts, separators = {label_text(label).casefold() for label in labels}, list[str]()
     for pattern in (*_LISTS, *_WORDS, *_PHRASES):
         lists = [parts for text in texts if len(parts := _parts(text, pattern)) > 1]
@@ -64,17 +60,13 @@ def _parts(text: str, pattern: str) -> set[str]:
 def read_labels(
     values: np.ndarray[Any, Any] | Sequence[Any], count: int, whose: str, choices: Choices
 ) -> tuple[int | str | None, ...]:
-    """Return the label of each picture, integers or texts, and None where it has none and is to be left out.
+    """Return the label of each image; None for images that are left out.
 
     Args:
-        values: (n,) or (n, 1), integers or texts. A negative number, or a word such as "nan", is no label.
+        values: (n,) or (n, 1) integers or text. Negative numbers and words such as "nan" are missing labels.
         count: n.
-        whose: Whose labels they are, for people.
-        choices: With `skip_unlabelled`, and `classes`, which may state such a word.
-
-    Raises:
-        ChoiceNeeded: Some have none, and were not said to be left out.
-        PackingError: They are of another type or shape.
+        whose: Name of the file, for messages.
+        choices: With `skip_unlabelled`, and `classes`, which may include such a word.
     """
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -97,7 +89,7 @@ def read_labels(
     if absent and not choices.skip_unlabelled:
         raise ChoiceNeeded(
             f"{whose}: labels are names, or numbers that begin at 0, and {sorted(map(str, absent))[0]!r} looks like a "
-            "missing one. Leave these pictures out; or name all classes with --classes, if that word is one.",
+            "missing one. Leave these images out; or name all classes with --classes, if that word is one.",
             ["--skip-unlabelled"],
         )
     return tuple(None if label in absent else label for label in read)
@@ -106,17 +98,13 @@ def read_labels(
 def class_numbers(
     used: Iterable[int], stated: tuple[str, ...] | None, *, used_only: bool, known: int = 0
 ) -> tuple[int, ...]:
-    """Return the labels that are classes, in order: 0 to the largest, or those in use.
+    """Return the labels that are classes, in order: 0 to the largest, or only those in use.
 
     Args:
         used: Labels that occur.
-        stated: The names of the classes, where their owner states them.
-        used_only: Whether a number that no picture has is no class.
-        known: How many classes the file itself names.
-
-    Raises:
-        ChoiceNeeded: Some number has no picture, and nothing says whether it is a class.
-        PackingError: There are more classes than were stated.
+        stated: Class names that the owner states.
+        used_only: Whether to skip numbers without images.
+        known: Number of classes that the file names.
     """
     numbers = sorted(set(used))
     last = max(numbers[-1] if numbers else -1, known - 1)
@@ -130,7 +118,7 @@ def class_numbers(
     if stated is None and last >= len(numbers):
         gap = next(number for number in range(last + 1) if number >= len(numbers) or numbers[number] != number)
         raise ChoiceNeeded(
-            f"No picture has the label {gap}, and labels go up to {last}: {last + 1 - len(numbers):,} of these numbers "
+            f"No image has the label {gap}, and labels go up to {last}: {last + 1 - len(numbers):,} of these numbers "
             "are used by none. A class that nothing belongs to becomes public, too, and gets a share of the images "
             "that are drawn, which can only be noise. Take the labels that are used, or state the names of all classes "
             "with --classes, beginning with that of label 0.",
@@ -142,17 +130,13 @@ def class_numbers(
 def call_classes(
     labels: Sequence[int | str | None], names: tuple[str, ...], choices: Choices, whose: str
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """Return what the class of each picture is called, and all classes in label order, where labels are numbers.
+    """Return the class name of each image and, for numeric labels, all class names in label order.
 
     Args:
-        labels: As of `read_labels`.
-        names: Of the classes, in label order, where the file tells them.
+        labels: See `read_labels`.
+        names: Class names in label order, if the file has them.
         choices: With `classes` and `used_classes`.
-        whose: Whose labels they are, for people.
-
-    Raises:
-        ChoiceNeeded: Some number has no picture, and nothing says whether it is a class.
-        PackingError: There are labels beyond the names.
+        whose: Name of the file, for messages.
     """
     numbers = [label for label in labels if isinstance(label, int)]
     if not numbers:
@@ -162,3 +146,34 @@ def call_classes(
     used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
     called = {number: names[number] if names else str(number) for number in used}
     return tuple(called[label] if isinstance(label, int) else None for label in labels), tuple(called.values())
+
+
+def stated_classes(found: tuple[str, ...], stated: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the stated class names in label order, else those of the layout."""
+    if stated is None:
+        return found
+    if len(found) > len(stated):
+        raise PackingError(
+            f"--classes names {len(stated)} classes, and there are labels beyond these: name every class that there "
+            "may be, in label order."
+        )
+    return stated
+
+
+def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None:
+    """Raise if an image has a class that was not stated."""
+    more = [] if stated is None else sorted(set(found) - set(stated))
+    if more:
+        raise PackingError(
+            f"--classes does not name every class that there is: {some(more, len(more))}. Name it, or leave its "
+            "images out."
+        )
+
+
+def require_renamed(found: Iterable[str], renamed: Mapping[str, str]) -> None:
+    """Raise if a class has no new name."""
+    more = sorted(set(found) - set(renamed))
+    if more:
+        raise PackingError(
+            f"--rename-classes does not rename every class: {some(more, len(more))}. Write a line for each."
+        )

@@ -21,14 +21,13 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Package:
-    """An upload that is ready to stream.
+    """An upload, ready to stream.
 
-    `classes`, `height`, `width` and `channels` become public with its declaration: they were stated, are fixed, or
-    follow from the format of the files. `private_records` and `private_subjects` (None where the upload carries none)
-    were counted, and are compared with what their owner states, no more. For their owner alone are `summary`, one line
-    about what was done to the pictures, `private_counts`, their number by class, and `private_notes`, what is odd.
-    `subjects_key_check` is the check value of the secret under which its subjects have the same numbers as in other
-    uploads; None where they are numbered afresh.
+    `classes`, `height`, `width` and `channels` become public with the declaration: they are stated, fixed, or given by
+    the file format. `private_records` and `private_subjects` (None without subject ids) were counted and are only
+    compared with the owner's limits. Only the owner sees `summary` (one line on the conversions), `private_counts`
+    (images by class) and `private_notes` (oddities). `subjects_key_check` identifies the secret that numbers the
+    subjects; None if numbers are random.
     """
 
     format: UploadFormat
@@ -46,24 +45,20 @@ class Package:
 
     @property
     def recognised(self) -> bool:
-        """Whether its subjects are recognised in other uploads under the same secret."""
+        """Return whether subjects are recognised across uploads with the same secret."""
         return self.subjects_key_check is not None
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
-        """Let a statement pass that the files keep.
-
-        Raises:
-            MoreThanStated: They hold more.
-        """
+        """Raise MoreThanStated if there are more records or subjects than the owner stated."""
         if self.private_records > at_most:
-            raise MoreThanStated("pictures", "--at-most")
+            raise MoreThanStated("images", "--at-most")
         if subjects_at_most is not None and (self.private_subjects or 0) > subjects_at_most:
             raise MoreThanStated("subjects", "--subjects-at-most")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file of a zip that is made while it is sent."""
+    """A file of a streamed ZIP."""
 
     name: str
     size_bytes: int
@@ -71,24 +66,23 @@ class Member:
 
 
 def file_member(path: Path) -> Member:
-    """A file of the disk, under its own name."""
     return Member(path.name, path.stat().st_size, file_stream(path))
 
 
 def file_stream(path: Path) -> Iterator[bytes]:
-    """Read a file piece by piece."""
+    """Read a file in chunks."""
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
 
 
 def can_be_folder(name: str) -> bool:
-    """Whether a folder of an upload may be called like a class."""
+    """Return whether a class name can be the name of a folder in an upload."""
     return not {"/", "\\"} & set(name) and name not in (".", "..") and name[1:2] != ":"
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """What stands before the content of an array in a .npy file, in C order."""
+    """Return the header of a .npy file, in C order."""
     file = io.BytesIO()
     descr = npy_format.dtype_to_descr(dtype)
     npy_format.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
@@ -96,7 +90,7 @@ def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:
-    """Zip files without compression while they are sent; nothing is written to the disk."""
+    """Stream an uncompressed ZIP without writing to disk."""
     outbox = _Outbox()
     with zipfile.ZipFile(outbox, "w", zipfile.ZIP_STORED) as archive:
         for member in members:
@@ -110,8 +104,6 @@ def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:
 
 
 class _Outbox(RawIOBase):
-    """A file that cannot seek: collects what the zip writer writes until it is taken away."""
-
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self.waiting_bytes = 0

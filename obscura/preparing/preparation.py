@@ -1,7 +1,7 @@
 """Turn a folder or file on this machine into an upload that is what its owner states.
 
-Runs on the owner's side only, and writes nothing to the disk. Pictures are walked over twice, one at a time: once to
-see what all of them need, and once, while they are sent, to do it. File names never leave: pictures are numbered anew
+Runs on the owner's side only, and writes nothing to the disk. Images are walked over twice, one at a time: once to
+see what all of them need, and once, while they are sent, to do it. File names never leave: images are numbered anew
 inside their class folder, and so are the folders of subjects, in random order.
 """
 
@@ -18,24 +18,22 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from obscura.preparing.archives import open_archive
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.classes import require_renamed, require_stated, stated_classes
 from obscura.preparing.columns import tells_subjects
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
+from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.labelled import ask_for_table, find_metadata, find_table, labelled_by_table
+from obscura.preparing.labels import require_renamed, require_stated, stated_classes
 from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, zip_stream
-from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.questions import ask_about_classes, ask_about_lists, ask_about_people
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import key_check, keyed_numbers, number_subjects, refuse_owned, subject_key
-from obscura.preparing.summary import counted, notes, summarise
-from obscura.preparing.survey import OnPicture, Survey, survey
+from obscura.preparing.survey import OnImage, Survey, counted, notes, summarise, survey
 from obscura.preparing.tables import Table
-from obscura.preparing.trees import FolderTree, Tree
+from obscura.preparing.trees import FolderTree, Tree, open_archive
 from obscura.wire.class_folders import in_order
 
 
@@ -44,23 +42,23 @@ def prepare(
     choices: Choices | None = None,
     *,
     subjects: bool | None = False,
-    on_picture: OnPicture = lambda _count: None,
+    on_image: OnImage = lambda _count: None,
 ) -> Package:
-    """Recognise what a folder or file is, look at every picture, and return an upload that the service takes.
+    """Recognise the format of a folder or file, survey every image, and return an upload that the service accepts.
 
     A folder contains class folders (also inside train/), a table of labels, IDX, Parquet or WebDataset files, DICOM
     files or NIfTI volumes. A file is an archive of such a folder, or an .npz, IDX, Parquet or WebDataset file.
 
     Args:
         path: The folder or file, or arrays in memory.
-        choices: What its owner has chosen.
-        subjects: Whether the upload must say whose each record is: the account's unit is the subject. False: it must
-            not, and files that tell it are refused. None: the pictures are public, and it is left behind.
-        on_picture: Called with the number of pictures that were looked at.
+        choices: Options that the owner chose.
+        subjects: True: subject ids are required, because the account protects subjects. False: files with subject ids
+            are refused. None: the images are public, and subject ids are dropped.
+        on_image: Called with the number of images surveyed.
 
     Raises:
-        ChoiceNeeded: Their owner must choose something; the message names the flags.
-        PackingError: Nothing that can be pushed is there, or it carries subjects exactly where none are wanted.
+        ChoiceNeeded: The owner must decide something; the message names the flags.
+        PackingError: There is nothing to push, or subject ids are missing or not allowed.
     """
     chosen = choices or Choices()
     source = _find(path, chosen, subjects=subjects)
@@ -69,7 +67,7 @@ def prepare(
     if source.owned is not None and subjects is None:
         source = replace(source, walk=partial(_of_nobody, source.walk), package=None)
     tally = Tally()
-    found = survey(source, chosen, tally, on_picture)
+    found = survey(source, chosen, tally, on_image)
     classes, names = _classes(source, found, chosen)
     counts = Counter(dict.fromkeys((*classes, *(names.get(label, label) for label in found.lost)), 0))
     for label, count in found.labels.items():
@@ -98,22 +96,15 @@ def _of_nobody(walk: Callable[[Tally], Iterator[Record]], tally: Tally) -> Itera
 
 
 def _as_it_is(source: Source, choices: Choices) -> Package | None:
-    """Return an upload of the files themselves, where the service reads them and nothing is to be changed."""
-    if source.package is None or choices.touch_every_picture:
+    if source.package is None or choices.touch_every_image:
         return None
     package = source.package()
     if not fits(package.width, package.height):
         return None
-    return replace(package, summary=f"{source.title}: {counted(package.private_records, 'picture')}, as they are.")
+    return replace(package, summary=f"{source.title}: {counted(package.private_records, 'image')}, as they are.")
 
 
 def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the classes in label order, and the class of each label that is not called like it.
-
-    Raises:
-        ChoiceNeeded: Nobody has stated them, and they may be something else.
-        PackingError: They are not what was stated.
-    """
     if choices.renamed is not None:
         require_renamed(source.classes or found.labels, choices.renamed)
         return tuple(dict.fromkeys(choices.renamed.values())), dict(choices.renamed)
@@ -133,7 +124,7 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
         return path.source(choices, subjects=subjects)
     if not path.exists():
         raise PackingError(
-            f"{path} does not exist. Give the folder or file of the pictures: obscura datasets push FOLDER"
+            f"{path} does not exist. Give the folder or file of the images: obscura datasets push FOLDER"
         )
     if path.name.casefold() == "dicomdir" and path.is_file():
         path = path.parent
@@ -145,7 +136,7 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
     tree = tree or open_archive(path, choices.zip_encoding)
     if tree is None:
         raise PackingError(
-            f"{path.name} is neither a folder of pictures nor an archive of one (.zip, .tar, .tar.gz), an .npz or IDX "
+            f"{path.name} is neither a folder of images nor an archive of one (.zip, .tar, .tar.gz), an .npz or IDX "
             "files."
         )
     if choices.labels is not None:
@@ -168,7 +159,6 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
 
 
 def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
-    """Read by a table; of DICOM files, a tag says whose they are where the table does not."""
     scans = dicom.is_in(tree)
     tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
     source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, part=part)
@@ -176,8 +166,6 @@ def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | No
 
 
 class _Members:
-    """The files of the upload, made one after the other; the same again each time."""
-
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
         self._target = Target(found.width, found.height, found.channels, choices.scale)
@@ -186,13 +174,11 @@ class _Members:
         self._join = choices.join_subjects
 
     def __iter__(self) -> Iterator[Member]:
-        """Pictures in folders of classes, and of subjects in these."""
         for sent, (name, owner, suffix, data) in enumerate(self._made()):
             folder = name if owner is None else f"{name}/{owner}"
             yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
 
     def as_arrays(self, classes: tuple[str, ...]) -> Iterator[Member]:
-        """The arrays of an .npz, for classes that no folder can be called like."""
         labels, owners = list[int](), list[int]()
         shape = (self._found.height, self._found.width, *([3] if self._found.channels == 3 else []))
 
@@ -211,21 +197,20 @@ class _Members:
                 yield Member(f"{name}.npy", array.nbytes, (npy_header(array.shape, array.dtype), array.tobytes()))
 
     def _made(self) -> Iterator[tuple[str, int | None, str, bytes]]:
-        """Yield class, number of the subject, and ending and content of a picture file."""
         sent = 0
         for record in self._source.walk(Tally()):
             if record.shown in self._found.broken_files:
                 continue
             try:
-                suffix, data = prepare_picture(record.read(), self._target)
+                suffix, data = prepare_image(record.read(), self._target)
             except Unreadable as error:
-                raise PackingError(f"The pictures changed while they were sent: {record.shown}: {error}.") from None
+                raise PackingError(f"The images changed while they were sent: {record.shown}: {error}.") from None
             number = None if record.subject is None else self._numbers.get(subject_key(record.subject, join=self._join))
             if record.subject is not None and number is None:
-                raise PackingError("The pictures changed while they were sent: there is one of another subject.")
+                raise PackingError("The images changed while they were sent: there is one of another subject.")
             yield self._names.get(record.label, record.label), number, suffix, data
             sent += 1
         if sent != self._found.records:
             raise PackingError(
-                f"The pictures changed while they were sent: there were {self._found.records:,}, and now {sent:,}."
+                f"The images changed while they were sent: there were {self._found.records:,}, and now {sent:,}."
             )

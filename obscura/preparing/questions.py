@@ -1,4 +1,4 @@
-"""What the owner is asked before names become public: plain functions over names, and counts of pictures by name.
+"""What the owner is asked before names become public: plain functions over names, and counts of images by name.
 
 Names of classes that nobody has stated are those of folders, or the labels of a table. A declaration publishes them.
 So where they look like people, or like parts of a collection, nothing is guessed: `--classes` states that they are
@@ -16,7 +16,7 @@ from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, list_separator
 from obscura.wire.meanings import identifiers_in, is_part, is_scale, masks_among, why_personal
 
-MANY_CLASSES, FEW_PICTURES = 8, 10  # so few pictures of a class are lost in the noise of any training anyway
+MANY_CLASSES, FEW_IMAGES = 8, 10  # so few images of a class are lost in the noise of any training anyway
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
 _IS_CODE = re.compile(r"[A-Za-z]{1,3}[-_ ]?\d{2,7}")  # eight digits are those of ImageNet
 _IS_SIDE = re.compile(
@@ -27,17 +27,13 @@ _IS_SIDE = re.compile(
 
 
 def ask_about_people(names: Iterable[str]) -> None:
-    """Let names pass that do not look like those of people.
-
-    Raises:
-        ChoiceNeeded: some do; the flag gives them others.
-    """
+    """Raise if class names look like people; the flag renames them."""
     personal = [(name, why) for name in names if (why := why_personal(name)) is not None]
     if personal:
         shown = some([f"{name} ({why})" for name, why in personal], len(personal))
         raise ChoiceNeeded(
             f"Names of classes become public for ever, and these look like people: {shown}. If each stands for a "
-            "person, they are no classes: put them inside the folders of the classes (class/person/picture.png) or "
+            "person, they are no classes: put them inside the folders of the classes (class/person/image.png) or "
             "write a table (--labels), and use an account whose unit is the subject. If they are classes, give them "
             "names that say nothing of anybody, in a table with the columns old and new; or state them with --classes.",
             ["--rename-classes classes.csv"],
@@ -45,14 +41,11 @@ def ask_about_people(names: Iterable[str]) -> None:
 
 
 def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
-    """Let names pass that look like those of classes.
+    """Raise if class names look like people, parts or duplicates; the flag renames or states them.
 
     Args:
-        counts: pictures by name, of all that there are.
-        folders: whether they are names of folders, which stand for much else, and not labels that somebody wrote down.
-
-    Raises:
-        ChoiceNeeded: they look like people or parts, or several like one; the flag renames or states them.
+        counts: Images by class name.
+        folders: Whether the names are those of folders, which are less reliable than labels.
     """
     names = sorted(counts)
     ask_about_people(names)
@@ -61,7 +54,7 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
     masks = masks_among(names) if folders else []
     if masks:
         raise _ask(
-            f"These folders seem to hold masks of the pictures in others, not a class: {some(masks, len(masks))}. "
+            f"These folders seem to hold masks of the images in others, not a class: {some(masks, len(masks))}. "
             "Push a folder without masks, in which each class has a folder",
             names,
         )
@@ -73,13 +66,13 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
     for group in look_alike(names):
         raise _ask(f"These would be classes of their own, and look like one: {some(group, len(group))}", names)
-    few = statistics.median(counts.values()) <= FEW_PICTURES
+    few = statistics.median(counts.values()) <= FEW_IMAGES
     codes = len(names) > 1 and all(map(_IS_CODE.fullmatch, names)) and not all(name.endswith("0") for name in names)
     coded = names if codes else identifiers_in(names, few=few)
     if folders and coded:
         raise _ask(
             f"These look like numbers of people or records, not like classes: {some(coded, len(coded))}. If each is a "
-            "person, put the folders inside those of the classes (class/person/picture.png), or write a table "
+            "person, put the folders inside those of the classes (class/person/image.png), or write a table "
             "(--labels)",
             names,
         )
@@ -87,18 +80,14 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         raise _ask(f"These are numbers that do not count up, as those of people: {some(names, len(names))}", names)
     if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
-            f"There are {len(names)} classes, and most have {FEW_PICTURES} pictures or fewer, as if each were a "
+            f"There are {len(names)} classes, and most have {FEW_IMAGES} images or fewer, as if each were a "
             f"person: {some(names, len(names))}",
             names,
         )
 
 
 def ask_about_lists(names: Iterable[str]) -> None:
-    """Raise where a name of a class looks like a list of several.
-
-    Raises:
-        ChoiceNeeded: One does; the flag states the names.
-    """
+    """Raise if a class name looks like a list of several labels."""
     listed = sorted(names)
     separator = list_separator(listed)
     several = [repr(name) for name in listed if separator is not None and separator.search(name)]
@@ -109,33 +98,27 @@ def ask_about_lists(names: Iterable[str]) -> None:
 
 
 def ask_about_masks(folder: str, names: Iterable[str]) -> None:
-    """Raise if some files or folders hold masks of others beside them.
+    """Raise if files or folders look like masks of others beside them.
 
     Args:
-        folder: That they are in, for its owner.
-        names: Of the files, without suffixes, or of the folders.
-
-    Raises:
-        ChoiceNeeded: some do; the flag names a table of the pictures.
+        folder: The folder, for the message.
+        names: File names without suffixes, or folder names.
     """
     masks = masks_among(names)
     if masks:
         raise ChoiceNeeded(
-            f"{folder} holds pictures and their masks, and each mask would become a picture of the class: "
-            f"{some(masks, len(masks))}. Move the masks out of the class folders, or name the pictures in a table with "
+            f"{folder} holds images and their masks, and each mask would become an image of the class: "
+            f"{some(masks, len(masks))}. Move the masks out of the class folders, or name the images in a table with "
             "the columns file and label.",
             ["--labels labels.csv"],
         )
 
 
 def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
-    """Let folders of subjects pass that are not the parts of one, under folders that are not people.
+    """Raise if the folders inside class folders look like parts of a person, and the class folders like people.
 
     Args:
-        owners: the names of the folders inside each class folder.
-
-    Raises:
-        PackingError: the folders on top are people, or all subjects are called like parts.
+        owners: Names of the folders inside each class folder.
     """
     every = set().union(*owners.values())
     shown = some(sorted(every), len(every))
@@ -146,12 +129,12 @@ def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
         raise PackingError(
             f"The same folders stand under every folder on top ({shown}), so those on top ({tops}) seem to be the "
             "people, and none would be protected as one. Put one folder for each person inside the folder of each "
-            "class (class/person/picture.png), or write a table with the columns file, label and subject (--labels)."
+            "class (class/person/image.png), or write a table with the columns file, label and subject (--labels)."
         )
 
 
 def look_alike(names: Iterable[str]) -> list[list[str]]:
-    """Return groups of different texts that people would read as one: Normal and normal, 1 and 1.0, P1 and p1."""
+    """Return groups of texts that people would read as the same: Normal and normal, 1 and 1.0, P1 and p1."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(folded(name), []).append(name)
@@ -159,10 +142,9 @@ def look_alike(names: Iterable[str]) -> list[list[str]]:
 
 
 def folded(text: str) -> str:
-    """Return what texts that people would read as one have in common.
+    """Reduce a text so that spellings which people read as the same become equal.
 
-    Without case, how characters are stored (Unicode form KC), the marks and spaces around and which they are within,
-    and of numbers without leading zeros and decimals that are zero.
+    Ignores case, Unicode form, punctuation, spaces, leading zeros and zero decimals.
     """
     whole = re.sub(r"(?<=\d)\.0+$", "", unicodedata.normalize("NFKC", text).casefold().strip())
     plain = " ".join(re.findall(r"[^\W_]+", whole)) or whole
@@ -171,7 +153,7 @@ def folded(text: str) -> str:
 
 
 def classes_flag(names: Sequence[str]) -> str:
-    """Return the flag that states these names: written out, or in a file where they are many."""
+    """Return the flag that states these names: written out, or in a file if there are many."""
     listed = ",".join(names)
     short = len(names) <= CLASSES_WRITTEN_OUT_MAX and not any("," in name for name in names)
     return f"--classes {listed}" if short else "--classes classes.txt"
@@ -185,7 +167,6 @@ def _ask(why: str, names: Sequence[str]) -> ChoiceNeeded:
 
 
 def _counts_up(names: Sequence[str]) -> bool:
-    """Whether names are no numbers, or all those from 0 or 1 on."""
     if not all(name.isdecimal() for name in names):
         return True
     numbers = sorted(map(int, names))

@@ -1,15 +1,16 @@
-"""What every layout hands on: labelled pictures, one at a time, and a tally of what it passed over."""
+"""Labelled images as every layout yields them, one at a time, with a tally of what was left out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from obscura.preparing.depth import Numbers
+from obscura.preparing.errors import PackingError
 from obscura.preparing.package import Package
 from obscura.wire.subjects import SubjectId
 
@@ -20,13 +21,13 @@ Content = bytes | Pixels | Numbers
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One labelled picture.
+    """One labelled image.
 
     Attributes:
         label: Its class.
-        subject: Whose it is, where that is told.
-        shown: How its owner knows it. Stays on this machine.
-        read: Returns the bytes of a picture file, pixels, or numbers that are no pixels yet; raises Unreadable.
+        subject: Its subject id, if known.
+        shown: Its name for messages. Never leaves this machine.
+        read: Returns the bytes of an image file, pixels or unscaled numbers; raises Unreadable.
     """
 
     label: str
@@ -37,13 +38,13 @@ class Record:
 
 @dataclass
 class Tally:
-    """What a walk over the files passed over.
+    """What a walk left out.
 
     Attributes:
-        left_out: How many, by what people call them ("1 hidden or system file").
-        suffixes: Of the files that are no pictures.
-        notes: How many pictures something is to be said of, by what.
-        lost: The class folders that hold files, and no picture.
+        left_out: Counts by kind, such as "hidden or system file".
+        suffixes: Suffixes of files that are not images.
+        notes: Number of images by remark.
+        lost: Class folders that contain files but no images.
     """
 
     left_out: Counter[str] = field(default_factory=Counter)
@@ -54,19 +55,18 @@ class Tally:
 
 @dataclass(frozen=True)
 class Source:
-    """Labelled pictures that can be walked over more than once, always in the same order.
+    """Labelled images that can be walked repeatedly, always in the same order.
 
     Attributes:
-        title: The recognised format, for people: "IDX files, train"; empty for ordinary class folders.
-        walk: Yields the records, and counts what it passes over.
-        classes: In label order, where the layout has one; None takes the labels that occur, sorted.
-        package: Makes an upload of the files as they are, where the layout is one that the service reads.
-        shape: (height, width, channels) of arrays, which their format gives to all records alike, so that no single
-            record can change it; None where each picture is a file with a size of its own.
-        folders: Whether the labels are names of folders, which may stand for other things than classes.
-        owned: What in the files says whose each picture is, at the beginning of a sentence: "The column 'subject' of
-            labels.csv"; None where nothing does.
-        grouped: A sentence about what in the files says that several pictures are of one person, or "".
+        title: The recognised format, such as "IDX files, train"; empty for class folders.
+        walk: Yields the records and tallies what it leaves out.
+        classes: In label order, if the layout defines one; None uses the labels that occur, sorted.
+        package: Returns an upload of the unchanged files, if the service reads this layout.
+        shape: (height, width, channels) of arrays, given by their format and so independent of any record; None if each
+            image is a file of its own size.
+        folders: Whether labels are folder names, which may mean something other than classes.
+        owned: Noun phrase for the source of the subject ids, such as "The column 'subject' of labels.csv"; or None.
+        grouped: Sentence about hints that several images belong to one person, or "".
     """
 
     title: str
@@ -77,3 +77,21 @@ class Source:
     folders: bool = False
     owned: str | None = None
     grouped: str = ""
+
+
+PARTS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")  # as they are called
+
+
+def choose_part(name: str, parts: Sequence[str], wanted: str | None) -> str:
+    """Return the part to use: the requested one, else the only one, else train."""
+    chosen = wanted or (parts[0] if len(parts) == 1 else "train")
+    if chosen not in parts:
+        listed = ", ".join(sorted(parts))
+        raise PackingError(f"{name} has {listed}: choose one with --split." if parts else f"{name} is incomplete.")
+    return chosen
+
+
+def title_of(name: str, parts: Sequence[str], chosen: str) -> str:
+    """Return the title of a format and the selected part."""
+    others = " and ".join(sorted(part for part in parts if part != chosen))
+    return f"{name}, {chosen}" + (f" (not {others}; --split chooses)" if others else "")

@@ -1,4 +1,4 @@
-"""Whose each picture is. The ids that their owner knows stay here; numbers in random order leave."""
+"""Whose each image is. The ids that their owner knows stay here; numbers in random order leave."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from obscura.preparing.column_names import is_subject_heading
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
-from obscura.preparing.tables import read_column
+from obscura.preparing.tables import is_subject_heading, read_column
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import KEY_CHECK_CHARACTERS, SubjectId, canonical, is_nobody
 
@@ -29,11 +28,7 @@ OPEN_BY_SUBJECT = "obscura accounts create NAME --unit subject --epsilon E --del
 
 
 def canonical_id(private_id: SubjectId) -> int | str:
-    """Return what decides whether two ids name the same subject.
-
-    Raises:
-        PackingError: The id stands for nobody, or is neither an integer nor a text.
-    """
+    """Return the canonical form of an id: two ids with the same form are one subject."""
     try:
         known = private_id if isinstance(private_id, str | bytes) else operator.index(private_id)  # of NumPy, too
     except TypeError:
@@ -48,16 +43,13 @@ def canonical_id(private_id: SubjectId) -> int | str:
 
 
 def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
-    """Read a list of subject ids: one on each line, or a table with one column that is named like subject ids.
+    """Read subject ids, one per line, or a table with one column of ids.
 
     Args:
-        path: Of the file; "-" is standard input.
+        path: The file; "-" is standard input.
 
     Returns:
-        (the heading, or "" where the list has none; the place of each id, for messages).
-
-    Raises:
-        PackingError: The file cannot be read, or is not such a list.
+        (the heading or "", the place of each id for messages).
     """
     heading, cells = read_column(path, is_subject_heading, "subject ids")
     places: dict[SubjectId, str] = {}
@@ -67,17 +59,12 @@ def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
 
 
 def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal: bool = False) -> None:
-    """Raise unless every id is plain text: a program that rewrote an id would turn its subject into another one.
+    """Raise unless every id is plain text: an id that a program rewrote would become another subject.
 
     Args:
-        places: The place of each id, for messages; "" where it has none.
-        join: Whether ids that look alike are one subject's, so that 12 and 12.0 are.
-        withdrawal: Whether the ids are those of a withdrawal, which must be written as they were pushed.
-
-    Raises:
-        ChoiceNeeded: An id lacks leading zeros or has decimals; the flag joins such ids.
-        PackingError: An id contains an invisible character, a quotation mark or a separator, or is in scientific
-            notation; or, of a withdrawal, lacks leading zeros or has decimals.
+        places: The place of each id, for messages; "" if unknown.
+        join: Whether ids that look alike, such as 12 and 12.0, are one subject.
+        withdrawal: Whether these ids are withdrawn, so that they must be spelled as they were pushed.
     """
     texts = {_text(private_id): place for private_id, place in places.items()}
     nothing = " Nothing was sent." if withdrawal else ""
@@ -112,7 +99,6 @@ def _of(place: str) -> str:
 
 
 def _fault(text: str) -> str | None:
-    """Say what makes an id suspicious and what to do, or None."""
     hidden = next((character for character in text.strip() if unicodedata.category(character) in _INVISIBLE), None)
     if hidden == "\ufeff":
         return "contains a byte-order mark (U+FEFF). Remove it: save the file as UTF-8 without BOM."
@@ -128,12 +114,7 @@ def _fault(text: str) -> str | None:
 
 
 def require_told_apart(ids: Iterable[SubjectId]) -> None:
-    """Let ids pass of which no two look like one person's, and none beside the others like nobody's.
-
-    Raises:
-        ChoiceNeeded: Some differ in nothing but case, marks, spaces, zeros or how characters are stored.
-        PackingError: One is 00000000 or unknown01 among others that are not.
-    """
+    """Raise if two ids may be the same person, or one is a placeholder among real ids."""
     texts = sorted({_text(private_id) for private_id in ids})
     numbered = [text for text in texts if (word := re.match(r"\D*[^\W\d]\D*", text)) and is_nobody(word[0])]
     blank = [text for text in texts if re.fullmatch(r"0{4,}|9{4,}", text) and not _counts_on(text, texts)]
@@ -150,51 +131,40 @@ def require_told_apart(ids: Iterable[SubjectId]) -> None:
 
 
 def subject_key(private_id: SubjectId, *, join: bool) -> int | str:
-    """Return what decides whether two ids name one subject here: with `join` also where they only look like one.
-
-    Raises:
-        PackingError: The id stands for nobody.
-    """
+    """Return the key that identifies a subject; with `join`, ids that look alike share it."""
     return folded(str(canonical_id(private_id))) if join else canonical_id(private_id)
 
 
 def refuse_owned(what: str) -> None:
-    """Refuse files that tell whose each picture is, for an account that protects single records.
+    """Raise because an account that protects single records does not accept subject ids.
 
     Args:
-        what: that tells it: "The column 'subject' of labels.csv".
-
-    Raises:
-        PackingError: Always.
+        what: Noun phrase for their source: "The column 'subject' of labels.csv".
     """
     raise PackingError(
-        f"{what} says whose each picture is, and the account protects single records: somebody with several pictures "
+        f"{what} says whose each image is, and the account protects single records: somebody with several images "
         "would be protected less than it seems. Use an account whose unit is the subject and state how many there are "
         f"(--subjects-at-most): {OPEN_BY_SUBJECT}"
     )
 
 
 def number_subjects(ids: Iterable[SubjectId]) -> dict[int | str, int]:
-    """Number the distinct subjects in random order.
-
-    Raises:
-        PackingError: An id stands for nobody.
-    """
+    """Number the distinct subjects in random order."""
     names = list({canonical_id(private_id) for private_id in ids})
     secrets.SystemRandom().shuffle(names)
     return {name: number for number, name in enumerate(names)}
 
 
 def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, int]:
-    """Number subjects as in every other upload under this secret: 63 bits that tell nobody else an id."""
+    """Number subjects by HMAC, the same in every upload with this secret: 63 bits that reveal no id."""
     numbers = {name: hmac.new(secret, _LABEL + str(name).encode(), hashlib.sha256).digest() for name in names}
     return {name: int.from_bytes(digest[:_NUMBER_BYTES], "big") >> 1 for name, digest in numbers.items()}
 
 
 def key_check(secret: bytes, *, join: bool) -> str:
-    """Return a check value of a subjects key, and of whether ids are joined: 64 bits that reveal nothing else of it.
+    """Return a check value of a subjects key and the join option: 64 bits that reveal nothing else.
 
-    The service compares it with that of the first upload, since under another key no subject would be found.
+    The service compares it with the first upload's, because another key would hide known subjects.
     """
     label = _CHECK_LABEL + (b"joined" if join else b"")
     return hmac.new(secret, label, hashlib.sha256).hexdigest()[:KEY_CHECK_CHARACTERS]
@@ -202,13 +172,12 @@ def key_check(secret: bytes, *, join: bool) -> str:
 
 def _stands_for_nobody(private_id: SubjectId) -> PackingError:
     return PackingError(
-        f"A subject id stands for nobody: {str(private_id)[:40]!r}. All pictures that have it would count as those of "
-        "one person. Write whose each is, one id for each person, or leave those pictures out."
+        f"A subject id stands for nobody: {str(private_id)[:40]!r}. All images that have it would count as those of "
+        "one person. Write whose each is, one id for each person, or leave those images out."
     )
 
 
 def _counts_on(number: str, texts: list[str]) -> bool:
-    """Whether the number before or after this one is an id, too: 00000000 is the first of those that count from 0."""
     return any(str(int(number) + step).zfill(len(number)) in texts for step in (-1, 1))
 
 

@@ -1,4 +1,4 @@
-"""Tables as people have them: any delimiter and encoding, lines of JSON, with and without a line of names."""
+"""Tables of any delimiter and encoding, JSON lines and COCO annotations, with or without a header."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from obscura.pictures.types import picture_suffixes
+from obscura.image_types import image_suffixes
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of what is a table and nothing else
-SEVERAL = "|"  # between the labels of one picture
+SEVERAL = "|"  # between the labels of one image
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20
 _BOMS = (
@@ -41,14 +41,14 @@ _DELIMITERS = ("\t", ";", ",", "|", " ")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts, without the line of names.
+    """Rows of text, without the header.
 
     Attributes:
-        name: Of the file.
-        columns: Their names; "1", "2", ... where the table does not name them.
-        rows: As many texts each; a missing one is "".
-        named: Whether the table has a line of names.
-        lines: The line number of each row in the file; empty where the file has no lines.
+        name: File name.
+        columns: Column names; "1", "2", ... without a header.
+        rows: One text per column; "" if missing.
+        named: Whether the table has a header.
+        lines: Line number of each row; empty for formats without lines.
     """
 
     name: str
@@ -58,31 +58,27 @@ class Table:
     lines: tuple[int, ...] = ()
 
     def cells(self, column: str) -> Iterator[str]:
-        """The texts of one column, without white space around them."""
+        """Return the cells of a column, stripped."""
         at = self.columns.index(column)
         return (row[at].strip() for row in self.rows)
 
     def place(self, row: int) -> str:
-        """Return where a row is, for messages: "line 3 of labels.csv"."""
+        """Return the place of a row for messages: "line 3 of labels.csv"."""
         return f"line {self.lines[row]} of {self.name}" if self.lines else f"row {row + 1} of {self.name}"
 
 
 def read_table(path: Path, encoding: str | None = None) -> Table:
-    """Read a table.
+    """Read a table: CSV, TSV or similar, JSON lines, or COCO annotations.
 
     Args:
-        path: Of a .csv, .tsv or the like, of a .jsonl, or of annotations in COCO's .json.
-        encoding: That its owner states, such as "latin-1".
-
-    Raises:
-        ChoiceNeeded: Nothing says how its letters are encoded.
-        PackingError: It cannot be read as a table.
+        path: The file.
+        encoding: Its encoding, if not UTF-8.
     """
     return parse_table(path.name, _content(path), encoding)
 
 
 def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
-    """Read a table from the content of its file; see `read_table`."""
+    """Parse the content of a table; see `read_table`."""
     name, text, delimiter = _text(name, data, encoding)
     lines = [line for line in _lines(text) if line.strip()]
     lines = [line for line in lines if not line.startswith("#")] or lines
@@ -100,18 +96,15 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
 
 
 def read_column(path: Path, is_heading: Callable[[str], bool], wanted: str) -> tuple[str, list[tuple[int, str]]]:
-    """Read the only column of a file, or the only one with a known heading.
+    """Read the only column of a file, or the only column with a known heading.
 
     Args:
-        path: Of the file; "-" is standard input.
-        is_heading: Whether a cell of the first line is the heading of the wanted column.
-        wanted: The plural noun for the cells, for messages: "ids".
+        path: The file; "-" is standard input.
+        is_heading: Returns whether a cell of the first line is the wanted heading.
+        wanted: Plural noun for the cells, for messages: "ids".
 
     Returns:
-        (the heading, or "" where the column has none; the line number and the text of each cell).
-
-    Raises:
-        PackingError: The file cannot be read, is empty, or has several columns and no such heading.
+        (the heading or "", the line number and text of each cell).
     """
     try:
         name, text, delimiter = _text(path.name, _content(path), None)
@@ -141,12 +134,7 @@ def read_column(path: Path, is_heading: Callable[[str], bool], wanted: str) -> t
 
 
 def read_lines(path: Path, encoding: str | None = None) -> list[str]:
-    """Return the lines of a text file, without empty ones and without quotation marks around a line.
-
-    Raises:
-        ChoiceNeeded: The encoding of the file is unknown.
-        PackingError: The file cannot be read, or holds no lines.
-    """
+    """Return the lines of a text file, without empty lines and surrounding quotation marks."""
     name, text, _ = _text(path.name, _content(path), encoding)
     lines = [line.strip() for line in _lines(text) if line.strip()]
     if not lines:
@@ -156,12 +144,7 @@ def read_lines(path: Path, encoding: str | None = None) -> list[str]:
 
 
 def read_renames(path: Path, encoding: str | None = None) -> dict[str, str]:
-    """Read a table with the columns old and new: the new name of each class.
-
-    Raises:
-        ChoiceNeeded: The encoding of the file is unknown.
-        PackingError: The file is not such a table, or gives two names to one class.
-    """
+    """Read a table with the columns old and new: the new name of each class."""
     table = read_table(path, encoding)
     columns = {column.casefold(): column for column in table.columns}
     if not {"old", "new"} <= set(columns):
@@ -194,7 +177,6 @@ def _content(path: Path) -> bytes:
 
 
 def _text(name: str, data: bytes, encoding: str | None) -> tuple[str, str, str | None]:
-    """Return the name without .gz, the text without byte-order mark, and the delimiter that Excel states, if any."""
     if data.startswith(_GZIP):
         data, name = _unpacked(name, data), name.removesuffix(".gz")
     other = next((what for magic, what in _NO_TABLES.items() if data.lstrip().startswith(magic)), None)
@@ -210,7 +192,6 @@ def _text(name: str, data: bytes, encoding: str | None) -> tuple[str, str, str |
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a text: those that \\n, \\r\\n or \\r ends, and no other character."""
     return re.split(r"\r\n|\r|\n", text)
 
 
@@ -232,7 +213,7 @@ def _decoded(name: str, data: bytes, encoding: str | None) -> str:
 
 
 def _wide(data: bytes) -> str | None:
-    """UTF-16 that does not say so: most bytes at odd, or at even, places are 0, and none of the others."""
+    # UTF-16 without a byte-order mark: most bytes at odd (or even) places are 0, and none of the others.
     head = data[: min(len(data), 400) & ~1]
     for encoding, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
         if head and 2 * zeros.count(0) >= len(zeros) and 0 not in others:
@@ -241,14 +222,13 @@ def _wide(data: bytes) -> str | None:
 
 
 def _of_document(name: str, text: str) -> Table:
-    """A list of JSON objects; or COCO's `images`, `categories` and `annotations`, which say what is seen in which."""
     try:
         document = json.loads(text)
     except ValueError as error:
         raise PackingError(f"{name} is not JSON: {error}.") from None
     if isinstance(document, list):
         return _of_objects(name, document)
-    if isinstance(document, dict) and document and all(map(_is_picture, document)):
+    if isinstance(document, dict) and document and all(map(_is_image, document)):
         return Table(name, ("file", "label"), [(file, _json_text(label)) for file, label in document.items()])
     try:
         called = {each["id"]: str(each["name"]) for each in document["categories"]}
@@ -276,13 +256,12 @@ def _of_json(name: str, text: str) -> Table:
 def _of_objects(name: str, found: Sequence[object]) -> Table:
     objects = [each for each in found if isinstance(each, dict)]
     if len(objects) < len(found):
-        raise PackingError(f"{name} is not made of JSON objects, one for each picture.")
+        raise PackingError(f"{name} is not made of JSON objects, one for each image.")
     columns = tuple(dict.fromkeys(key for each in objects for key in each))
     return Table(name, columns, [tuple(_json_text(each.get(column)) for column in columns) for each in objects])
 
 
 def _json_text(value: object) -> str:
-    """A value as a text; a list of labels is written with bars between them, as tables have it."""
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
@@ -291,7 +270,6 @@ def _json_text(value: object) -> str:
 
 
 def _cut(name: str, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    """Return (line number, cells) of every row that is not blank."""
     csv.field_size_limit(_CELL_CHARACTERS_MAX)
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")
@@ -309,7 +287,7 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
     while len(rows) > 1 and _is_title(rows[0][1], rows[1][1]):
         rows = rows[1:]
     head = [cell.strip() for cell in rows[0][1]]
-    named = not any(_is_picture(cell) for cell in head)
+    named = not any(_is_image(cell) for cell in head)
     columns = tuple(head if named else map(str, range(1, len(head) + 1)))
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:
@@ -326,7 +304,6 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
 
 
 def _is_title(row: list[str], below: list[str]) -> bool:
-    """Whether a line is the title of a sheet, one text and empty cells, or a remark that is not cut like the others."""
     alone = len(row) > 1 and bool(row[0].strip()) and not any(cell.strip() for cell in row[1:])
     return alone or (row[0].startswith("#") and len(row) != len(below))
 
@@ -343,7 +320,6 @@ def _unpacked(name: str, data: bytes) -> bytes:
 
 
 def _unlisted(cell: str) -> str:
-    """A cell; where it is a list as Python writes it, ['a', 'b'], with bars between its items."""
     if not (cell.startswith("[") and cell.endswith("]")):
         return cell
     try:
@@ -353,7 +329,6 @@ def _unlisted(cell: str) -> str:
 
 
 def _delimiter(lines: Sequence[str], delimiters: Sequence[str]) -> str:
-    """The one that cuts the first lines into equally many cells, and into most."""
     best, most = ",", 1.0
     for delimiter in delimiters:
         if delimiter == " " and most >= 2:  # spaces stand inside of names, too
@@ -366,5 +341,62 @@ def _delimiter(lines: Sequence[str], delimiters: Sequence[str]) -> str:
     return best
 
 
-def _is_picture(cell: str) -> bool:
-    return cell.lower().endswith(tuple(picture_suffixes()))
+def _is_image(cell: str) -> bool:
+    return cell.lower().endswith(tuple(image_suffixes()))
+
+
+# As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
+_FILE = (
+    "file", "filename", "filepath", "path", "imagepath", "imgpath", "imagefile", "imagefilename", "image", "imageindex",
+    "imageid", "imagename", "img", "imgname", "isicid", "dicomid", "idcode", "id", "key",
+)  # fmt: skip
+_LABEL = (
+    "label", "labels", "class", "classname", "classlabel", "dx", "target", "findinglabels", "finding", "diagnosis",
+    "category", "level",
+)  # fmt: skip
+_SUBJECT = re.compile(
+    r"(?:(?:subject|patient(?:en)?|person|participant|proband|donor|volunteer|individual|pseudonym|animal)s?"
+    r"|(?:pat|case|fall|pseudo|anon|user)(?=id|no|nr|num|code))(?:ids?|no|nr|num|number|nummer|code|key|name|uid|identifier)?"
+    r"|(?:id|name|nr)(?:subject|patient|person|participant)|pid|mrn|eid"
+    r"|medicalrecord(?:no|nr|number)|ssn|nhs(?:no|number)"
+)
+# Of what a person has one or several of, and which shows in several images: HAM10000's lesion_id, StudyInstanceUID.
+_SUFFIX = r"(?:ids?|no|nr|num|number|nummer|code|key|name|(?:instance)?uid|identifier)"
+_GROUP = re.compile(
+    r"(?:lesion|nodule|tumou?r|polyp|study|exam(?:ination)?|scan|series|session|visit|encounter|admission|accession"
+    rf"|acquisition|video|clip|slide|biopsy|specimen|case|family){_SUFFIX}?"
+    rf"|(?:eye|breast|knee|hip|hand|tooth|wound|mole|sample|volume|block|stack|group|hadm|stay|event|episode){_SUFFIX}"
+)
+
+
+def known_files(columns: Sequence[str]) -> list[str]:
+    """Return the columns with usual names for image files."""
+    return _known(columns, _FILE)
+
+
+def known_labels(columns: Sequence[str]) -> list[str]:
+    """Return the columns with usual names for classes."""
+    return _known(columns, _LABEL)
+
+
+def known_subjects(columns: Sequence[str]) -> list[str]:
+    """Return the columns with usual names for subject ids."""
+    return [column for column in columns if _SUBJECT.fullmatch(_plain(column))]
+
+
+def known_groups(columns: Sequence[str]) -> list[str]:
+    """Return the columns with usual names for ids that several images of a person share, such as lesion_id."""
+    return [column for column in columns if _GROUP.fullmatch(_plain(column))]
+
+
+def is_subject_heading(cell: str) -> bool:
+    """Return whether the first line of a list of ids is a heading."""
+    return bool(known_subjects([cell])) or _plain(cell) in ("id", "ids")
+
+
+def _known(columns: Sequence[str], names: tuple[str, ...]) -> list[str]:
+    return [column for column in columns if _plain(column) in names]
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", column.casefold())

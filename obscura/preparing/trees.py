@@ -1,66 +1,71 @@
-"""A folder or an archive as one thing: folders and files below a root, without what systems leave behind."""
+"""Folders, ZIP and tar archives as trees of folders and files, without the files that operating systems leave behind.
+
+Nothing is unpacked to disk. Member names are checked as the service checks uploads: duplicate names and names that lead
+out of the archive are refused, because one of two images would be lost.
+"""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
 import os
-from collections.abc import Iterator
+import re
+import tarfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
-from obscura.pictures.types import is_picture, picture_suffixes
-from obscura.preparing.errors import PackingError, Unreadable
-from obscura.preparing.pictures import FILE_BYTES_MAX
+from obscura.image_types import image_suffixes, is_image
+from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
+from obscura.preparing.images import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
 from obscura.wire.class_folders import is_junk
 
-_HEAD_BYTES = 16  # enough to tell a picture
+_HEAD_BYTES = 16  # enough to tell an image
 _LINKS_DEPTH = 2
 HIDDEN = "hidden or system file"
 OTHER = "other file"
 
 
 class Tree(Protocol):
-    """Folders and files below a root. Paths are written with "/", and the root is ""."""
+    """Folders and files below a root. Paths use "/", and the root is ""."""
 
     name: str
 
     def folders(self, at: str) -> list[str]:
-        """Names of the folders in a folder, sorted."""
+        """Return the folder names in a folder, sorted."""
         ...
 
     def files(self, at: str) -> list[str]:
-        """Names of the files in a folder, sorted."""
+        """Return the file names in a folder, sorted."""
         ...
 
     def read(self, path: str) -> bytes:
-        """Return a file's content.
-
-        Raises:
-            Unreadable: It is not there, or larger than any picture.
-        """
+        """Return a file's content; raise Unreadable if it is missing or larger than any image."""
         ...
 
     def open(self, path: str) -> IO[bytes]:
-        """Open a file that is larger than pictures are, to be read from anywhere.
-
-        Raises:
-            OSError, KeyError: It is not there.
-        """
+        """Open a file of any size for random access; raise OSError or KeyError if it is missing."""
         ...
 
 
 def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
-    """Names of the folders that people made."""
+    """Return the folders in a folder, without system folders."""
     return _kept(tree.folders(at), tally)
 
 
-def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
-    """Names of the pictures in a folder; everything else is counted."""
+def images_in(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
+    """Return the images in a folder and tally other files."""
     found = []
     for name in _kept(tree.files(at), tally):
         suffix = suffix_of(name)
         unnamed = not suffix[1:] or suffix[1:].isdecimal()  # scan.001
-        if suffix in picture_suffixes() or (unnamed and is_picture(begin(tree, below(at, name), _HEAD_BYTES))):
+        if suffix in image_suffixes() or (unnamed and is_image(begin(tree, below(at, name), _HEAD_BYTES))):
             found.append(name)
         elif tally is not None:
             tally.left_out[OTHER] += 1
@@ -68,22 +73,22 @@ def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     return found
 
 
-def all_pictures(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
-    """Paths of all pictures below a folder; everything else is counted."""
-    yield from (below(at, name) for name in pictures(tree, at, tally))
+def all_images(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
+    """Yield the paths of all images below a folder and tally other files."""
+    yield from (below(at, name) for name in images_in(tree, at, tally))
     for name in folders(tree, at, tally):
-        yield from all_pictures(tree, below(at, name), tally)
+        yield from all_images(tree, below(at, name), tally)
 
 
 def all_files(tree: Tree, at: str = "", tally: Tally | None = None) -> Iterator[str]:
-    """Paths of all files below a folder but those that systems leave behind, which are counted."""
+    """Yield the paths of all files below a folder and tally hidden and system files."""
     yield from (below(at, name) for name in _kept(tree.files(at), tally))
     for name in folders(tree, at, tally):
         yield from all_files(tree, below(at, name), tally)
 
 
 def begin(tree: Tree, path: str, count: int) -> bytes:
-    """Return a file's first bytes; none of one that cannot be read."""
+    """Return the first bytes of a file, none if it cannot be read."""
     try:
         with tree.open(path) as file:
             return file.read(count)
@@ -92,21 +97,17 @@ def begin(tree: Tree, path: str, count: int) -> bytes:
 
 
 def suffix_of(name: str) -> str:
-    """The ending of a name, in small letters."""
+    """Return the suffix of a name in lower case."""
     return Path(name).suffix.lower()
 
 
 def below(at: str, name: str) -> str:
-    """The path of a name in a folder."""
+    """Join a folder and a name."""
     return f"{at}/{name}" if at else name
 
 
 def bounded(file: IO[bytes], size_bytes: int) -> bytes:
-    """Return the content of a file that says how long it is, unless it is, or turns out to be, longer than any picture.
-
-    Raises:
-        Unreadable: It is.
-    """
+    """Read a file; raise Unreadable if its stated or actual size exceeds the limit for images."""
     data = file.read(FILE_BYTES_MAX + 1) if size_bytes <= FILE_BYTES_MAX else b""
     if max(size_bytes, len(data)) > FILE_BYTES_MAX:
         raise Unreadable(f"it is larger than {FILE_BYTES_MAX // 2**20} MiB")
@@ -114,18 +115,13 @@ def bounded(file: IO[bytes], size_bytes: int) -> bytes:
 
 
 class FolderTree:
-    """A folder of the disk.
-
-    Raises:
-        PackingError: When it, or a folder in it, cannot be opened.
-    """
+    """A folder on disk."""
 
     def __init__(self, root: Path) -> None:
         self.name = root.name
         self._root = root
 
     def folders(self, at: str) -> list[str]:
-        """As `Tree.folders`."""
         follow = (
             at.count("/") < _LINKS_DEPTH
         )  # links to folders are followed near the top only: they may lead in circles
@@ -136,7 +132,6 @@ class FolderTree:
         )
 
     def files(self, at: str) -> list[str]:
-        """As `Tree.files`."""
         return sorted(
             entry.name
             for entry in self._entries(at)
@@ -144,7 +139,6 @@ class FolderTree:
         )
 
     def read(self, path: str) -> bytes:
-        """As `Tree.read`."""
         try:
             with (self._root / path).open("rb") as file:
                 return bounded(file, os.fstat(file.fileno()).st_size)
@@ -154,7 +148,6 @@ class FolderTree:
             raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
 
     def open(self, path: str) -> IO[bytes]:
-        """As `Tree.open`."""
         return (self._root / path).open("rb")
 
     def _entries(self, at: str) -> list[os.DirEntry[str]]:
@@ -166,31 +159,26 @@ class FolderTree:
 
 
 def _leads_in(link: Path) -> bool:
-    """Whether a link leads to a folder, and not to one that it lies in, which would be a circle."""
     return link.is_dir() and not link.parent.resolve().is_relative_to(link.resolve())
 
 
 class SubTree:
-    """A folder of a tree as a tree of its own."""
+    """A folder of a tree, as a tree."""
 
     def __init__(self, tree: Tree, at: str) -> None:
         self.name = f"{tree.name}/{at}"
         self._tree, self._at = tree, at
 
     def folders(self, at: str) -> list[str]:
-        """As `Tree.folders`."""
         return self._tree.folders(self._inside(at))
 
     def files(self, at: str) -> list[str]:
-        """As `Tree.files`."""
         return self._tree.files(self._inside(at))
 
     def read(self, path: str) -> bytes:
-        """As `Tree.read`."""
         return self._tree.read(self._inside(path))
 
     def open(self, path: str) -> IO[bytes]:
-        """As `Tree.open`."""
         return self._tree.open(self._inside(path))
 
     def _inside(self, path: str) -> str:
@@ -202,3 +190,202 @@ def _kept(names: list[str], tally: Tally | None) -> list[str]:
     if tally is not None:
         tally.left_out[HIDDEN] += len(names) - len(kept)
     return kept
+
+
+TAR = re.compile(r"\.(tar|tgz|tbz2|txz)$|\.tar\.(gz|bz2|xz)$", re.IGNORECASE)
+_OTHERS = {
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!": "a RAR archive",
+    b"\x28\xb5\x2f\xfd": "packed with Zstandard",
+}
+_PACKED: Mapping[str, Callable[[Path], Any]] = {  # by how the file's name ends
+    "gz": gzip.open, "bz2": bz2.open, "xz": lzma.open
+}  # fmt: skip
+UNPACKED_BYTES_MAX = 2**30
+_UTF8_FLAG, _ENCRYPTED_FLAG = 1 << 11, 1
+_ENCODINGS = ("cp437", "cp850", "cp852", "cp866", "cp936", "cp932")
+
+
+def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
+    """Open a ZIP or tar; return None for other files.
+
+    Args:
+        path: The file.
+        encoding: Encoding of the names in a ZIP that does not state one, such as "cp850".
+    """
+    with path.open("rb") as file:
+        head = file.read(8)
+    other = next((name for magic, name in _OTHERS.items() if head.startswith(magic)), None)
+    if other is not None:
+        raise PackingError(f"{path.name} is {other}, which is not read here: unpack it, and give the folder.")
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")) or path.suffix.lower() == ".zip":
+        return ZipTree(path, encoding)
+    return TarTree(path) if TAR.search(path.name) else None
+
+
+class _Members:
+    def __init__(self, path: Path, members: Iterable[str]) -> None:
+        self.name = path.name
+        self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
+        self._wrapper = ""
+        for member in members:
+            self._add(member)
+        # Skip a folder with the archive's own name around everything, which many programs add.
+        top, loose = [name for name in self._content[""][0] if not is_junk(name)], self._content[""][1]
+        stem = path.name[: -len(path.suffix)].removesuffix(".tar").casefold()
+        if len(top) == 1 and not any(not is_junk(name) for name in loose) and top[0].casefold() == stem:
+            self._wrapper = top[0]
+
+    def _add(self, member: str) -> None:
+        parts = [part for part in member.split("/") if part]
+        at = ""
+        for depth, part in enumerate(parts):
+            is_file = depth == len(parts) - 1 and not member.endswith("/")
+            self._content[at][is_file].add(part)
+            at = below(at, part)
+            if not is_file:
+                self._content.setdefault(at, (set(), set()))
+
+    def folders(self, at: str) -> list[str]:
+        return sorted(self._content[self._inside(at)][0])
+
+    def files(self, at: str) -> list[str]:
+        return sorted(self._content[self._inside(at)][1])
+
+    def _inside(self, path: str) -> str:
+        return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper
+
+
+class ZipTree(_Members):
+    """A ZIP archive."""
+
+    def __init__(self, path: Path, encoding: str | None = None) -> None:
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+            raise PackingError(f"{path.name} cannot be read as a zip: {error}.") from error
+        infos = self._archive.infolist()
+        if any(info.flag_bits & _ENCRYPTED_FLAG for info in infos):
+            raise PackingError(
+                f"{path.name} is encrypted. Unpack it with its password, and give the folder: the images are "
+                "encrypted again where the service keeps them."
+            )
+        names = _names(path.name, infos, encoding)
+        _require_distinct(path.name, names)
+        self._infos = dict(zip(names, infos, strict=True))
+        super().__init__(path, names)
+
+    def read(self, path: str) -> bytes:
+        try:
+            member = self._infos[self._inside(path)]
+            with self._archive.open(member) as file:
+                return bounded(file, member.file_size)
+        except Unreadable:
+            raise
+        except Exception as error:  # a damaged member fails in many ways
+            raise Unreadable(f"the zip does not give it out ({type(error).__name__})") from None
+
+    def open(self, path: str) -> IO[bytes]:
+        return self._archive.open(self._infos[self._inside(path)])
+
+
+class TarTree(_Members):
+    """A tar archive. A compressed one is held in memory, because it can only be read sequentially."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = _unpacked(path)  # open for as long as the tree
+            self._archive = tarfile.TarFile(fileobj=self._file)
+            infos = [info for info in self._archive if info.isfile() or info.islnk() or info.issym()]
+        except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError) as error:
+            raise PackingError(f"{path.name} cannot be read as a tar: {error}.") from error
+        names = [_safe(path.name, info.name) for info in infos]
+        _require_distinct(path.name, names)
+        self._infos = dict(zip(names, infos, strict=True))
+        super().__init__(path, names)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
+    def read(self, path: str) -> bytes:
+        try:
+            member = self._infos[self._inside(path)]
+            file = self._archive.extractfile(member)
+            if file is None:
+                raise Unreadable("it is no file")
+            with file:
+                return bounded(file, member.size)
+        except Unreadable:
+            raise
+        except KeyError:
+            raise Unreadable("it is a link to a file that is not in the tar") from None
+        except Exception as error:  # a damaged tar fails in many ways
+            raise Unreadable(f"the tar does not give it out ({type(error).__name__})") from None
+
+    def open(self, path: str) -> IO[bytes]:
+        file = self._archive.extractfile(self._infos[self._inside(path)])
+        if file is None:
+            raise OSError("it is no file")
+        return file
+
+
+def _unpacked(path: Path) -> IO[bytes]:
+    opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
+    if opened is None:
+        return path.open("rb")
+    with opened(path) as file:
+        data: bytes = file.read(UNPACKED_BYTES_MAX + 1)
+    if len(data) > UNPACKED_BYTES_MAX:
+        raise PackingError(
+            f"{path.name} is packed, so it is read into memory, and it has more than {UNPACKED_BYTES_MAX >> 20} MiB: "
+            "unpack it, and give the folder or the .tar."
+        )
+    return io.BytesIO(data)
+
+
+def _require_distinct(archive: str, names: list[str]) -> None:
+    counts = Counter(name for name in names if not name.endswith("/"))
+    twice = sorted(name for name, count in counts.items() if count > 1)
+    if twice:
+        raise PackingError(
+            f"{archive} holds more than one file called {some(twice, len(twice))}, so images would be lost. Pack the "
+            "folder anew."
+        )
+
+
+def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> list[str]:
+    names = []
+    for info in infos:
+        raw = info.orig_filename.encode("cp437", "replace")  # as zipfile has read what is not marked as UTF-8
+        text = info.orig_filename if info.flag_bits & _UTF8_FLAG else _decoded(raw, encoding)
+        if text is None:
+            shown = "; ".join(f"in {known} {raw.decode(known, 'replace')}" for known in _ENCODINGS)
+            raise ChoiceNeeded(
+                f"{archive} does not say how its names are encoded, and those of folders become public as they are "
+                f"read. One of them is {shown}.",
+                ["--zip-encoding cp850"],
+            )
+        names.append(_safe(archive, text.replace("\\", "/")))
+    return names
+
+
+def _decoded(name: bytes, encoding: str | None) -> str | None:
+    # Several programs write UTF-8 without setting the flag.
+    try:
+        return name.decode("ascii" if encoding else "utf-8")
+    except UnicodeDecodeError:
+        if encoding is None:
+            return None
+    try:
+        return name.decode(encoding)
+    except LookupError:
+        raise PackingError(f"--zip-encoding is a name such as cp850 or cp936, not {encoding!r}.") from None
+    except UnicodeDecodeError:
+        raise PackingError(f"The names in the zip are not encoded in {encoding}.") from None
+
+
+def _safe(archive: str, name: str) -> str:
+    if name.startswith("/") or ".." in name.split("/") or name[1:2] == ":":
+        raise PackingError(f"{archive} names a file outside of itself: {name}.")
+    return "/".join(part for part in name.split("/") if part not in ("", ".")) + "/" * name.endswith("/")

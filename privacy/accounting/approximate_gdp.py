@@ -1,9 +1,8 @@
-"""What a job costs as a whole, in approximate Gaussian differential privacy. The proof stands in docs/accounting.md.
+"""The cost of a job as a whole, in approximate Gaussian differential privacy. The proof is in docs/accounting.md.
 
-A job is dominated by (mu, d) when it reveals no more than this: with probability d everything, and else one Gaussian
-release with parameter mu. Such jobs may follow each other, each chosen after seeing the others' results, as long as
-their mu^2 and their d add up to no more than an account has. An account gives out its d in proportion to mu^2, so that
-one number, mu^2, is what a job costs:
+A job is dominated by (mu, d) if it reveals no more than this: with probability d everything, else one Gaussian release
+with parameter mu. Such jobs compose adaptively as long as their mu^2 and their d add up to no more than an account has.
+An account gives out its d in proportion to mu^2, so one number, mu^2, is a job's cost:
 
     price = the smallest m such that, at every epsilon, delta_job(epsilon) <= d + (1 - d) delta_G(sqrt(m), epsilon),
     where d = rate * m.
@@ -18,14 +17,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import scipy  # its `optimize` is loaded where it is used first, for that takes a third of a second
+import scipy  # loads `optimize` at first use: it takes a third of a second
 from scipy import special
 
 from privacy.accounting.events import Event, PoissonGaussianEvent
 from privacy.accounting.gaussian import Floats, gaussian_deltas, gaussian_log_delta, gaussian_mu
 from privacy.errors import InvalidParameter
 
-_POINTS = 1024  # at which a job's curve is known; between them it lies below the chords
+_POINTS = 1024  # of a job's curve; between them it is below the chords
 _GRID = 0.1  # grid step of a privacy loss, over the deviation of one release's share of all losses together
 _GRID_POINTS_MAX = 2**18  # of all losses together: more releases than about a million are priced on a coarser grid
 _ROUNDING = 2.0**-50  # of a delta, for each release and 64 more: four times what was seen (tests/privacy/accounting)
@@ -55,13 +54,10 @@ class Curve:
 
 @functools.lru_cache(maxsize=2**10)
 def curve(events: tuple[Event, ...]) -> Curve:
-    """Return what a job reveals at most, whose events were all fixed before its first release.
-
-    Args:
-        events: everything it releases, steps that it may have to repeat included.
+    """Return upper bounds for a job whose events, repeated steps included, are fixed before its first release.
 
     Raises:
-        InvalidParameter: there are none.
+        InvalidParameter: there are no events.
     """
     if not events:
         raise InvalidParameter("events", [], "a job without events has no price")
@@ -69,7 +65,7 @@ def curve(events: tuple[Event, ...]) -> Curve:
     unsampled = gaussian + sum(event.count * event.mu_squared_exact for event in sampled)
     if not sampled:
         return Curve(np.zeros(0), np.zeros(0), float(unsampled))
-    # Loaded where it is used: its package brings every accountant with it, seconds of each process's start.
+    # Imported here: it takes seconds.
     from dp_accounting.pld import privacy_loss_distribution as losses
 
     releases = sum(event.count for event in sampled) + (gaussian > 0)
@@ -93,7 +89,7 @@ def curve(events: tuple[Event, ...]) -> Curve:
 
 
 def _merged(events: Sequence[Event]) -> tuple[Fraction, list[PoissonGaussianEvent]]:
-    """Return the mu^2 of all releases that are priced as if they took everybody, and the others."""
+    """Return the mu^2 of all releases that are priced as unsampled, and the others."""
     gaussian, sampled = Fraction(0), []
     for event in events:
         if isinstance(event, PoissonGaussianEvent) and event.is_sampled and event.noise_multiplier >= _NOISE_LEAST / 2:
@@ -104,13 +100,13 @@ def _merged(events: Sequence[Event]) -> tuple[Fraction, list[PoissonGaussianEven
 
 
 def deviation(event: PoissonGaussianEvent) -> float:
-    """Return about which mu the event has when it is repeated often: a guess, for choosing grids and first tries.
+    """Return the mu of many repetitions by the central limit: a guess, for grids and first tries.
 
     Section 5 of Bu, Dong, Long & Su 2020 (arXiv:1911.11607).
     """
     noise = event.noise_multiplier
     spread = math.exp(min(noise**-2, 50.0)) * special.ndtr(1.5 / noise) + 3 * special.ndtr(-0.5 / noise) - 2
-    spread = max(spread, noise**-2 / 2)  # what it is close to where the noise is large, and rounding hides it
+    spread = max(spread, noise**-2 / 2)  # its limit for large noise, where rounding hides it
     limit = math.sqrt(event.count) / noise
     return min(event.sampling_probability * math.sqrt(2 * event.count * spread), limit)
 
@@ -118,12 +114,12 @@ def deviation(event: PoissonGaussianEvent) -> float:
 def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, float]:
     """Split an account's (epsilon, delta) into the mu^2 that it holds and the d that comes with all of it.
 
-    A tenth of delta goes to d. Less makes steps on few units dearer, more makes Gaussian releases dearer.
+    A tenth of delta goes to d. Less makes steps on few units cost more, more makes Gaussian releases cost more.
 
     Args:
         epsilon: of the account.
         delta: of the account.
-        given: d that was given away under an earlier limit; a tenth of what is left of delta comes on top of it.
+        given: d given out under an earlier limit; a tenth of the remaining delta is added to it.
 
     Returns:
         mu^2 and d with d + (1 - d) delta_G(mu, epsilon) <= delta.
@@ -136,10 +132,7 @@ def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, floa
 
 
 def mu_squared_within(epsilon: float, delta: float, rate: float, base: float = 0.0) -> float:
-    """Return the largest mu^2, rounded down, that with its d = base + rate * mu^2 is within (epsilon, delta).
-
-    0 where no mu does, because the base alone is above delta.
-    """
+    """Return the largest mu^2, rounded down, that with d = base + rate * mu^2 is within (epsilon, delta), or 0."""
     low, high = 0.0, gaussian_mu(epsilon, delta) ** 2
     if rate == base == 0:
         return high * (1 - _MARGIN)
@@ -153,11 +146,11 @@ def mu_squared_within(epsilon: float, delta: float, rate: float, base: float = 0
 
 
 def dominates(mu: float, d: float, job: Curve) -> bool:
-    """Tell whether (mu, d) dominates a job: whether delta_job <= d + (1 - d) delta_G(mu) at every epsilon >= 0.
+    """Return whether (mu, d) dominates a job: delta_job <= d + (1 - d) delta_G(mu) at every epsilon >= 0.
 
-    On an interval between two points the job's delta lies below a chord, a line in t = e^epsilon, and the right-hand
-    side is convex in t with slope -(1 - d) Phi(-epsilon / mu - mu / 2). So the difference is smallest where that slope
-    is the chord's, or at an end, and is looked at there and nowhere else.
+    Between two points the job's delta is below a chord, a line in t = e^epsilon, and the right-hand side is convex in t
+    with slope -(1 - d) Phi(-epsilon / mu - mu / 2). So the difference is smallest where that slope is the chord's, or
+    at an end, and is checked there.
     """
     if job.deltas[-1] > d:
         return False
@@ -172,17 +165,13 @@ def dominates(mu: float, d: float, job: Curve) -> bool:
 
 
 def least_mu_squared(events: Sequence[Event], rate: float) -> float:
-    """Return the price of a job as a whole: the smallest m such that (sqrt(m), rate * m) dominates it, rounded up.
-
-    Args:
-        events: all of it, fixed before its first release.
-        rate: d that an account gives with each unit of mu^2.
+    """Return the smallest m, rounded up, such that (sqrt(m), rate * m) dominates a job of these events.
 
     Raises:
         InvalidParameter: there are no events.
     """
     job = curve(tuple(events))
-    high = job.mu_squared  # dominates with d = 0: whoever samples nobody reveals no less
+    high = job.mu_squared  # dominates with d = 0: sampling reveals no more
     if not len(job.epsilons) or not _fits(high, rate, job):
         return high
     low = high * 2.0**-_HALVINGS
@@ -199,13 +188,13 @@ def _fits(mu_squared: float, rate: float, job: Curve) -> bool:
 
 
 def least_noise(probability: float, steps: int, mu_squared: float, rate: float) -> float:
-    """Return the least noise multiplier, at least a tenth and good to one part in 5,000, of steps that fit a budget.
+    """Return the least noise multiplier, at least 0.1 and to one part in 5,000, of steps that fit a budget.
 
     Args:
-        probability: chance of each unit to be in a step's sample, below 1.
-        steps: how many, those included that may have to be repeated.
-        mu_squared: what they may cost together.
-        rate: d that the account gives with each unit of mu^2.
+        probability: of each unit to be in a step's sample, below 1.
+        steps: how many, repeated ones included.
+        mu_squared: their cost at most.
+        rate: the account's d for each unit of mu^2.
 
     Raises:
         InvalidParameter: no noise is enough.
@@ -215,7 +204,6 @@ def least_noise(probability: float, steps: int, mu_squared: float, rate: float) 
         return PoissonGaussianEvent(probability, math.exp(log_noise), steps)
 
     def excess(log_noise: float) -> float:
-        """Logarithm of the price over the budget."""
         return math.log(least_mu_squared([step(log_noise)], rate) / mu_squared)
 
     if steps / _NOISE_MOST**2 >= mu_squared:

@@ -1,4 +1,4 @@
-"""From a budget to a number of releases or to an amount of noise. Pure, public parameters only."""
+"""From a budget to a number of releases or an amount of noise: pure functions of public parameters."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ def _budget(budget_nano: int) -> int:
 
 
 def affordable_releases(event: GaussianEvent, budget_nano: int) -> int:
-    """Return how many single releases of `event` (its count is ignored) fit into the budget; 0 when none does.
-
-    Raises:
-        InvalidParameter: the budget is not a whole, non-negative number.
-    """
+    """Return how many single releases of `event`, ignoring its count, fit into the budget."""
     return _budget(budget_nano) // release_nano(event)
 
 
@@ -33,12 +29,12 @@ def stddev_for(sensitivity: float, budget_nano: int, count: int = 1, *, discrete
 
     Args:
         sensitivity: L2 sensitivity of one release.
-        budget_nano: what all the releases together may cost, in nano-units of mu^2.
+        budget_nano: of all releases together, in nano-units of mu^2.
         count: number of releases.
-        discrete: the noise is the discrete Gaussian, priced by `GaussianEvent.of_discrete_noise`.
+        discrete: whether the noise is a discrete Gaussian, priced by `GaussianEvent.of_discrete_noise`.
 
     Returns:
-        The standard deviation of the noise of one release, in the units of the sensitivity.
+        The noise's standard deviation, in the units of the sensitivity.
 
     Raises:
         InvalidParameter: a value is out of range, or the budget is below one nano-unit a release.
@@ -65,12 +61,12 @@ def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_
 
     Args:
         filter: of the account.
-        probability: chance of each unit to be in a release's sample, in (0, 1].
-        count: releases, those included that may have to be repeated.
-        budget_nano: what all of them together may cost, in nano-units of mu^2.
+        probability: of each unit to be in a release's sample, in (0, 1].
+        count: releases, repeated ones included.
+        budget_nano: of all of them together, in nano-units of mu^2.
 
     Returns:
-        Noise standard deviation over sensitivity, at least a tenth and within one part in 5,000 of the smallest.
+        Noise over sensitivity, at least 0.1 and within one part in 5,000 of the smallest.
 
     Raises:
         InvalidParameter: a value is out of range, or no noise is large enough.

@@ -1,4 +1,4 @@
-"""The certificate of a release: what is guaranteed, to whom, by which events, and what it rests on."""
+"""The certificate of a release: the guarantee, the unit, the events, and the assumptions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ NOT_COVERED = (
     "attacks on the machine that holds the private images, or on its operators",
 )
 
-# Finest discretisation of a privacy loss, per standard deviation of one release's loss and of all of them together, and
-# the coarsest. They set accuracy, about a thousandth, and work, a quarter of a second; the accountant rounds losses so
-# that any interval gives an upper bound.
+# Discretisation of privacy losses: points a standard deviation of one release's loss and of all, and the coarsest
+# interval. Any interval gives an upper bound; these give an accuracy of a thousandth in a quarter of a second.
 _POINTS_OF_ONE, _POINTS_OF_ALL, _INTERVAL_MAX = 5_000, 100_000, 5e-4
 
 
@@ -35,23 +34,22 @@ class Certificate:
     """The public statement that accompanies a release.
 
     Attributes:
-        epsilon: upper bound for this release alone, at `delta`, by what the account was charged for it.
-        delta: the account's delta.
-        unit: whose presence is hidden, "record" or "subject".
-        protects: the unit in words: one record, or all records of one subject.
-        adjacency: always "add_remove": presence against absence of one unit.
-        accounting: the notion of privacy in which the account adds up: always "approximate_gdp".
-        rate: d that the account gave with each unit of mu^2 when this was asked for.
-        base: d that may have come besides, before the limit was raised up to then.
-        capacity_nano: what the account could spend in all by then, in nano-units of mu^2.
-        price_nano: what this release was charged.
-        events: the events that were paid for, as `event_from_json` reads them.
-        accountant: name of the package that checked the events.
+        epsilon: upper bound for this release alone, at `delta`, by what the account was charged.
+        delta: the account's.
+        unit: "record" or "subject".
+        protects: the unit in words.
+        adjacency: always "add_remove".
+        accounting: always "approximate_gdp".
+        rate: the account's d for each unit of mu^2 at the time.
+        base: d that may have been given out before, at higher rates.
+        capacity_nano: the account's capacity at the time, in nano-units of mu^2.
+        price_nano: charged for this release.
+        events: that were paid for, as `event_from_json` reads them.
+        accountant: package that checked the events.
         accountant_version: its version.
-        pld_epsilon: Epsilon of the events by privacy loss distributions, at `delta`. Information only: the ledger's
-            gate is the price.
-        assumed_public: what the owner declared to be public.
-        not_covered: what the guarantee does not speak about.
+        pld_epsilon: of the events by privacy loss distributions, at `delta`; for information, the price decides.
+        assumed_public: declared to be public by the owner.
+        not_covered: by the guarantee.
     """
 
     epsilon: float
@@ -92,15 +90,12 @@ def build_certificate(
     """Certify the events of one release against the account's filter.
 
     Args:
-        filter: the account's filter when the release was priced; its limit may have changed since.
-        events: everything that was released about private data, in any order. Public parameters only.
+        filter: the account's when the release was priced.
+        events: everything that was released, in any order.
         unit: "record" or "subject".
-        assumed_public: what the owner declared to be public, in words.
-        price_nano: what the ledger charged, replayed steps included; None means the price of the events.
-        not_covered: what the guarantee does not speak about, in words.
-
-    Returns:
-        The certificate; its epsilon belongs to the amount that was charged.
+        assumed_public: declared to be public by the owner, in words.
+        price_nano: charged by the ledger, repeated steps included; None: the price of the events.
+        not_covered: by the guarantee, in words.
 
     Raises:
         InvalidParameter: there is no event, the unit is unknown, or less was charged than the events cost.
@@ -139,8 +134,7 @@ def build_certificate(
 def pld_epsilon(events: Sequence[Event], delta: float) -> float:
     """Return the epsilon of pre-committed events by privacy loss distributions, an upper bound.
 
-    Releases that take everybody are first merged into one of the same total mu^2, which is exact and keeps the
-    discretisation from adding up; the interval then adapts to the loss that is left to be resolved.
+    Unsampled releases are first merged into one of the same total mu^2, which is exact and limits discretisation.
     """
     gaussian = float(sum(event.count * event.mu_squared_exact for event in events if not event.is_sampled))
     sampled = [event for event in events if event.is_sampled]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from privacy.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    # Loaded where it is used: its package brings every accountant with it, seconds of each process's start.
+    # Imported at first use: it takes seconds.
     import dp_accounting
 
 COUNT_MAX = 10**9
@@ -30,7 +30,7 @@ SMOOTHING_VARIANCE = 4
 
 
 def positive_finite(name: str, value: float) -> float:
-    """Return `value` as a float, or raise InvalidParameter when it is not a positive finite number."""
+    """Return `value` as a float, or raise InvalidParameter unless it is positive and finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidParameter(name, value, "it must be a number")
     if not (math.isfinite(value) and value > 0):
@@ -73,10 +73,10 @@ class GaussianEvent:
 
     @classmethod
     def of_discrete_noise(cls, sensitivity: float, stddev: float, count: int = 1) -> GaussianEvent:
-        """Describe integers released with *discrete* Gaussian noise, so that it may be priced.
+        """Return the event of integers released with *discrete* Gaussian noise.
 
-        Privacy: an integer query plus N_Z(0, stddev^2) is a post-processing of the same query with continuous
-        noise of variance stddev^2 - SMOOTHING_VARIANCE (proof beside that constant), whose event this is.
+        Privacy: an integer query plus N_Z(0, stddev^2) is a post-processing of the same query with continuous noise of
+        variance stddev^2 - SMOOTHING_VARIANCE (proof at that constant).
 
         Raises:
             InvalidParameter: stddev^2 is not above SMOOTHING_VARIANCE, or another field is refused.
@@ -91,17 +91,17 @@ class GaussianEvent:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise stddev over sensitivity."""
+        """Return noise stddev over sensitivity."""
         return self.stddev / self.sensitivity
 
     @property
     def mu_squared(self) -> float:
-        """Square of the GDP parameter of one release; twice its zCDP rho."""
+        """Return the square of the GDP parameter of one release; twice its zCDP rho."""
         return (self.sensitivity / self.stddev) ** 2
 
     @property
     def mu_squared_exact(self) -> Fraction:
-        """`mu_squared` without rounding: what prices are computed from."""
+        """Return `mu_squared` without rounding, for prices."""
         return (Fraction(self.sensitivity) / Fraction(self.stddev)) ** 2
 
     def dp_event(self) -> dp_accounting.DpEvent:
@@ -139,12 +139,12 @@ class PoissonGaussianEvent:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether a unit may be left out of a release's sample, so that all releases are priced as a whole."""
+        """Return whether releases are of samples and so priced as a whole."""
         return self.sampling_probability < 1
 
     @property
     def mu_squared_exact(self) -> Fraction:
-        """Square of the GDP parameter of one release to whoever samples nobody: an upper bound for all others."""
+        """Return the square of the GDP parameter of one unsampled release: an upper bound."""
         return 1 / Fraction(self.noise_multiplier) ** 2
 
     def dp_event(self) -> dp_accounting.DpEvent:

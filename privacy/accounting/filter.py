@@ -1,7 +1,6 @@
-"""The privacy filter: one number per account, charged by jobs that may be chosen adaptively.
+"""The privacy filter: an account's (epsilon, delta) as a capacity, and every event as a price, in nano-units of mu^2.
 
-It turns the account's (epsilon, delta) into a capacity and every event into a price, both in integer nano-units of
-mu^2. Prices are rounded up and capacities down, so a comparison of integers decides.
+Prices are rounded up and capacities down, so a comparison of integers decides. Jobs may be chosen adaptively.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from privacy.accounting.gaussian import EPSILON_MAX, checked_delta, checked_epsi
 from privacy.errors import InvalidParameter
 
 NANO = 10**9
-_REMEMBERED = 2**15  # accounts at their limits, which change rarely and are opened often
-# Relative, of prices that are found numerically: another machine's rounding may move the last digits of what it finds.
-PRICE_MARGIN = 1e-6
+_REMEMBERED = 2**15  # accounts at their limits
+PRICE_MARGIN = 1e-6  # relative, of numerical prices, whose last digits may differ between machines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,16 +24,16 @@ class Filter:
     """Price releases in approximate Gaussian differential privacy; `open_filter` makes one.
 
     Privacy: the events of an account, each priced as a whole by the mu^2 and the d = rate * mu^2 that dominate it, may
-    be chosen adaptively. While their prices add up to at most the capacity, all that is ever published is
-    (epsilon, delta)-differentially private. The proof stands in docs/accounting.md.
+    be chosen adaptively. While their prices add up to at most the capacity, everything published is
+    (epsilon, delta)-differentially private. The proof is in docs/accounting.md.
 
     Attributes:
         epsilon: the account's limit.
         delta: of the account.
-        rate: d that comes with each unit of mu^2. It falls when the limit is raised, and never grows. 0 pays for
-            Gaussian releases at what they are worth, and for sampled ones as if everybody were in the sample.
-        base: d by which what was spent at higher rates, before the limit was raised, may exceed rate * mu^2.
-        capacity_nano: nano-units of mu^2 that the account holds in all.
+        rate: d for each unit of mu^2. It falls when the limit is raised and never grows. 0 prices sampled releases as
+            unsampled.
+        base: d that spending at higher rates, before the limit was raised, may have had beyond rate * mu^2.
+        capacity_nano: nano-units of mu^2 in all.
     """
 
     epsilon: float
@@ -53,15 +51,15 @@ class Filter:
     def price_nano(self, event: Event) -> int:
         """Return the price of all the event's releases, rounded up.
 
-        Releases that take everybody cost the same each. Those of Poisson samples are priced as a whole, all of them
-        together, so their price is owed once the first of them is made.
+        Unsampled releases cost the same each. Sampled ones are priced together: the whole price is owed once the first
+        is made.
         """
         if not event.is_sampled:
             return event.count * release_nano(event)
         return math.floor(least_mu_squared([event], self.rate) * (1 + PRICE_MARGIN) * NANO) + 1
 
     def d_of(self, nano: int) -> float:
-        """Return the most d that can have come with `nano`, whatever it was spent on."""
+        """Return the most d that spending `nano` can have had."""
         return self.base + self.rate * nano / NANO
 
     def epsilon_of(self, nano: int) -> float:
@@ -77,18 +75,18 @@ class Filter:
         return min(spent, self.epsilon if nano <= self.capacity_nano else EPSILON_MAX)
 
     def nano_of(self, epsilon: float) -> int:
-        """Return how many nano-units a budget of (epsilon, delta) holds, rounded down."""
+        """Return the nano-units of a budget of (epsilon, delta), rounded down."""
         return _nano_within(checked_epsilon(epsilon), checked_delta(self.delta), self.rate, self.base)
 
     def at_limit(self, epsilon: float, used_nano: int) -> Filter:
         """Return the filter of the account with another limit.
 
-        A lower limit keeps the rate. For a higher one, a tenth of what is left of delta is added to the d that was
-        given, and the rate becomes what suits the new capacity, unless that were a higher one.
+        A lower limit keeps the rate. A higher one adds a tenth of the remaining delta to the d given out so far and
+        fits the rate to the new capacity, but never raises it.
 
         Args:
             epsilon: the new limit.
-            used_nano: what is spent and held by then, and so was priced at the rates so far.
+            used_nano: spent and held so far, priced at earlier rates.
 
         Raises:
             InvalidParameter: the limit is out of range, or smaller than one nano-unit.
@@ -104,7 +102,7 @@ class Filter:
 
 
 def release_nano(event: Event) -> int:
-    """Return what one release that takes everybody costs, rounded up: the same in every account."""
+    """Return the price of one unsampled release, rounded up: the same in every account."""
     return math.ceil(event.mu_squared_exact * NANO)
 
 
@@ -114,11 +112,11 @@ def open_filter(epsilon: float, delta: float, rate: float | None = None, base: f
     Args:
         epsilon: the account's limit, positive and finite.
         delta: the account's delta, strictly between 0 and 1.
-        rate: of the account; None chooses the one that suits this budget.
+        rate: of the account; None fits it to this budget.
         base: of the account.
 
     Raises:
-        InvalidParameter: a value is out of range, or the budget of a new account is too small to buy anything.
+        InvalidParameter: a value is out of range, or a new account's budget buys nothing.
     """
     return _open(checked_epsilon(epsilon), checked_delta(delta), rate, base)
 

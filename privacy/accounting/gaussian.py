@@ -1,4 +1,4 @@
-"""The Gaussian mechanism's exact trade-off: delta from epsilon, and back, for a Gaussian release with parameter mu."""
+"""The Gaussian mechanism's exact trade-off: delta from epsilon and back, for a release with parameter mu."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-import scipy  # its `optimize` is loaded where it is used first, for that takes a third of a second
+import scipy  # loads `optimize` at first use: it takes a third of a second
 from scipy import special
 
 from privacy.accounting.events import positive_finite
@@ -15,19 +15,19 @@ from privacy.errors import InvalidParameter
 
 Floats = npt.NDArray[np.float64]
 
-EPSILON_MAX = 10_000.0  # Far beyond any meaning; keeps every capacity inside a signed 64-bit integer.
-_REMEMBERED = 2**15  # budgets and balances: those of some thousands of accounts, which change rarely and are read often
+EPSILON_MAX = 10_000.0  # keeps every capacity inside a signed 64-bit integer
+_REMEMBERED = 2**15  # budgets and balances of some thousands of accounts
 
 
 def checked_epsilon(value: float) -> float:
-    """Return an epsilon that can be accounted for as a float, or raise InvalidParameter."""
+    """Return a valid epsilon as a float, or raise InvalidParameter."""
     if positive_finite("epsilon", value) > EPSILON_MAX:
         raise InvalidParameter("epsilon", value, f"the largest epsilon that is accounted for is {EPSILON_MAX:g}")
     return float(value)
 
 
 def checked_delta(value: float) -> float:
-    """Return a delta as a float, or raise InvalidParameter."""
+    """Return a valid delta as a float, or raise InvalidParameter."""
     if not 0 < positive_finite("delta", value) < 1:
         raise InvalidParameter("delta", value, "delta is a probability strictly between 0 and 1")
     return float(value)

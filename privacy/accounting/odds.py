@@ -1,4 +1,4 @@
-"""What a guarantee means for somebody who guesses: how sure anyone can become, and how often that may fail."""
+"""The guarantee as odds: how certain an attacker can become, and how often that bound may fail."""
 
 from __future__ import annotations
 
@@ -13,32 +13,28 @@ _MARGIN = 1e-9  # Relative, towards the weaker statement; the functions below ar
 
 
 def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
-    """Return the privacy loss that whatever is published exceeds with probability at most delta.
+    """Return the privacy loss that everything published exceeds with probability at most delta.
 
-    Epsilon is not that number: (epsilon, delta)-DP bounds probabilities of outcomes up to an additive delta, and
-    outcomes whose loss is above epsilon are many times as likely as delta (16 times at epsilon 1 and delta 1e-5).
+    Epsilon is not that number: outcomes whose loss is above epsilon are many times as likely as delta (16 times at
+    epsilon 1 and delta 1e-5).
 
     Args:
         privacy_filter: of the account.
-        nano: all that may ever be spent, fixed before anything is published, in nano-units of mu^2; None is the
-            capacity. What happens to have been spent so far is no such amount: nothing corrects for the
-            choice of the moment.
+        nano: nano-units of mu^2 that may ever be spent, fixed before anything is published; None is the capacity. The
+            amount spent so far is not valid here: nothing corrects for the choice of the moment.
 
     Returns:
-        The bound b, above the epsilon at delta of the same amount; 0 where nothing may be spent.
+        The bound b, above the epsilon at delta of the same amount; 0 if nothing may be spent.
 
     Privacy:
         Let P and Q be the distributions of all that is published with and without one unit, and E the outcomes with
         log dP/dQ > b. If P(E) > 0 then P(E) > e^b Q(E).
 
-        However adaptively releases and their number were chosen and whatever was computed from them, all of it can be
-        computed from a pair of simple random variables (docs/accounting.md): with probability d (`Filter.d_of`) all
-        is told, and else there is one release of a Gaussian with mu^2 = nano / 10^9. So for p = P(E), at least
-        (p - d) / (1 - d) of the Gaussian's outcomes with the unit are in E, and
-        Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E) this says h(p) < e^-b. h
-        grows: h(p) p is convex in p and vanishes at d, which is not below 0. Hence p < delta for e^-b = h(delta). Some
-        mechanism attains this. The loss of one Gaussian release has a smaller quantile, which an analyst who stops when
-        the loss is high exceeds almost twice as often.
+        However adaptively releases were chosen, all of it can be computed from a pair of simple random variables
+        (docs/accounting.md): with probability d (`Filter.d_of`) everything, else one release of a Gaussian with
+        mu^2 = nano / 10^9. So for p = P(E), at least (p - d) / (1 - d) of the Gaussian's outcomes with the unit are in
+        E, and Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E), h(p) < e^-b. h grows:
+        h(p) p is convex in p and vanishes at d >= 0. Hence p < delta for e^-b = h(delta). Some mechanism attains this.
 
         Q(E) <= P(E) <= delta, and the same holds with P and Q exchanged.
     """
@@ -56,12 +52,9 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
 
 
 def sure_at_most(privacy_filter: Filter, nano: int | None = None) -> float:
-    """Return how sure somebody can become who was 50% sure that a unit was used, or that it was not.
+    """Return the certainty 1 / (1 + e^-b) that an attacker at 50% can reach, b from `loss_bound`.
 
-    This holds for everything that is published for `nano` (as in `loss_bound`) together, except with probability at
-    most delta. The posterior odds are the prior ones, here 1, times dP/dQ.
-
-    Returns:
-        1 / (1 + e^-b), b from `loss_bound`.
+    It holds for everything published for `nano` together, except with probability at most delta: posterior odds are
+    prior odds, here 1, times dP/dQ.
     """
     return float(special.expit(loss_bound(privacy_filter, nano)))

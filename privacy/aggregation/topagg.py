@@ -7,24 +7,31 @@ d coordinates, gradients g, votes g_tilde, their noisy sum g_star and the releas
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from privacy.aggregation.top_k import choose_top_k, side_by_side
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
 
-_BLOCK = {"cpu": 1 << 20, "cuda": 1 << 26}  # Coordinates worked on at once: about a processor's cache; some GPU memory.
+T = TypeVar("T")
+_BLOCK = {"cpu": 1 << 20, "cuda": 1 << 26}  # coordinates at once: about a CPU's cache; some GPU memory
+_TINY = torch.finfo(torch.float32).tiny  # smallest normal float: a coordinate below it counts as zero
 
 
 def topk_sto_sign_grad(g: Tensor, cfg: TopAggConfig, seed: int) -> Tensor:
     """Turn gradients into sparse sign votes: TopkStoSignGrad, Algorithm 2.
 
-    A coordinate that is zero abstains, as does a whole gradient that is zero or not finite: where the paper tosses
-    a fair coin or leaves the case open, an abstention has the same mean and less variance.
+    A zero coordinate abstains, as does a gradient that is zero or not finite: where the paper tosses a fair coin or
+    leaves the case open, an abstention has the same mean and less variance.
 
     Args:
         g: (rows, d) float32; a row is one teacher's gradient of one image, d log Gamma_i / d x_j. Private.
@@ -32,8 +39,8 @@ def topk_sto_sign_grad(g: Tensor, cfg: TopAggConfig, seed: int) -> Tensor:
         seed: of the coins of these rows. Secret.
 
     Returns:
-        (rows, d) int8 in {-1, 0, 1}, at most k nonzero in a row. Private. The coins are a function of the seed and
-        the position, never of the data: a row's votes are a function of that row and its coins.
+        (rows, d) int8 in {-1, 0, 1}, at most k nonzero in a row. Private. Coins are a function of seed and position, so
+        a row's votes are a function of that row and its coins.
     """
     chosen_up, chosen_down, kth, largest = choose_top_k(g, cfg.votes_max)  # line 2: h = arg-topk(|g|, k)
     if cfg.stochastic_sign and not bool((kth >= largest.clamp(max=cfg.c)).all()):
@@ -53,19 +60,17 @@ def count_votes(
     """Sum the teachers' votes without holding all of them: Phase I of Algorithm 3, sum_i g_tilde_i.
 
     Args:
-        gradients: (N, m, d) float32, float16 or bfloat16. Private. A part of the teachers may be passed; the counts of
-            the parts add up.
+        gradients: (N, m, d) floats of all teachers, or of some: counts of parts add up. Private.
         cfg: public parameters.
-        generator: CPU generator of the stochastic signs; advanced once a call, whatever the data. Derive its seed
-            from the job's secret.
-        active: (N,) bool, False for teachers whose shard is empty; None means all are active. Private.
+        generator: CPU generator of the stochastic signs, seeded from the job's secret; advanced once a call.
+        active: (N,) bool, False for teachers with an empty shard; None: all active. Private.
 
     Returns:
         (m, d) int32, each in [-N, N]. Private until noise is added.
 
     Privacy:
-        Changing one teacher's gradients changes the votes of that teacher only. Sensitivity of each image's row to
-        one unit: `cfg.sensitivity` (proof there).
+        One teacher's gradients change that teacher's votes only. Sensitivity of each image's row to one unit:
+        `cfg.sensitivity` (proof there).
 
     Raises:
         InvalidParameter: the shapes do not fit the configuration.
@@ -103,10 +108,10 @@ def noisy_sum(votes: Tensor, cfg: TopAggConfig, noise: SecureNoise) -> Tensor:
         noise: the secret generator of this attempt and step.
 
     Returns:
-        (m, d) int64: m releases. Anything may be computed from it.
+        (m, d) int64: m releases.
 
     Privacy:
-        `cfg.event(m)`, which must have been charged before this is called.
+        `cfg.event(m)`, which must be charged first.
 
     Raises:
         InvalidParameter: the votes are not integers of shape (m, d).
@@ -131,3 +136,86 @@ def threshold(g_star: Tensor, cfg: TopAggConfig) -> Tensor:
         return g_star.to(torch.float32) / cfg.teachers
     quorum = math.ceil(cfg.beta * cfg.teachers)  # integers reach beta N exactly when they reach its ceiling
     return (g_star >= quorum).to(torch.float32) - (g_star <= -quorum).to(torch.float32)  # (m, d)
+
+
+def choose_top_k(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Choose the k coordinates of the largest magnitude of each row (rows, d), the first ones among equals.
+
+    Returns:
+        up, down: (rows, d) bool, the chosen positive and negative coordinates; never zeros, none of a non-finite row.
+        kth: (rows, 1) float32, the smallest chosen magnitude; NaN for a non-finite row.
+        largest: (rows, 1) float32, the largest magnitude.
+    """
+    kth, largest, tied = _kth_largest(g, k)  # (rows, 1) each
+    up, down = g >= kth, g <= -kth  # (rows, d) ties included
+    if bool(tied.any()):
+        rows = tied.squeeze(1).nonzero().squeeze(1)
+        kept = _first_of_ties(g[rows].abs(), kth[rows], k)  # (ties, d)
+        up[rows] &= kept
+        down[rows] &= kept
+    return up, down, kth, largest
+
+
+def _kth_largest(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return kth, largest and whether more than k coordinates reach kth, (rows, 1) each.
+
+    kth is at least the smallest normal float, below which a coordinate counts as zero, and NaN for a non-finite row: no
+    coordinate compares with it, so none is chosen.
+    """
+    magnitude = g.abs()  # (rows, d)
+    if k == g.shape[1]:
+        largest = magnitude.amax(dim=1, keepdim=True)
+        kth, tied = torch.zeros_like(largest), torch.zeros_like(largest, dtype=torch.bool)
+    elif g.device.type == "cpu":
+        kth, largest, tied = (torch.from_numpy(column) for column in _partition(magnitude.numpy(), k))
+    else:
+        top = magnitude.topk(k, dim=1, sorted=False).values  # (rows, k)
+        kth, largest = top.amin(dim=1, keepdim=True), top.amax(dim=1, keepdim=True)
+        tied = (magnitude >= kth).sum(dim=1, keepdim=True) > k
+    zero = kth < _TINY
+    kth = torch.where(torch.isfinite(largest), torch.where(zero, _TINY, kth), math.nan)
+    return kth, largest, tied & ~zero & torch.isfinite(largest)
+
+
+def _partition(magnitude: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[Any], ...]:
+    """Return kth, largest and tied of (rows, d) magnitudes on a CPU, 1 <= k < d.
+
+    As integers, non-negative floats keep their order and NaNs come last; NumPy partitions integers several times faster
+    than `torch.topk` does.
+    """
+    bits = magnitude.view(np.int32)
+    split = bits.shape[1] - k
+    parted = np.partition(bits, split, axis=1)  # (rows, d): the k largest on the right, the smallest of them first
+    kth = parted[:, split : split + 1]  # (rows, 1)
+    largest = parted[:, split:].max(axis=1, keepdims=True)  # (rows, 1)
+    tied = parted[:, :split].max(axis=1, keepdims=True) == kth  # (rows, 1)
+    return np.ascontiguousarray(kth).view(np.float32), largest.view(np.float32), tied
+
+
+def _first_of_ties(magnitude: Tensor, kth: Tensor, k: int) -> Tensor:
+    above, equal = magnitude > kth, magnitude == kth  # (rows, d)
+    room = k - above.sum(dim=1, keepdim=True)  # (rows, 1)
+    return above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))  # (rows, d)
+
+
+def side_by_side(work: Callable[[int], T], starts: Sequence[int], device: torch.device) -> list[T]:
+    """Return `work(start)` of each start in order; on a CPU several at a time, each on one thread."""
+    threads = min(torch.get_num_threads(), len(starts))
+    if device.type != "cpu" or threads < 2:
+        return [work(start) for start in starts]
+    with one_thread_per_operation(), ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, starts))
+
+
+@contextlib.contextmanager
+def one_thread_per_operation() -> Iterator[None]:
+    """Run each operation on one thread, so that blocks side by side never wait for one another.
+
+    Splitting every operation costs a barrier each: three times slower than one thread on a busy machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The public parameters of TopAgg and its price; imports no torch, so that a plan can be made in the web process."""
+"""The public parameters of TopAgg and its price, without torch, for plans in the web process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TopAggConfig:
 
     Attributes:
         k: coordinates for which one teacher may vote.
-        c: clipping constant of a coordinate before normalisation. Smaller saturates: every vote is a plain sign.
-        stddev: the paper's sigma, parameter of the discrete Gaussian noise on each coordinate of a vote sum.
+        c: clipping constant of a coordinate before normalisation; if small, every vote is a plain sign.
+        stddev: the paper's sigma, of the discrete Gaussian noise on each coordinate of a vote sum.
         beta: share of the teachers that must agree, in (0, 1].
         teachers: the paper's N, empty shards included.
         dimension: the paper's d, coordinates of one image.
@@ -54,16 +54,16 @@ class TopAggConfig:
 
     @property
     def votes_max(self) -> int:
-        """Most coordinates for which one teacher votes on one image: k, or d without the top-k step."""
+        """Return the most coordinates for which one teacher votes on one image: k, or d without the top-k step."""
         return self.k if self.top_k else self.dimension
 
     @property
     def sensitivity(self) -> float:
-        """L2 sensitivity of one image's vote sum to one unit: 2 sqrt(k) (Lemma 1), rounded up.
+        """Return the L2 sensitivity of one image's vote sum to one unit: 2 sqrt(k) (Lemma 1), rounded up.
 
-        Proof: a unit lies in one shard, so its presence changes one teacher's votes, from u to v in {-1, 0, 1}^d
-        with at most k nonzero coordinates each. |u - v| <= |u| + |v| <= 2 sqrt(k), attained by v = -u. An empty
-        shard, a zero gradient and a NaN vote zero, which only shortens u or v.
+        Proof: a unit is in one shard, so its presence changes one teacher's votes, from u to v in {-1, 0, 1}^d with at
+        most k nonzero coordinates each. |u - v| <= |u| + |v| <= 2 sqrt(k), attained by v = -u. Empty shards, zero
+        gradients and NaN vote zero, which only shortens u or v.
         """
         bound = 2.0 * math.sqrt(self.votes_max)
         while Fraction(bound) ** 2 < 4 * self.votes_max:
@@ -71,9 +71,5 @@ class TopAggConfig:
         return bound
 
     def event(self, images: int) -> GaussianEvent:
-        """Return the event of aggregating the votes on `images` images: one release each.
-
-        Raises:
-            InvalidParameter: images is not a positive integer, or stddev is too small for discrete noise.
-        """
+        """Return the event of `images` releases, one an image; raise InvalidParameter if stddev is too small."""
         return GaussianEvent.of_discrete_noise(self.sensitivity, self.stddev, images)

@@ -1,9 +1,9 @@
-"""Audit a mechanism by many draws on two neighbours: how well can the best test tell them apart?
+"""Audit a mechanism by many draws on two neighbours: how well does the best test distinguish them?
 
-The neighbours are the worst case that the sensitivity's proof names, and the test compares the likelihood ratio, or
-any statistic that grows with it, with a threshold that was fixed before. Its two error rates are bounded from above
-(Clopper & Pearson 1934), and every claim of privacy is a lower bound on pairs of error rates. Mechanisms are cheap to
-draw from, so thousands of draws find a factor of two in the noise that one run of a whole training cannot show.
+The neighbours are the worst case of the sensitivity's proof. The test compares the likelihood ratio, or a statistic
+that grows with it, with a threshold fixed before. Its error rates are bounded from above (Clopper & Pearson 1934);
+every claim of privacy is a lower bound on pairs of error rates. Thousands of draws find a factor of two in the noise,
+which one run of a training cannot show.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ from privacy.errors import InvalidParameter
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-    """What a test between "without the unit" and "with the unit" got wrong.
-
-    Attributes:
-        without: draws from the data without the unit.
-        false_alarms: of these, the draws taken for ones with it.
-        present: draws from the data with the unit.
-        misses: of these, the draws taken for ones without it.
-    """
+    """Errors of a test: false alarms among draws without the unit, misses among draws with it (`present`)."""
 
     without: int
     false_alarms: int
@@ -42,7 +35,7 @@ class Errors:
 def count_errors(
     scores_without: npt.NDArray[np.float64], scores_with: npt.NDArray[np.float64], threshold: float
 ) -> Errors:
-    """Say "with" above the threshold, which was fixed without these scores, and count what is wrong."""
+    """Count the errors of the test "with" above a threshold that was fixed without these scores."""
     return Errors(
         without=len(scores_without),
         false_alarms=int(np.count_nonzero(scores_without > threshold)),

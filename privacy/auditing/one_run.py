@@ -1,12 +1,12 @@
 """Audit a mechanism in one run: guess which of m canaries were in the data, and bound epsilon or mu from below.
 
 Implements Steinke, Nasr & Jagielski 2023 (arXiv:2305.08846) and the test of Mahloujifar, Melis & Chaudhuri 2024
-(arXiv:2410.22235) for Gaussian differential privacy. In both games every canary is put into the data by a fair coin
-of its own, the mechanism runs once, and an auditor who sees only the output (and all data but the coins) says "in" or
-"out" of r of the canaries and abstains on the rest. How many guesses are right is what the bounds are made from.
+(arXiv:2410.22235) for Gaussian differential privacy. In both games every canary is in the data by its own fair coin,
+the mechanism runs once, and an auditor who sees the output and all data but the coins guesses r of the coins. The
+bounds follow from the number of correct guesses.
 
-A bound is a statement about the mechanism with the stated confidence over coins and noise: it is wrong for at most
-one audit in 1 / (1 - confidence). A low bound is no proof of privacy: the canaries may have been weak.
+A bound is wrong for at most one audit in 1 / (1 - confidence), over coins and noise. A low bound does not prove
+privacy: the canaries may have been weak.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Guesses:
 
     Attributes:
         canaries: m, each in the data with probability 1/2, independently.
-        made: r, guesses that were made; fixed before the output was seen.
-        correct: v of them that were right.
+        made: r guesses, fixed before the output was seen.
+        correct: v of them.
     """
 
     canaries: int
@@ -47,7 +47,7 @@ class Guesses:
 
 
 def flip_coins(canaries: int, seed: int) -> npt.NDArray[np.bool_]:
-    """Draw which of the canaries are in the data, (canaries,) bool; the auditor's coins, so a public seed will do."""
+    """Return which canaries are in the data, (canaries,) bool; the auditor's coins may have a public seed."""
     return np.random.default_rng(seed).random(canaries) < 0.5
 
 
@@ -55,13 +55,12 @@ def guess(scores: npt.NDArray[np.float64], included: npt.NDArray[np.bool_], made
     """Guess "in" for the made/2 highest scores and "out" for the made/2 lowest, and count what is right.
 
     Args:
-        scores: (m,) one number for each canary, higher where the output looks as if the canary was in; computed
-            without the coins.
+        scores: (m,) finite, higher if the output suggests that the canary was in; computed without the coins.
         included: (m,) the coins.
-        made: r, chosen before the scores were seen; an odd one guesses "in" once more.
+        made: r from 1 to m, chosen before the scores were seen; an odd one guesses "in" once more.
 
     Raises:
-        InvalidParameter: a score is missing or not finite, or r is not between 1 and m.
+        InvalidParameter: scores or r are not such numbers.
     """
     if scores.shape != included.shape or scores.ndim != 1 or not np.isfinite(scores).all():
         raise InvalidParameter("scores", scores.shape, "there is one finite score for each canary")
@@ -93,8 +92,7 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
         delta: in [0, 1].
 
     Returns:
-        A probability; the claim (epsilon, delta) is refuted at this level. While 2 m delta is at most one, the bound
-        is a mean of tails that rise with epsilon, so bisection finds where it crosses a level.
+        The level at which the claim is refuted. While 2 m delta <= 1 it rises with epsilon, so bisection works.
 
     Raises:
         InvalidParameter: epsilon or delta is out of range.
@@ -121,7 +119,7 @@ def epsilon_lower_bound(guesses: Guesses, delta: float, confidence: float) -> fl
 
 
 def gaussian_refuted(guesses: Guesses, mu: float, confidence: float) -> bool:
-    """Say whether so many correct guesses refute, with this confidence, that the mechanism is mu-GDP.
+    """Return whether so many correct guesses refute mu-GDP with this confidence.
 
     Derivation (Mahloujifar et al. 2024 use the same argument). Let X be the number of correct guesses, and flip coin
     j alone: for an unchanged output, a right guess about j becomes wrong and X drops by one. So the tradeoff curve of
@@ -161,11 +159,7 @@ def gaussian_refuted(guesses: Guesses, mu: float, confidence: float) -> bool:
 def mu_lower_bound(guesses: Guesses, confidence: float) -> float:
     """Return the largest mu such that mu-GDP is refuted with this confidence; 0 if none is.
 
-    Sharper than `epsilon_lower_bound` for Gaussian noise, where most guesses are a little better than chance and
-    hardly one is as good as epsilon allows.
-
-    Raises:
-        InvalidParameter: confidence is out of range.
+    Sharper than `epsilon_lower_bound` for Gaussian noise, where most guesses are a little better than chance.
     """
     return _largest(lambda mu: gaussian_refuted(guesses, mu, confidence), _MU_MAX)
 
@@ -177,7 +171,6 @@ def _level(confidence: float) -> float:
 
 
 def _largest(refuted: Callable[[float], bool], highest: float) -> float:
-    """Return the largest value that is refuted, to 1e-13 relative to `highest`, rounded down; 0 when 0 stands."""
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, highest

@@ -11,13 +11,7 @@ from privacy.errors import PrivacyError
 
 
 class ReleasedUnpaid(PrivacyError):
-    """A release was made that nothing had paid for.
-
-    Attributes:
-        event: one such release.
-        released: how many releases of its kind there were, this one included.
-        paid: how many had been paid by then.
-    """
+    """A release was made before it was paid: `released` of its kind so far, `paid` of them."""
 
     def __init__(self, event: Event, released: int, paid: int) -> None:
         sampled = "" if isinstance(event, GaussianEvent) else f" of a sample with chance {event.sampling_probability:g}"
@@ -29,17 +23,13 @@ class ReleasedUnpaid(PrivacyError):
 
 
 class Payer(Protocol):
-    """What takes payment: a ledger's hold, or a filter."""
+    """A ledger's hold, or a filter."""
 
     def charge(self, event: Event, stage: str) -> None: ...
 
 
 class PaymentJournal:
-    """Stands directly before whoever admits charges, and is told of every release as it happens.
-
-    Args:
-        payer: admits or refuses each charge; what it refuses is not written down as paid.
-    """
+    """Record every charge that a payer admits, and every release as it happens."""
 
     def __init__(self, payer: Payer) -> None:
         self._payer = payer
@@ -47,20 +37,12 @@ class PaymentJournal:
         self.released: Counter[Event] = Counter()
 
     def charge(self, event: Event, stage: str) -> None:
-        """Hand the charge on and write it down once it has been admitted.
-
-        Raises:
-            BudgetExceeded: from the payer.
-        """
+        """Pass the charge on, and record it once it is admitted."""
         self._payer.charge(event, stage)
         self.paid[dataclasses.replace(event, count=1)] += event.count
 
     def note_release(self, event: Event) -> None:
-        """Write down `event.count` releases that are being made now.
-
-        Raises:
-            ReleasedUnpaid: fewer were paid.
-        """
+        """Record `event.count` releases that are being made now; raise ReleasedUnpaid if fewer were paid."""
         kind = dataclasses.replace(event, count=1)
         self.released[kind] += event.count
         if self.released[kind] > self.paid[kind]:

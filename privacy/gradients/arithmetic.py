@@ -1,15 +1,13 @@
-"""Arithmetic in which a record's gradient does not depend on the records beside it.
+"""Arithmetic in which a record's gradient does not depend on the other records of its batch.
 
-Assumed of the machine, and tried before the first step of a training and again on its way (`privacy.gradients.places`):
-in passes of one shape, the operations of a network compute a row's numbers from that row alone, in the same way in
-every place of the batch. Then a unit more moves the others at most to another place, and what they contribute stays the
-same to the last bit. Passes of another shape may be computed by other kernels, so there are none: empty places are
-filled up. On a CPU matrix products may begin otherwise in rows that do not begin at a multiple of 64 bytes, so
-`aligned_linear` and `aligned_products` make them begin there; and element-wise functions may treat a rest of less than
-32 numbers otherwise, so passes have a multiple of 32 places, or a power of two.
+The assumption, which `privacy.gradients.places` tests before the first step of a training and during it: in passes of
+one shape, a network computes each row from that row alone, in the same way in every place of the batch. Then one more
+unit moves others to another place at most, and their contributions stay the same to the last bit. Other shapes may use
+other kernels, so all passes have one shape, with empty places filled. On a CPU, matrix products may start differently
+in rows that are not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align them; element-wise functions
+may treat a remainder of fewer than 32 numbers differently, so passes have a multiple of 32 places, or a power of two.
 
-The numbers of a GPU are those of IEEE arithmetic in float32 and float64: TensorFloat-32 is off, operations have the
-same order in every run as far as torch has such kernels, and none is chosen by the time it takes.
+On a GPU, TensorFloat-32 is off, operations are deterministic where torch has such kernels, none chosen by timing.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _IEEE = "ieee"
 
 @contextmanager
 def exact_arithmetic() -> Iterator[None]:
-    """Compute in full float32 and in a fixed order within the block; settings are put back afterwards."""
+    """Compute in full float32 and in a fixed order within the block; restore the settings afterwards."""
     backends: Any = torch.backends
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no fixed order
     precisions = (
@@ -61,35 +59,34 @@ def _set(owner: Any, name: str, value: object) -> Iterator[None]:
 
 
 def aligned_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return rows (..., d) times the transposed weight (p, d), plus a bias, computed alike in every row."""
+    """Return rows (..., d) times the transposed weight (p, d), plus a bias, computed the same way in every row."""
     found = functional.linear(_padded(rows), aligned_rows(weight))[..., : len(weight)]
     return found if bias is None else found + bias
 
 
 def aligned_products(left: Tensor, right: Tensor) -> Tensor:
-    """Return left (n, p, t) times the transposed right (n, d, t): (n, p, d), computed alike for each of the n."""
+    """Return left (n, p, t) times the transposed right (n, d, t): (n, p, d), each computed the same way."""
     if left.shape[2] == 1:
         return left * right.mT  # quicker, on a CPU
     return _padded(left) @ _padded(right).mT
 
 
 def aligned_rows(matrix: Tensor) -> Tensor:
-    """Lengthen both sides of a matrix (p, d) with zeros, so that it is not copied by each of many products."""
+    """Pad both sides of a matrix (p, d) with zeros once, so that later products do not copy it."""
     more = -len(matrix) % _ALIGNED
     return functional.pad(_padded(matrix), (0, 0, 0, more)) if more else _padded(matrix)
 
 
 def aligned_combinations(rows: Tensor, matrix: Tensor, columns: int) -> Tensor:
-    """Return rows (n, p) times a matrix of `aligned_rows`, made of one with so many columns: (n, columns)."""
+    """Return rows (n, p) times a matrix of `aligned_rows` that had so many columns: (n, columns)."""
     return (_padded(rows) @ matrix)[:, :columns]
 
 
 def _padded(rows: Tensor) -> Tensor:
-    """Lengthen rows (..., d) with zeros so that the next one begins at an aligned place."""
     more = -rows.shape[-1] % _ALIGNED
     return functional.pad(rows, (0, more)) if more else rows.contiguous()
 
 
 def is_aligned(layer: nn.Module) -> bool:
-    """Tell whether a layer computes all rows alike as it is, as far as it is known."""
+    """Return whether a layer needs no padding to compute all rows the same way."""
     return not isinstance(layer, nn.Linear) or layer.in_features % _ALIGNED == layer.out_features % _ALIGNED == 0

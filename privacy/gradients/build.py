@@ -1,4 +1,4 @@
-"""From a plan's parameters to a gradient estimator."""
+"""Build the gradient estimator that a plan names."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def build_estimator(
         noise_multiplier: of the plan's event.
         expected_batch: q n.
         steps: of the whole training.
-        anchors: public anchors; needed by GEP and B-GEP alone.
-        curator: adds the noise, where several processes share the steps.
+        anchors: public anchors, needed by GEP and B-GEP only.
+        curator: adds the noise, if several processes share the steps.
 
     Raises:
-        InvalidParameter: the network cannot be taken apart by record, GEP has no anchors, or a size does not fit.
+        InvalidParameter: a layer has no per-record gradients, GEP has no anchors, or a size does not fit.
     """
     check_model(model)
     if config.estimator in ("gep", "bgep") and anchors is None:

@@ -3,11 +3,10 @@
 Adjacency: add or remove one record. Unit: the record (rows of one record are averaged before clipping).
 Event: `PoissonGaussianEvent(probability, noise_multiplier)` for each step, with the batch drawn by `poisson_sample`.
 
-Sensitivity: each record of a batch contributes its gradient scaled to norm at most C, in whole steps of a grid, and
-the sum is over the sampled records; so one record more changes the sum by at most C, attained but for the room of
-`privacy.gradients.integers` by a record whose gradient is longer than C. The released sum is divided by the *expected*
-batch size, a public number. Frozen coordinates are dropped before clipping, or, in the posterior variant of random
-freeze, after it: dropping shortens, so the bound holds there as well.
+Sensitivity: each sampled record contributes its gradient scaled to norm at most C, in whole steps of a grid; so one
+more record changes the sum by at most C, attained (up to the room of `privacy.gradients.integers`) by a gradient longer
+than C. The released sum is divided by the *expected* batch size, a public number. Frozen coordinates are dropped before
+clipping or, in the posterior variant of random freeze, after it: dropping only shortens.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class DpSgd(Estimator):
 
     @property
     def sensitivity(self) -> float:
-        """C."""
+        """Return C."""
         return self.clip
 
     def add(self, traces: Traces) -> None:
-        """Without frozen coordinates no record's gradient is ever written out for layers that have a short cut."""
+        """Clip and sum; without frozen coordinates, outer products are never written out."""
         if self.active is not None and not self.freeze_after_clipping:
             self._add_blocks(({"": self._clipped(self.rows(block))}, block.present) for block in self.blocks(traces))
             return
@@ -73,11 +72,9 @@ class DpSgd(Estimator):
         self._add_sums(in_order if self.active is None else {"": self._active_of(sums)})
 
     def _clipped(self, rows: torch.Tensor) -> torch.Tensor:
-        """Clip gradients (n, d_active) and round them, in place."""
         return whole(rows, self.scales(squares(rows).sqrt(), self.clip))
 
     def _active_of(self, sums: Sums) -> torch.Tensor:
-        """Return a sum's active coordinates: (d_active,)."""
         assert self.active is not None
         whole_sums = [sums[name] if name in sums else self._nothing(shape) for name, shape in self.shapes.items()]
         return torch.cat([value.reshape(-1) for value in whole_sums])[self.active]

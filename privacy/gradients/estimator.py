@@ -1,11 +1,10 @@
-"""What every gradient estimator has in common: shapes, frozen coordinates, steps made of micro-batches.
+"""The base of gradient estimators: shapes, frozen coordinates, and steps made of micro-batches.
 
-A step is: `begin_step` (public work only), any number of `add` (micro-batches of one Poisson sample; none when it is
-empty), a charge of `event`, and one `privatise`. Nothing but `add` sees private gradients, and nothing leaves but what
-`privatise` returns.
+A step is: `begin_step` (public work only), any number of `add` (micro-batches of one Poisson sample; none if it is
+empty), a charge of `event`, and one `privatise`. Only `add` reads private gradients; only `privatise` releases.
 
-What a unit adds is a vector of integers of norm at most `bound`, of which the sensitivity is made, and sums are exact
-(`privacy.gradients.integers`). So each estimator has to say only what it scales to which length.
+A unit adds a vector of integers of norm at most `bound`, and sums are exact (`privacy.gradients.integers`). So an
+estimator only defines what it scales to which length.
 """
 
 from __future__ import annotations
@@ -26,35 +25,33 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
 from privacy.mechanisms.noise import SecureNoise
 
-# Gradients by record that are written out together: on a CPU, what stays in its cache from one operation to the next.
+# Numbers of per-record gradients written out together: on a CPU, as many as stay in its cache.
 _BLOCK_NUMBERS = {"cpu": 2**19}
 _BLOCK_NUMBERS_ELSEWHERE = 2**26
 
 
 class Curator(Protocol):
-    """Who adds the noise: the processes that share a training, each with the sums of some of its records."""
+    """Add the noise for all processes that share a training, each with the sums of some of its records."""
 
     def privatise(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Add up the sums of all processes, call `add_noise` on the total once, and return what it returned."""
+        """Add up the sums of all processes, call `add_noise` once on the total, and return its result."""
 
     def agree(self, public: torch.Tensor) -> torch.Tensor:
-        """Return one process's tensor on all: directions found alike may differ by rounding, and sums need one's."""
+        """Return one process's tensor on all: the same computation may round differently on each."""
 
 
 class Alone:
     """The curator of one process."""
 
     def privatise(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Add the noise to the sum of this one process."""
         return add_noise(private_sum)
 
     def agree(self, public: torch.Tensor) -> torch.Tensor:
-        """Return it: one process agrees with itself."""
         return public
 
 
 class Common(TypedDict):
-    """What every estimator takes beside its own; see `Estimator`."""
+    """Parameters of every estimator; see `Estimator`."""
 
     noise_multiplier: float
     expected_batch: float
@@ -62,14 +59,14 @@ class Common(TypedDict):
 
 
 class Estimator(ABC):
-    """Privatises the mean gradient of a batch.
+    """Privatise the mean gradient of a batch.
 
     Args:
         shapes: of the trainable parameters by name, in the network's order.
         noise_multiplier: noise deviation over sensitivity. Public.
-        expected_batch: chance to be sampled times the declared number of units. Public: sums are divided by it, never
+        expected_batch: sampling probability times the declared number of units. Public: sums are divided by it, never
             by the size of a batch.
-        curator: adds the noise, and shares what is found; this process alone where it is left out.
+        curator: adds the noise and agrees on public tensors; None: this process alone.
     """
 
     def __init__(
@@ -93,16 +90,16 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def sensitivity(self) -> float:
-        """L2 change of what is summed when one unit is added to the sample."""
+        """Return the L2 change of the sum when one unit is added to the sample."""
 
     @property
     def coordinates(self) -> int:
-        """Number d of the parameters' coordinates."""
+        """Return the number d of coordinates."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     @property
     def active(self) -> torch.Tensor | None:
-        """(d,) bool, which coordinates are not frozen; None: nothing is."""
+        """Return the mask (d,) bool of coordinates that are not frozen; None: all."""
         return self._active
 
     @active.setter
@@ -112,17 +109,17 @@ class Estimator(ABC):
         masks: Sequence[torch.Tensor | None] = [None] * len(sizes) if active is None else torch.split(active, sizes)
         self._chosen = {
             name: None if mask is None else mask.nonzero()[:, 0] for name, mask in zip(self.shapes, masks, strict=True)
-        }  # of each parameter, the places of its active coordinates; None: all
+        }  # indices of each parameter's active coordinates; None: all
 
     def event(self, probability: float) -> PoissonGaussianEvent:
         """Return the event of one step, with its batch drawn by `poisson_sample(units, probability, ...)`."""
         return PoissonGaussianEvent(probability, self.noise_multiplier)
 
     def freeze(self, active: torch.Tensor | None) -> None:
-        """Let only some coordinates (d,) bool learn from here on; None thaws all. Chosen without private data.
+        """Freeze the coordinates where the mask (d,) bool is False; None thaws all. Chosen without private data.
 
         Raises:
-            InvalidParameter: the mask has another size, or nothing would be active, or a step has begun.
+            InvalidParameter: the mask has another size or no active coordinate, or a step has begun.
         """
         if self._sums:
             raise InvalidParameter("active", "(mask)", "a mask cannot change within a step")
@@ -131,19 +128,19 @@ class Estimator(ABC):
         self.active = active
 
     def begin_step(self, model: nn.Module) -> None:  # noqa: B027 - most estimators have nothing public to prepare
-        """Prepare from public data and released history only."""
+        """Prepare a step from public data and released history only."""
 
     @abstractmethod
     def add(self, traces: Traces) -> None:
-        """Add a micro-batch of the sample's records. A record whose gradient is not finite contributes zero.
+        """Add a micro-batch of the sample's records; one whose gradient is not finite contributes zero.
 
         Raises:
-            InvalidParameter: there are so many records in the micro-batch that a sum may not be exact.
+            InvalidParameter: too many records at once for exact sums.
         """
 
     @abstractmethod
     def privatise(self, noise: SecureNoise) -> Shares:
-        """Return the noisy mean gradient by parameter name, zero where frozen, and end the step. Charge before."""
+        """Return the noisy mean gradient by parameter name, zero where frozen, and end the step. Charge first."""
 
     def rows(self, traces: Traces) -> torch.Tensor:
         """Return the records' gradients on the active coordinates: (n, d_active). PRIVATE."""
@@ -158,10 +155,7 @@ class Estimator(ABC):
         return found
 
     def parts(self, traces: Traces) -> dict[str, Part]:
-        """Return the records' gradients on the active coordinates, by parameter name. PRIVATE.
-
-        As outer products where that is shorter and nothing is frozen; others (n, ...).
-        """
+        """Return the records' gradients by parameter name, active coordinates only, some as outer products. PRIVATE."""
         if self.active is None:
             parts = traces.parts()
             return {name: parts[name] if name in parts else traces.zeros(self.active_in(name)) for name in self.shapes}
@@ -169,17 +163,12 @@ class Estimator(ABC):
         return dict(zip(self.shapes, rows, strict=True))
 
     def blocks(self, traces: Traces, many: int = 1) -> Iterator[Traces]:
-        """Yield the traces of a few records at a time, so that not all their `rows` exist at once. PRIVATE.
-
-        Args:
-            traces: of a pass.
-            many: times as many records as a cache holds.
-        """
+        """Yield the traces of few records at a time, `many` times as many as a cache holds. PRIVATE."""
         numbers = _BLOCK_NUMBERS.get(traces.layers[0].backprops.device.type, _BLOCK_NUMBERS_ELSEWHERE)
         return traces.split(max(1, many * numbers // self.coordinates))
 
     def scales(self, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
-        """Return (n,) what gradients are multiplied by, so that one of norm `clip` gets a part of the bound."""
+        """Return factors (n,) that give gradients of norm `clip` this part of the bound."""
         return integers.scales(norms, clip, part * self.bound)
 
     def unflatten(self, flat: torch.Tensor) -> Shares:
@@ -191,19 +180,18 @@ class Estimator(ABC):
         return parted(flat, self.shapes)
 
     def state(self) -> dict[str, Any]:
-        """Return what a later process needs to go on between two steps: public, tensors and numbers only."""
+        """Return public tensors and numbers from which a later process resumes between two steps."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most estimators keep nothing
-        """Go on from what `state` returned."""
+        """Resume from `state`."""
 
     def discard(self) -> Sums:
-        """Forget what was added since the step began, as when a charge was refused, and return it. PRIVATE."""
+        """Return what was added since the step began, and forget it: a charge was refused. PRIVATE."""
         sums, self._sums = self._sums, {}
         return sums
 
     def _add_blocks(self, blocks: Iterable[Block]) -> None:
-        """Add what blocks of units contribute, in whole numbers: together at most `bound` for each unit."""
         self._add_sums(exact_sums(blocks, self.bound))
 
     def _add_sums(self, sums: Sums) -> None:
@@ -211,7 +199,7 @@ class Estimator(ABC):
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _privatise_sums(self, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
-        """Privatise what was added, in units of the sensitivity's measure; `empty` names every part with its shape."""
+        """Privatise the sums, in units of the sensitivity; `empty` has the shape of every part by name."""
         sums = [self._sums[name] if name in self._sums else self._nothing(shape) for name, shape in empty.items()]
         self._sums = {}
 
@@ -228,7 +216,7 @@ class Estimator(ABC):
 
     @property
     def active_coordinates(self) -> int:
-        """Number of coordinates that are not frozen."""
+        """Return the number of coordinates that are not frozen."""
         return sum(map(self.active_in, self.shapes))
 
     def active_in(self, name: str) -> int:
@@ -238,7 +226,6 @@ class Estimator(ABC):
 
 
 def _write(place: torch.Tensor, part: Part, shape: torch.Size, chosen: torch.Tensor | None) -> None:
-    """Write the chosen coordinates of n gradients to their place (n, chosen)."""
     if not isinstance(part, Outer):
         place.copy_(part.flatten(1) if chosen is None else part.flatten(1)[:, chosen])
     elif chosen is None:

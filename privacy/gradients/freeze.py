@@ -46,14 +46,14 @@ def ranked_mask(released_mean: torch.Tensor, rate: float) -> torch.Tensor:
 
 @dataclass
 class Freezing:
-    """The masks of one training: which coordinates a step leaves as they are, period by period. All of it is public.
+    """The masks of one training, period by period. Public.
 
     Attributes:
-        config: whether coordinates are frozen, and how they are chosen.
-        schedule: how many of them, and for how many steps.
-        estimator: leaves out what is frozen.
+        config: whether and how coordinates are frozen.
+        schedule: how many, and for how many steps.
+        estimator: whose coordinates are frozen.
         device: of the estimator's gradients.
-        released_sum: (d,) sum of what this period has released, on the CPU; None: nothing yet, or nobody ranks it.
+        released_sum: (d,) sum of this period's releases, on the CPU; None: none yet, or not ranked.
     """
 
     config: StepsConfig
@@ -63,7 +63,7 @@ class Freezing:
     released_sum: Tensor | None = None
 
     def begin_step(self, step: int) -> None:
-        """Choose a mask where a period begins: by public randomness, or by what was released in the last one."""
+        """Choose a mask at the start of a period, at random or by the last period's releases."""
         if self.config.freeze == "none" or (step % self.schedule.period and self.estimator.active is not None):
             return
         rate, d, period = self.schedule.at(step), self.estimator.coordinates, step // self.schedule.period
@@ -75,7 +75,7 @@ class Freezing:
         self.released_sum = None
 
     def remember(self, released: Mapping[str, Tensor], step: int) -> None:
-        """Sum what was released for the next period's ranking; frozen coordinates get noise alone, public noise."""
+        """Add a release to the next period's ranking; frozen coordinates get public noise alone."""
         if self.config.freeze != "ranked":
             return
         flat = torch.cat([value.detach().reshape(-1).cpu() for value in released.values()])

@@ -1,17 +1,16 @@
 """Gradient embedding perturbation (Yu et al., ICLR 2021, arXiv:2102.12677, Algorithm 1), and B-GEP without residuals.
 
-A basis B of the gradients' subspace is found on *public* anchor images, with random labels drawn afresh for every
-basis, by a few power iterations (one, as a rule) for each group of parameters. A record's gradient g becomes an
-embedding w = B g, clipped to S1, and a residual r = g - B^T w, clipped to S2. Both sums are released with noise, and
-B^T w~ + r~ is the gradient. Its rows are orthonormal up to rounding: what they lack in length or have in common stays
-in the residual, so that B^T w + r is g whatever B is, and privacy rests on the two clips alone.
+A basis B of the gradients' subspace is found on *public* anchor images with fresh random labels, by a few power
+iterations (usually one) for each group of parameters. A record's gradient g becomes an embedding w = B g, clipped to
+S1, and a residual r = g - B^T w, clipped to S2. Both sums are released with noise, and B^T w~ + r~ is the gradient. The
+rows of B are orthonormal up to rounding; B^T w + r is g whatever B is, and privacy rests on the two clips alone.
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
-Sensitivity: the released vector is (w / S1, r / S2). A record contributes two parts of norm at most 1 each, so its norm
-is at most sqrt(2), attained by a record both of whose parts are longer than their bounds. B-GEP releases w / S1 alone:
-1. Both are cut to whole steps of a grid, and measured together. The basis depends on public anchors, the released
-network and public randomness only; given it, the proof is the Gaussian mechanism's.
+Sensitivity: the released vector is (w / S1, r / S2). A record contributes two parts of norm at most 1 each, so sqrt(2)
+in all, attained if both exceed their bounds. B-GEP releases w / S1 alone: 1. Both parts are whole steps of a grid. The
+basis depends on public anchors, the released network and public randomness only; given it, the proof is the Gaussian
+mechanism's.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from privacy.mechanisms.noise import SecureNoise
 # The network, and public randomness for the labels -> traces of the public anchor images.
 AnchorTraces = Callable[[nn.Module, torch.Generator], Traces]
 
-_FEW = 4  # anchors for each vector of a basis: up to so many, their inner products are the shorter way
-_BLOCKS = 8  # of records at once: products with a basis take many rows
-_COLUMNS = 4096  # coordinates whose products are added up in float32
-_TOGETHER = 16  # combinations that are made at once
+_FEW = 4  # anchors for each vector of a basis up to which their inner products are faster
+_BLOCKS = 8  # blocks of records at once: products with a basis are faster with many rows
+_COLUMNS = 4096  # coordinates whose products are added in float32
+_TOGETHER = 16  # combinations at once
 _WEAKEST = 1e-6  # of a direction's squared strength, over the strongest's
 _TINY = 1e-60
 
@@ -67,20 +66,17 @@ def orthonormal_basis(
 def basis_of_combinations(
     anchors: Sequence[Part], size: int, generator: torch.Generator, iterations: int = 1
 ) -> torch.Tensor:
-    """Find the same as combinations of the anchors, from their inner products: without a decomposition of long vectors.
+    """Find the basis (k, p) as combinations of the anchors from their inner products, without long decompositions.
 
-    The random start is a combination of the anchors, too. What is solved are matrices of m and k, in float64, but inner
-    products and combinations round as float32 does. So a direction that is less than a thousandth as strong as the
-    strongest gets a vector that is too short rather than one of noise; others are orthonormal up to rounding.
+    The random start is a combination of the anchors, too. Matrices of m and k are solved in float64; inner products
+    and combinations round to float32. So a direction less than a thousandth as strong as the strongest gets a vector
+    that is too short, not one of noise; others are orthonormal up to rounding.
 
     Args:
-        anchors: parts of m public gradients, of p coordinates together.
+        anchors: parts of m public gradients with p coordinates together.
         size: k, at most m.
         generator: public randomness.
         iterations: t, at least 1.
-
-    Returns:
-        (k, p).
     """
     products = torch.stack([_inner_products(part) for part in anchors]).sum(dim=0)  # (m, m)
     chosen = torch.randn(len(products), size, generator=generator, dtype=torch.float64).to(products.device)
@@ -93,7 +89,7 @@ def basis_of_combinations(
 
 
 def _inner_products(part: Part) -> torch.Tensor:
-    """(m, m) float64 of the gradients of a part."""
+    """Return (m, m) float64."""
     if isinstance(part, Outer):
         left, right = (factor.double() @ factor.double().mT for factor in part)
         return left * right
@@ -104,7 +100,7 @@ def _inner_products(part: Part) -> torch.Tensor:
 
 
 def _combined(combinations: torch.Tensor, part: Part) -> torch.Tensor:
-    """Return combinations (k, m) of the gradients of a part, written out: (k, p)."""
+    """Return combinations (k, m) of a part's gradients, written out: (k, p)."""
     if not isinstance(part, Outer):
         return combinations @ part.flatten(1)
     left, right = part  # (m, p), (m, d)
@@ -117,10 +113,10 @@ class GroupBasis:
     """The basis of one group of parameters.
 
     Attributes:
-        index: where the group's p active coordinates stand in the active vector: (p,), or a slice if beside each other.
-        size: k, how many vectors it has.
+        index: the group's p places in the active vector: (p,), or a slice if contiguous.
+        size: number of vectors k.
         coordinates: p.
-        vectors: (k, p), lengthened with zeros by `aligned_rows`.
+        vectors: (k, p), padded by `aligned_rows`.
     """
 
     index: torch.Tensor | slice
@@ -129,11 +125,11 @@ class GroupBasis:
     vectors: torch.Tensor
 
     def embed(self, rows: torch.Tensor) -> torch.Tensor:
-        """(n, d_active) -> (n, k)."""
+        """Map gradients (n, d_active) to (n, k)."""
         return aligned_linear(rows[:, self.index], self.vectors)[:, : self.size]
 
     def expand(self, embedding: torch.Tensor) -> torch.Tensor:
-        """(n, k) -> (n, p)."""
+        """Map embeddings (n, k) to (n, p)."""
         return aligned_combinations(embedding.to(self.vectors), self.vectors, self.coordinates)
 
 
@@ -142,15 +138,14 @@ class Gep(Estimator):
 
     Args:
         shapes: of the trainable parameters, by name.
-        anchors: computes the traces of the public anchor images, with fresh random labels, on the network as it stands.
-        basis_size: k, basis vectors of all groups together, shared out by the square root of the groups' sizes.
+        anchors: computes the traces of the public anchor images with fresh random labels on the current network.
+        basis_size: k, basis vectors of all groups together, divided by the square roots of the groups' sizes.
         clip: S1, the largest norm of an embedding. Public.
         clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
         common: of every estimator; the noise multiplier is noise deviation over the sensitivity, sqrt(2) or 1.
-        seed: of public randomness: the anchors' labels and the start of the power iteration.
+        seed: of the anchors' labels and the start of the power iteration. Public.
         iterations: t, power iterations for each basis. Public.
-        groups: "layers" makes each layer a group of its own, "widths" puts those together that have as many outputs, as
-            the paper does with the stages of a residual network.
+        groups: "layers" makes each layer a group, "widths" joins those with equal outputs, as the paper does.
     """
 
     def __init__(
@@ -185,12 +180,12 @@ class Gep(Estimator):
 
     @property
     def sensitivity(self) -> float:
-        """sqrt(2), or 1 for B-GEP: of what is released, which is measured in units of S1 and S2."""
+        """Return sqrt(2), or 1 for B-GEP, in units of S1 and S2."""
         return 1.0 if self.clip_residual is None else math.sqrt(2)
 
     @property
     def embedding_size(self) -> int:
-        """Basis vectors of this step, at most `basis_size`."""
+        """Return this step's number of basis vectors, at most `basis_size`."""
         return sum(basis.size for basis in self.bases)
 
     def begin_step(self, model: nn.Module) -> None:
@@ -198,7 +193,7 @@ class Gep(Estimator):
         self.find_basis(self.parts(self._anchors(model, self._generator)))
 
     def find_basis(self, anchors: Mapping[str, Part]) -> None:
-        """Find the step's basis from the `parts` of the anchors' gradients. Public. One that is not finite is zero."""
+        """Find the step's basis from the `parts` of the anchors' gradients; a non-finite one counts as zero. Public."""
         finite = torch.stack([squares(part) for part in anchors.values()]).sum(dim=0).isfinite()  # (m,)
         anchors = {name: _where(finite, part) for name, part in anchors.items()}
         places = {group: self._places(names, finite.device) for group, names in self._groups.items()}
@@ -219,7 +214,7 @@ class Gep(Estimator):
             self.bases.append(GroupBasis(index, size, count, aligned_rows(self.curator.agree(basis))))
 
     def _places(self, names: Sequence[str], device: torch.device) -> tuple[torch.Tensor | slice, int]:
-        """Return where some parameters' active coordinates stand in the active vector, and how many there are."""
+        """Return the places of some parameters' active coordinates in the active vector, and their number."""
         spans, start = [], 0
         for name in self.shapes:
             stop = start + self.active_in(name)
@@ -232,19 +227,19 @@ class Gep(Estimator):
         return torch.cat([torch.arange(span.start, span.stop, device=device) for span in spans]), count
 
     def add(self, traces: Traces) -> None:
-        """Embed, clip and sum; residuals are clipped and summed beside."""
+        """Embed, clip and sum; clip and sum residuals."""
         if not self.bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
         self._add_blocks((self.whole_parts(self.rows(block)), block.present) for block in self.blocks(traces, _BLOCKS))
 
     def whole_parts(self, rows: torch.Tensor) -> dict[str, Part]:
-        """Embed, clip and round records' gradients on the active coordinates (n, d_active), which are used up."""
+        """Embed, clip and round records' gradients (n, d_active), which are overwritten."""
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)
-        part = 1 / self.sensitivity  # of the bound: each of the parts that are released gets as much
+        part = 1 / self.sensitivity  # of the bound for each released part
         parts: dict[str, Part] = {}
         if self.clip_residual is not None:
             for basis, own in zip(self.bases, self._by_group(embedding), strict=True):
-                rows[:, basis.index] -= basis.expand(own)  # what is left is the residual
+                rows[:, basis.index] -= basis.expand(own)  # the residual
             parts["residual"] = whole(rows, self.scales(squares(rows).sqrt(), self.clip_residual, part))
         parts["embedding"] = whole(embedding, self.scales(squares(embedding).sqrt(), self.clip, part))
         return parts
@@ -270,12 +265,10 @@ class Gep(Estimator):
         self._generator.set_state(state["generator"].cpu())
 
     def _by_group(self, embedding: torch.Tensor) -> Sequence[torch.Tensor]:
-        """(n, k) -> for each group, (n, its k)."""
         return torch.split(embedding, [basis.size for basis in self.bases], dim=1)
 
 
 def _where(finite: torch.Tensor, part: Part) -> Part:
-    """Put zero where a gradient (m,) is not finite."""
     if bool(finite.all()):
         return part
     if isinstance(part, Outer):

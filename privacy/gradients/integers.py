@@ -1,8 +1,7 @@
 """Each unit's clipped contribution as a vector of integers, and exact sums of them.
 
-What a unit adds to a sum is measured in steps of a public grid, of which the sensitivity has `bound` = 2^bits: its
-gradient is scaled and rounded to integers. A layer that sees one position of each record is never written out: its
-gradient is an outer product, and where both factors are integers their product is.
+A unit's gradient is scaled and rounded to steps of a public grid, of which the sensitivity has `bound` = 2^bits. An
+outer product is never written out: if both factors are integers, so is their product.
 
 Privacy:
     Let a unit's contribution be the integer vector z. `exact_sums` measures z itself and puts zero in its place unless
@@ -12,8 +11,7 @@ Privacy:
     where `error` bounds the rounding of that measurement (proof at `squares`). Sums of such vectors are exact: all
     partial sums are integers below 2^53 in float64, and int64 beyond. So one unit more changes a sum by exactly its own
     z, of norm at most `bound`, whatever the number of units, coordinates and micro-batches, and in whatever order they
-    are added. A unit's z depends on that unit and on public values alone; what a kernel must do for that is said in
-    `privacy.gradients.arithmetic`.
+    are added. A unit's z depends on that unit and on public values alone (`privacy.gradients.arithmetic`).
 """
 
 from __future__ import annotations
@@ -31,30 +29,28 @@ from privacy.mechanisms.noise import SecureNoise
 
 GRID_BITS_MAX = 30
 UNITS_MAX = 2**31  # of a sample, and as many public summands: times 2^30 they fit into int64
-_ROOM = 2.0**-12  # that scaling leaves below the bound, so that measuring what came out confirms it
+_ROOM = 2.0**-12  # that scaling leaves below the bound, so that the measured norm stays within it
 _ERROR = 2.0**-13  # relative, of a measured squared norm
 _EXACT = 2.0**53  # integers below are exact in float64
 _BLOCK = 512  # numbers whose squares are added in float32
-_TOGETHER = 2**16  # integers of units that are added up together: they stay in a cache
+_TOGETHER = 2**16  # integers added together: they stay in a cache
 
 Sums = dict[str, torch.Tensor]  # by name, int64
 
 
 class Outer(NamedTuple):
-    """Outer products that are not written out: of `left` (n, p) and `right` (n, d), one (p, d) for each unit."""
+    """Outer products (n, p, d) of `left` (n, p) and `right` (n, d), not written out."""
 
     left: torch.Tensor
     right: torch.Tensor
 
 
-Part = torch.Tensor | Outer  # what n units contribute: (n, *shape), or factors of it
-Block = tuple[
-    Mapping[str, Part], torch.Tensor | None
-]  # by name, with the places (n,) in which a unit stands; None: all
+Part = torch.Tensor | Outer  # contributions of n units: (n, *shape), or factors of it
+Block = tuple[Mapping[str, Part], torch.Tensor | None]  # by name, and the places (n,) that hold a unit; None: all
 
 
 def grid_bits(noise_multiplier: float) -> int:
-    """Return the binary logarithm of the grid steps in a sensitivity: as many as the noise can be drawn for.
+    """Return the binary logarithm of the grid steps in a sensitivity: the finest grid whose noise can be drawn.
 
     Raises:
         InvalidParameter: the noise is too wide for any useful grid.
@@ -66,10 +62,10 @@ def grid_bits(noise_multiplier: float) -> int:
 
 
 def scales(norms: torch.Tensor, clip: float, bound: float) -> torch.Tensor:
-    """Return (n,) float64 factors that bring gradients to norm at most `bound`, where a norm of `clip` or more gets it.
+    """Return (n,) float64 factors that scale gradients of norm `clip` or more to norm `bound`, shorter ones alike.
 
     Args:
-        norms: (n,) of the units' gradients. Private. Not finite: nor is the factor, and the unit contributes zero.
+        norms: (n,) of the units' gradients. Private. If not finite, the unit contributes zero.
         clip: largest norm that is not shortened. Public.
         bound: largest norm of the integers. Public.
     """
@@ -84,8 +80,8 @@ def whole(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Tensor, torch.Tensor]) -> Outer:
     """Return integer factors, float64, whose outer products are about `factors` (n,) times those of `outer`.
 
-    Both get one norm, so each has half of the grid's digits. With so few, rounding might make a vector of many equal
-    numbers longer than the room allows; cutting towards zero makes none longer.
+    Both get the same norm, half of the grid's digits each. Rounding so few digits could lengthen a vector of many equal
+    numbers beyond the room; truncation lengthens none.
 
     Args:
         outer: factors (n, p) and (n, d).
@@ -98,17 +94,16 @@ def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Ten
 
 
 def _cut(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Cut values (n, d) times factors (n,) towards zero; what is no 32-bit integer becomes any other."""
+    """Truncate values (n, d) times factors (n,); what does not fit into 32 bits becomes any other integer."""
     return (values * factors.to(values.dtype)[:, None]).to(torch.int32).double()  # many times as fast as trunc
 
 
 def squares(part: Part) -> torch.Tensor:
-    """Return the squared L2 norms (n,) float64 of n units' parts, good to a relative 2^-13 on any machine.
+    """Return the squared L2 norms (n,) float64 of n units' parts, to a relative 2^-13 on any machine.
 
-    Squares are not negative, so adding b of them in float32, in whatever order, is off by a relative (b + 2) 2^-24 at
-    most, and the root and square about it by 3 * 2^-24: below 2^-14 for blocks of 512, and below 2^-13 for a product of
-    two. Blocks are added in float64. Integers are zero or at least one, so none of their squares underflows; where one
-    overflows the result is infinite.
+    Proof: adding b squares in float32, in any order, has a relative error of at most (b + 2) 2^-24, and the root and
+    square of 3 * 2^-24: below 2^-14 for blocks of 512, below 2^-13 for a product of two. Blocks are added in float64.
+    Integers are zero or at least one, so no square underflows; overflow gives infinity.
     """
     if isinstance(part, Outer):
         return squares(part.left) * squares(part.right)
@@ -122,7 +117,7 @@ def squares(part: Part) -> torch.Tensor:
 
 
 def parted(flat: torch.Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, torch.Tensor]:
-    """Return a vector's parts by name; it has as many coordinates as the shapes together."""
+    """Split a vector into parts of these shapes, by name."""
     values = torch.split(flat, [math.prod(shape) for shape in shapes.values()])
     return {name: value.reshape(shape) for (name, shape), value in zip(shapes.items(), values, strict=True)}
 
@@ -131,15 +126,15 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
     """Add up the units' contributions, exactly.
 
     Args:
-        blocks: what n units contribute, by name, together one vector for each unit, and (n,) bool, the places in which
-            a unit stands; None: all. PRIVATE.
-        bound: largest norm of a unit's integers. A unit that is longer, or not finite, contributes zero.
+        blocks: contributions of n units by name, together one vector a unit, and the places (n,) bool that hold a unit;
+            None: all. PRIVATE.
+        bound: largest norm of a unit's integers. A longer or non-finite unit contributes zero.
 
     Returns:
         By name, the shapes of one unit, int64.
 
     Raises:
-        InvalidParameter: so many units at once that a sum of them may not be exact.
+        InvalidParameter: too many units at once for an exact sum.
     """
     units, sums = 0, Sums()
     for parts, present in blocks:
@@ -157,7 +152,7 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
 
 
 def _added(total: torch.Tensor | None, part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
-    """Add units to a float64 total in place, without those that are dropped (n,); a product is quicker than a sum."""
+    """Add units except dropped ones (n,) to a float64 total in place; a product is faster than a sum."""
     if isinstance(part, Outer):
         left, right = (_without(factor, dropped) for factor in part)
         return left.T @ right if total is None else total.addmm_(left.T, right)
@@ -177,8 +172,7 @@ def _without(rows: torch.Tensor, dropped: torch.Tensor | None) -> torch.Tensor:
 def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: float, noise: SecureNoise) -> torch.Tensor:
     """Add discrete Gaussian noise of deviation `noise_multiplier * bound` to a sum, exactly as it is priced.
 
-    Continuous noise in floating point has gaps that reveal the low bits of what it was added to (Mironov 2012); here
-    sums and noise are integers.
+    Sums and noise are integers: floating-point noise has gaps that reveal low bits of the sum (Mironov 2012).
 
     Privacy:
         Neighbours' sums are integer vectors at most `bound` apart in L2 norm. Integer noise of deviation sigma times
@@ -191,7 +185,7 @@ def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: floa
         noise: a generator of this step alone.
 
     Returns:
-        Integers like `private_sum`, where it is. Released; public from here on.
+        Integers of the same shape, on the same device. Released.
 
     Raises:
         InvalidParameter: a parameter is out of range, or the sum is no int64 (nothing is released).

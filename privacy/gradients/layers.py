@@ -1,12 +1,11 @@
-"""Gradients of one layer's parameters, one record at a time, from what went in and what came back.
+"""Per-record gradients of one layer's parameters, from its inputs and the gradients of its outputs.
 
-A layer's weight gradient is a sum over records; autograd returns the sum only. Here the inputs of a layer
-("activations") and the gradients of the summed loss with respect to its outputs ("backprops") give each record's share.
-That of a linear layer that sees one position of each record need not be written out: it is an outer product, whose norm
-is that of its factors (Goodfellow 2015, arXiv:1510.01799).
+Autograd returns only the sum over records. The inputs of a layer ("activations") and the gradients of the summed loss
+with respect to its outputs ("backprops") give each record's share. For a linear layer with one position a record it is
+an outer product, whose norm is the product of its factors' norms (Goodfellow 2015, arXiv:1510.01799).
 
-Shapes: `n` records, each with `repeats` rows of the network's batch (noise multiplicity; Dockhorn et al. 2022), rows
-of one record beside each other; `t` positions of a row (tokens, pixels).
+Shapes: `n` records, each with `repeats` adjacent rows of the batch (noise multiplicity; Dockhorn et al. 2022); `t`
+positions of a row (tokens, pixels).
 """
 
 from __future__ import annotations
@@ -38,12 +37,11 @@ class LayerTrace:
     Attributes:
         name: of the layer in its network.
         layer: the module.
-        activations: what went in, (n * repeats, ...).
-        backprops: gradient of the summed loss with respect to what came out, (n * repeats, ...).
+        activations: inputs, (n * repeats, ...).
+        backprops: gradient of the summed loss with respect to the outputs, (n * repeats, ...).
         repeats: rows of one record.
-        moments: means and inverse deviations of a GroupNorm's rows, (n * repeats, groups) each, where the pass left
-            them behind.
-        tied: names that the network has for those of the layer's parameters that an earlier layer has too.
+        moments: means and inverse deviations of a GroupNorm's rows, (n * repeats, groups) each, if the pass kept them.
+        tied: the network's names of parameters that an earlier layer has too.
     """
 
     name: str
@@ -57,11 +55,11 @@ class LayerTrace:
 
     @property
     def records(self) -> int:
-        """Number of records n."""
+        """Return the number of records n."""
         return len(self.activations) // self.repeats
 
     def part(self, start: int, stop: int) -> LayerTrace:
-        """Return the trace of the records from `start` to `stop`; it shares this one's memory."""
+        """Return the trace of the records from `start` to `stop`, without a copy."""
         rows = slice(start * self.repeats, stop * self.repeats)
         moments = None if self.moments is None else (self.moments[0][rows], self.moments[1][rows])
         kept = None if self._kept is None else {key: share[start:stop] for key, share in self._kept.items()}
@@ -74,14 +72,14 @@ class LayerTrace:
         return self.tied.get(key, f"{self.name}.{key}".lstrip("."))
 
     def shares(self) -> Shares:
-        """Return each record's gradient of every trainable parameter of the layer, by the parameter's full name."""
+        """Return each record's gradient of the layer's trainable parameters, by full name."""
         if self._kept is None:
             found = _RULES[type(self.layer)](self)
             self._kept = {self.full(key): share for key, share in found.items()}
         return self._kept
 
     def parts(self) -> dict[str, Part]:
-        """Return the same, with the weights' as an outer product where each record has one position."""
+        """Return `shares`, with the weight's as an outer product if each record has one position."""
         if not (isinstance(self.layer, nn.Linear) and self.repeats == 1 and self.activations.dim() == 2):
             return dict(self.shares())
         makers: dict[str, Callable[[], Part]] = {
@@ -92,7 +90,7 @@ class LayerTrace:
 
 
 def supported(layer: nn.Module) -> bool:
-    """Tell whether the gradients of this kind of layer can be taken apart by record."""
+    """Return whether per-record gradients exist for this kind of layer."""
     return type(layer) in _RULES
 
 
@@ -121,9 +119,9 @@ def convolution_weight_shares(
 ) -> torch.Tensor:
     """Return each record's weight gradient of a convolution with the geometry of `layer`.
 
-    One grouped convolution whose groups are the records and whose batch is a record's rows, so that memory holds one
-    gradient for each record, not for each row. Where few numbers enter (the first layer, on images), or a record has
-    few output positions, a product with the patches themselves. Each was the fastest on a CPU where it is used.
+    One grouped convolution with the records as groups and a record's rows as batch, so that memory holds one gradient a
+    record, not a row. A product with the patches is faster on a CPU if few numbers enter (the first layer, on images)
+    or a record has few output positions.
 
     Args:
         layer: gives kernel size, stride, padding, dilation and groups.
@@ -170,7 +168,7 @@ def convolution_weight_shares(
 
 
 def _patches(layer: nn.Conv2d, activations: torch.Tensor) -> torch.Tensor:
-    """Return what the kernel sees at each of its t positions, without dilation: (rows, channels * kernel, t)."""
+    """Return the patches at each of t positions, without dilation: (rows, channels * kernel, t)."""
     assert not isinstance(layer.padding, str)  # refused by the caller
     (across_h, across_w), (step_h, step_w), (pad_h, pad_w) = layer.kernel_size, layer.stride, layer.padding
     padded = functional.pad(activations, (pad_w, pad_w, pad_h, pad_h))
@@ -192,7 +190,7 @@ def _convolution(trace: LayerTrace) -> Shares:
 
 
 def _group_norm(trace: LayerTrace) -> Shares:
-    """All rows' channels stand beside each other as those of one image: its gradients are the rows'."""
+    # The channels of all rows, side by side as those of one image, have the rows' gradients.
     layer, n = trace.layer, trace.records
     assert isinstance(layer, nn.GroupNorm)
     rows, channels = len(trace.activations), layer.num_channels

@@ -1,7 +1,7 @@
-"""One backward pass that keeps what every layer saw, so that each record's gradient can be measured and clipped.
+"""One backward pass that keeps every layer's inputs and output gradients, to measure and clip each record's gradient.
 
-Book-keeping (Bu et al. 2022, arXiv:2210.00038): the pass computes gradients with respect to layer outputs only; weight
-gradients are then taken once, after every record has its scale. Nothing is differentiated twice.
+Book-keeping (Bu et al. 2022, arXiv:2210.00038): the pass computes gradients of layer outputs only; weight gradients
+are taken once, after every record has its scale.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from privacy.gradients.arithmetic import aligned_linear, is_aligned
 from privacy.gradients.integers import Part
 from privacy.gradients.layers import LayerTrace, Shares, supported
 
-_FEW_NUMBERS = 2**21  # of a layer's gradients by record, which may exist all at once
+_FEW_NUMBERS = 2**21  # of a layer's per-record gradients that may exist all at once
 
 Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targets) -> (rows,)
 
 
 @dataclass
 class Traces:
-    """What one pass over one batch of private records left behind. PRIVATE.
+    """The traces of one pass over one batch of private records. PRIVATE.
 
     Attributes:
-        layers: one trace for each layer with trainable parameters.
-        records: places for records, n.
-        present: (n,) bool, the places where a record stands; None: all. The others contribute nothing.
+        layers: one for each layer with trainable parameters.
+        records: number of places n.
+        present: (n,) bool, places that hold a record; None: all. Empty places contribute nothing.
     """
 
     layers: list[LayerTrace]
@@ -39,9 +39,9 @@ class Traces:
     present: torch.Tensor | None = None
 
     def parts(self) -> dict[str, Part]:
-        """Return each record's gradient, by parameter name, as outer products where that is shorter.
+        """Return each record's gradient by parameter name, as outer products where that is shorter.
 
-        A tied parameter's is the sum over its layers, written out, for a sum of outer products is not one itself.
+        A tied parameter's gradient is the sum over its layers, written out: a sum of outer products is not one.
         """
         tied = {name for layer in self.layers for name in layer.tied.values()}
         found: dict[str, Part] = {}
@@ -53,9 +53,9 @@ class Traces:
         return found | written
 
     def split(self, records: int) -> Iterator[Traces]:
-        """Yield the traces in parts of at most so many records, all of one size; parts share this trace's memory.
+        """Yield parts of at most so many records, all of one size and without a copy; skip parts without a record.
 
-        Parts in which no record stands are left out. Gradients of small layers are taken of all records at once.
+        Gradients of small layers are computed for all records at once.
         """
         size = next(size for size in range(min(records, self.records), 0, -1) if self.records % size == 0)
         for layer in self.layers:
@@ -68,7 +68,7 @@ class Traces:
                 yield Traces([layer.part(start, stop) for layer in self.layers], size, present)
 
     def zeros(self, size: int) -> torch.Tensor:
-        """Return (n, size) zeros where the traces are: the gradient of a parameter that the loss does not use."""
+        """Return zeros (n, size): the gradient of a parameter that the loss does not use."""
         return self.layers[0].backprops.new_zeros(self.records, size)
 
     def shares(self) -> Shares:
@@ -80,26 +80,26 @@ class Traces:
 
 
 def add_shares(found: Shares, shares: Shares) -> None:
-    """Add what records contribute to parameters; only tied ones are there already."""
+    """Add per-record gradients; only tied parameters are present already."""
     for key, share in shares.items():
         found[key] = found[key] + share if key in found else share
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that training moves, by name, in the model's order."""
+    """Return the trainable parameters by name, in the model's order."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def trainable_numbers(layer: nn.Module) -> int:
-    """Return how many numbers of its own a layer learns."""
+    """Return the number of a layer's own trainable numbers."""
     return sum(parameter.numel() for parameter in layer.parameters(recurse=False) if parameter.requires_grad)
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a network whose gradient cannot be taken apart by record.
+    """Raise unless per-record gradients exist for every layer.
 
     Raises:
-        InvalidParameter: a layer mixes records (batch normalisation), or is of a kind without a rule.
+        InvalidParameter: a layer mixes records (batch normalisation), or has no rule.
     """
     found = False
     for name, layer in model.named_modules():
@@ -123,15 +123,15 @@ def trace_gradients(
     repeats: int = 1,
     present: torch.Tensor | None = None,
 ) -> Traces:
-    """Run one forward and one backward pass and keep what each layer saw.
+    """Run one forward and one backward pass and keep every layer's trace.
 
     Args:
         model: checked by `check_model`.
         losses: of every row, without reduction over rows.
-        inputs: (n * repeats, ...) rows of private records; rows of one record stand beside each other.
+        inputs: (n * repeats, ...) rows of private records; rows of one record are adjacent.
         targets: (n * repeats, ...).
         repeats: rows of each record, whose mean loss is the record's.
-        present: (n,) bool, the places where a record stands; None: all.
+        present: (n,) bool, places that hold a record; None: all.
 
     Raises:
         InvalidParameter: the losses do not have one number for each row.
@@ -159,7 +159,7 @@ def trace_gradients(
 
 
 class _Seen(NamedTuple):
-    """A layer that ran, its input with that one's version, and what a GroupNorm subtracted and multiplied by."""
+    """A layer that ran, its input with its version, and a GroupNorm's means and inverse deviations."""
 
     layer: nn.Module
     activations: torch.Tensor
@@ -169,7 +169,7 @@ class _Seen(NamedTuple):
 
 @contextmanager
 def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Within the block, passes compute gradients of layer outputs and none of parameters, and leave both behind."""
+    """Let passes within the block compute gradients of layer outputs, not of parameters, and store both."""
     watched: dict[str, nn.Module] = {}
     parameters: list[nn.Parameter] = []
     for name, layer in model.named_modules():

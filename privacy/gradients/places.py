@@ -1,13 +1,13 @@
-"""Trying whether this machine computes a record alike in every place of a pass, whoever stands in the others.
+"""Test whether this machine computes a record the same way in every place of a pass, whatever the others hold.
 
-That is what `privacy.gradients.arithmetic` assumes. Everything here is public: records of a public stream, released
-weights, and neighbours drawn at random from a public seed. So is the answer, and what follows from it.
+`privacy.gradients.arithmetic` assumes it. Everything here is public: records of a public stream, released weights,
+neighbours drawn with a public seed, and the answer.
 
-Three passes are compared: of a few records, mixed at random over all places; of all of these but the first, in half of
-the places beside random others; and of the first alone in all places. Each record is missing from one pass at least, so
-a machine that lets the largest of a pass change the rest is found, whichever that is. What a layer saw of a record,
-what came back and the gradient made of both have to be equal to the last bit, in every place. So has what an estimator
-adds: integers of some places together have to be the sum of those that their records add from one place.
+Three passes are compared: a few records mixed at random over all places; all of these but the first, in half of the
+places among random others; and the first alone in all places. Each record is missing from at least one pass, so a
+machine on which the largest record of a pass changes the rest is detected. A layer's inputs, output gradients and
+parameter gradients must be equal to the last bit in every place. The integers that an estimator adds for some places
+must be the sum of those that their records add from one place.
 """
 
 from __future__ import annotations
@@ -25,18 +25,14 @@ from privacy.gradients.integers import Sums
 from privacy.gradients.per_sample import Traces, trainable
 
 _TRIED = 4  # records that are compared
-_WEIGHT_SPREAD, _NUMBER_SPREAD = 0.3, 0.05  # of moves: of a matrix, times the root of its inputs; of biases and norms
+_WEIGHT_SPREAD, _NUMBER_SPREAD = 0.3, 0.05  # of perturbations: of a matrix over the root of its inputs; of all else
 
 
 @torch.no_grad()
 def moved(model: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Return a copy of a network whose every trainable number is moved at random, so that every tensor gets a gradient.
+    """Return a copy of a released network with every trainable number perturbed by public randomness.
 
-    Layers that start at zero hide all that stands before them from a trial: gradients through them are zero.
-
-    Args:
-        model: released, or not yet trained.
-        generator: public randomness.
+    Gradients through layers that start at zero are zero, which would hide all earlier layers from the test.
     """
     moved_model = copy.deepcopy(model)
     for parameter in trainable(moved_model).values():
@@ -47,13 +43,7 @@ def moved(model: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield the passes of a trial: which record stands in each place, (size,); the first has all that are compared.
-
-    Args:
-        size: of a pass.
-        records: how many public records there are, at least one.
-        generator: public randomness.
-    """
+    """Yield the passes of a test of `size` places: the record (size,) of each place; the first pass has all of them."""
     tried = min(_TRIED, size, records)
     yield torch.arange(size)[torch.randperm(size, generator=generator)] % tried
     beside = torch.randint(min(1, records - 1), records, (size,), generator=generator)
@@ -63,7 +53,7 @@ def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterato
 
 
 class Places:
-    """What was found of each record in its first place, with which all other places are compared."""
+    """Each record's numbers in its first place, with which all other places are compared."""
 
     def __init__(self, first_pass: torch.Tensor) -> None:
         self.tried = int(first_pass.max()) + 1
@@ -71,22 +61,22 @@ class Places:
         self._found: dict[str, torch.Tensor] = {}
 
     def alike(self, name: str, values: torch.Tensor, records: torch.Tensor) -> bool:
-        """Tell whether numbers (size, ...) of a pass's places are those that were found of these records first."""
+        """Return whether the numbers (size, ...) of a pass's places equal those of the records' first places."""
         if name not in self._found:
             self._found[name] = values[self.first].clone()
         compared = records < self.tried
         found, expected = values[compared.to(values.device)], self._found[name][records[compared].to(values.device)]
-        same = torch.equal(found, expected)  # quicker than what asks whether the others are no numbers
+        same = torch.equal(found, expected)  # faster than the comparison that allows NaN
         return same or bool(((found == expected) | ((found != found) & (expected != expected))).all())
 
 
 def rows_alike(compute: Callable[[torch.Tensor], torch.Tensor], size: int, records: int) -> bool:
-    """Tell whether a function of rows computes each row alike in every place, whoever stands in the others.
+    """Return whether a function of rows computes each row the same way in every place.
 
     Args:
-        compute: takes (size,) numbers of public records, and returns what is computed of them, (size, ...).
+        compute: indices (size,) of public records -> (size, ...).
         size: of a block.
-        records: how many public records there are.
+        records: number of public records.
     """
     places: Places | None = None
     for chosen in trial_passes(size, records, _public_generator()):
@@ -97,13 +87,13 @@ def rows_alike(compute: Callable[[torch.Tensor], torch.Tensor], size: int, recor
 
 
 def places_alike(estimator: Estimator, trace: Callable[[torch.Tensor], Traces], size: int, records: int) -> bool:
-    """Tell whether a public record adds the same in every place of a pass, whoever stands in the others.
+    """Return whether a public record adds the same integers in every place of a pass.
 
     Args:
-        estimator: in a step that has begun, to which nothing was added yet.
-        trace: takes (size,) numbers of public records, and returns the traces of a pass with these.
+        estimator: in a step that has begun and is still empty.
+        trace: indices (size,) of public records -> the traces of a pass.
         size: of a pass.
-        records: how many public records there are.
+        records: number of public records.
     """
     generator = _public_generator()
     places: Places | None = None
@@ -133,7 +123,6 @@ def _added(estimator: Estimator, traces: Traces, present: torch.Tensor) -> Sums:
 
 
 def _is_sum(found: Sums, alone: list[Sums], times: list[int]) -> bool:
-    """Tell whether integers are so many times those of each record together; all sums have the same names."""
     return all(
         torch.equal(value, sum((n * one[name] for n, one in zip(times, alone, strict=True)), torch.zeros_like(value)))
         for name, value in found.items()
@@ -141,7 +130,6 @@ def _is_sum(found: Sums, alone: list[Sums], times: list[int]) -> bool:
 
 
 def _numbers(traces: Traces) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what a pass left behind of each record, (n, ...) by name."""
     for layer in traces.layers:
         seen: Mapping[str, torch.Tensor] = {"in": layer.activations, "back": layer.backprops}
         for kind, values in seen.items():

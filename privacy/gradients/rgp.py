@@ -1,14 +1,13 @@
 """Reparametrised gradient perturbation (Yu et al., ICML 2021, arXiv:2106.09352, Algorithms 1 and 2), and RGP-random.
 
-A weight W (p, d) is seen as L R + (W - L R), with orthonormal columns of L (p, r) and rows of R (r, d). Only the
-gradients of L and R are taken by record: they are r (p + d) numbers in place of p d. Nothing has to be rebuilt for
-that: with activations a and backprops g of the layer as it is,
+A weight W (p, d) is L R + (W - L R), with orthonormal columns of L (p, r) and rows of R (r, d). Only the gradients of L
+and R are taken by record: r (p + d) numbers instead of p d. With activations a and backprops g of the layer,
 
     dL = sum_t g_t (R a_t)^T,    dR = sum_t (L^T g_t) a_t^T.
 
-A weight that several layers share has one pair of carriers, for which a record contributes the sum over these layers.
-All of a record's numbers (of L, R, and of what has no carriers: biases, norms, small layers) are clipped jointly to C,
-summed and released, and the update of W is (dL) R + L (dR) - L L^T (dL) R (Corollary 2.1.1).
+A weight that several layers share has one pair of carriers; a record contributes the sum over these layers. All of a
+record's numbers (of L, R, biases, norms and small layers) are clipped jointly to C, summed and released, and the update
+of W is (dL) R + L (dR) - L L^T (dL) R (Corollary 2.1.1).
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
@@ -59,7 +58,7 @@ def carriers_of(
 
 
 def rank_of(shape: torch.Size, rank: int, share: float) -> int:
-    """Return the rank of a matrix's carriers: at most `rank`, and at most that share of its smaller side, but 1."""
+    """Return the rank of a matrix's carriers: at most `rank` and `share` of its smaller side, at least 1."""
     return max(1, min(rank, math.floor(share * min(shape))))
 
 
@@ -73,16 +72,16 @@ class Rgp(Estimator):
     """RGP, or RGP-random.
 
     Args:
-        model: whose linear and convolutional layers (without groups) get carriers, where larger than the rank.
-        rank: r, at most, of every layer. Public.
-        rank_share: bounds a layer's rank by this share of its matrix's smaller side, in (0, 1]. Public.
-        clip: C, the largest norm of one record's gradients of carriers and all else, jointly. Public.
+        model: its linear and ungrouped convolutional layers get carriers if larger than the rank.
+        rank: largest r of a layer. Public.
+        rank_share: largest rank as a share of a matrix's smaller side, in (0, 1]. Public.
+        clip: C, the largest joint norm of one record's gradients. Public.
         common: of every estimator; the noise multiplier is noise deviation over C.
         shapes: of its trainable parameters, by name.
         warm_up_steps: steps whose carriers come from the weights themselves.
-        random: RGP-random: new random carriers in every step.
+        random: draw new random carriers in every step (RGP-random).
         iterations: K, power iterations for each pair of carriers. Public.
-        seed: of the public randomness.
+        seed: of public randomness.
     """
 
     def __init__(
@@ -131,15 +130,11 @@ class Rgp(Estimator):
 
     @property
     def sensitivity(self) -> float:
-        """C."""
+        """Return C."""
         return self.clip
 
     def freeze(self, active: torch.Tensor | None) -> None:
-        """Refused: carriers are no coordinates of the weights.
-
-        Raises:
-            InvalidParameter: always, unless nothing is to be frozen.
-        """
+        """Raise InvalidParameter unless `active` is None: carriers are not coordinates of the weights."""
         if active is not None:
             raise InvalidParameter("freeze", "(mask)", "RGP releases carriers' gradients; coordinates cannot be frozen")
 
@@ -159,7 +154,7 @@ class Rgp(Estimator):
             self._carriers[name] = self.curator.agree(left), self.curator.agree(right)
 
     def add(self, traces: Traces) -> None:
-        """Take the carriers' gradients by record, clip all of a record's numbers jointly, and sum."""
+        """Clip each record's gradients of carriers and all else jointly, and sum."""
         if self._start and not self._carriers:
             raise InvalidParameter("carriers", None, "begin_step finds the carriers before records are added")
         parts = self.carrier_shares(traces)  # name -> (n, ...)
@@ -221,7 +216,7 @@ class Rgp(Estimator):
 
 
 def _carrier_shares(trace: LayerTrace, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (n, p, r) and (n, r, d) of one layer."""
+    """Return a layer's gradients (n, p, r) and (n, r, d)."""
     n, layer, rank = trace.records, trace.layer, len(right)
     if isinstance(layer, nn.Conv2d):
         kernel = right.reshape(rank, layer.in_channels, *layer.kernel_size)

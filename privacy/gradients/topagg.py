@@ -5,7 +5,7 @@ sensitivity.
 
 Sensitivity: a record's gradient g is clipped to norm C; NormTopK keeps its largest coordinates as long as their squared
 norm stays at most k ||g||^2. So each record contributes a vector of norm at most sqrt(k) C, attained where the kept
-coordinates carry exactly the share k. Which coordinates are kept depends on that record alone, so nothing else moves.
+coordinates carry exactly the share k. Which coordinates are kept depends on that record alone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
 
-_STRIDE = 64  # of the coordinates that tell how many are worth sorting
-_MARGIN = 1.6  # times as many are sorted
-_WIDER = 3  # times, where the sample misled
+_STRIDE = 64  # of the sample that estimates how many coordinates to sort
+_MARGIN = 1.6  # times the estimate is sorted
+_WIDER = 3  # times more if the sample misled
 _BLOCK = 128  # coordinates whose squares are added in float32
 
 
@@ -58,9 +58,9 @@ def norm_top_k(rows: torch.Tensor, keep: float, lengths: torch.Tensor) -> torch.
 
 @np.errstate(over="ignore", invalid="ignore")
 def _largest_left_out(row: npt.NDArray[np.float32], keep: float, length: float) -> float:
-    """Return the largest magnitude of a row (d,) that does not fit any more; zero for a row of zeros.
+    """Return the largest magnitude of a row (d,) that no longer fits; zero for a row of zeros.
 
-    Only the largest coordinates are sorted: as many as a sample of them says, and more should it mislead.
+    Sort only the largest coordinates: as many as a sample suggests, more if it misled.
     """
     if not 0 < length < math.inf:
         return 0.0
@@ -91,7 +91,7 @@ def _fitting(descending: npt.NDArray[np.float32], limit: float) -> int:
 
 
 class TopAggSgd(Estimator):
-    """DP-SGD on gradients of which each record keeps the largest coordinates.
+    """DP-SGD in which each record keeps its gradient's largest coordinates.
 
     Args:
         shapes: of the trainable parameters, by name.
@@ -116,15 +116,14 @@ class TopAggSgd(Estimator):
 
     @property
     def sensitivity(self) -> float:
-        """sqrt(k) C."""
+        """Return sqrt(k) C."""
         return math.sqrt(self.keep) * self.clip
 
     def add(self, traces: Traces) -> None:
-        """Clip, then keep: the kept coordinates are the same in the other order, and cheaper to find."""
+        """Clip, keep and sum."""
         self._add_blocks(({"": self._kept(self.rows(block))}, block.present) for block in self.blocks(traces))
 
     def _kept(self, rows: torch.Tensor) -> torch.Tensor:
-        """Keep what is largest of gradients (n, d_active), clipped and rounded, in place."""
         lengths = squares(rows)
         scales = self.scales(lengths.sqrt(), self.clip, 1 / math.sqrt(self.keep))  # of the whole gradient
         return whole(norm_top_k(rows, self.keep, lengths), scales)

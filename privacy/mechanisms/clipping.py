@@ -1,4 +1,4 @@
-"""Bound what one row can contribute to a sum, in L2 norm, with rounding on the safe side."""
+"""Bound one row's contribution to a sum in L2 norm, with rounding on the safe side."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
 
     Args:
         rows: (n, d) integers of magnitude at most 2^20, such as pixels. Private.
-        norm_max: the bound C, finite. Public.
+        norm_max: the bound C, finite and at least 1e-150. Public.
 
     Returns:
-        (n, d) int64, each row of norm at most C: what discrete noise may be added to the sum of.
+        (n, d) int64, each row of norm at most C.
 
     Privacy:
         Adding or removing one row changes the integer sum by at most C in L2 norm; checked exactly.
 
     Raises:
-        InvalidParameter: norm_max is not finite or below 1e-150, or the rows are not such integers.
-        PrivacyError: a row still exceeds the bound (never, unless this file is broken).
+        InvalidParameter: norm_max or rows are out of range.
+        PrivacyError: a row exceeds the bound (a fault in this file).
     """
     bound = _norm_max(norm_max)
     _check_integers(rows)
@@ -67,20 +67,20 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
 def clip_integer_parts(
     rows: npt.NDArray[Any], norm_max: float, parts: Sequence[npt.NDArray[np.int64]]
 ) -> npt.NDArray[np.int64]:
-    """Scale down integer rows whose outer products, of each part with itself, are too long together.
+    """Scale down integer rows so that the outer products of each part with itself are jointly bounded.
 
     Args:
         rows: (n, d) integers of magnitude at most 2^20. Private.
         norm_max: the bound C, a whole number of at most 2^20. Public.
-        parts: places of numbers, which share none. Public. Numbers that are in no part become 0.
+        parts: disjoint places. Public. Numbers in no part become 0.
 
     Returns:
-        (n, d) int64, where the parts' squared norms s_1, s_2, ... have s_1^2 + s_2^2 + ... <= C^4. It holds more than a
-        norm of C does where several parts are long: two of equal length may have a norm of 2^(1/4) C together.
+        (n, d) int64 whose parts' squared norms s_1, s_2, ... obey s_1^2 + s_2^2 + ... <= C^4. Two parts of equal length
+        may have a joint norm of 2^(1/4) C.
 
     Raises:
-        InvalidParameter: norm_max is not such a number, or the rows are not such integers.
-        PrivacyError: a row still exceeds the bound (never, unless this file is broken).
+        InvalidParameter: norm_max or rows are out of range.
+        PrivacyError: a row exceeds the bound (a fault in this file).
     """
     if not (float(norm_max).is_integer() and 1 <= norm_max <= INTEGER_MAX):
         raise InvalidParameter("norm_max", norm_max, f"the bound is a whole number from 1 to {INTEGER_MAX}")

@@ -66,12 +66,12 @@ class StepTable:
 
     @property
     def tail_width_log2(self) -> int:
-        """Binary logarithm of the width of a tail's blocks: at least one stddev."""
+        """Return the binary logarithm of the width of a tail's blocks: at least one stddev."""
         return self.width_log2 + 6
 
     @property
     def tail_start(self) -> int:
-        """First magnitude that no cell covers."""
+        """Return the first magnitude that no cell covers."""
         return self.cells << self.width_log2
 
 
@@ -81,8 +81,7 @@ def step_table(stddev: float, reach: int = REACH) -> StepTable:
 
     Args:
         stddev: standard deviation parameter.
-        reach: how many stddev the cells cover; less sends more draws through the tails' exact arithmetic and never
-            changes the distribution. From 1 to 13.
+        reach: how many stddev the cells cover, 1 to 13; less sends more draws through the tails' exact arithmetic.
 
     Raises:
         InvalidParameter: stddev is not a positive finite number of at most 2^45.
@@ -133,8 +132,7 @@ def draw(n: int, table: StepTable, words: Words, slack: float = SLACK) -> npt.ND
         n: how many.
         table: from `step_table`.
         words: returns that many fresh uniform 64-bit words.
-        slack: relative slack of the floating-point comparison; larger sends more draws through exact arithmetic
-            and never changes the distribution.
+        slack: relative slack of the floating-point comparison; more sends more draws through exact arithmetic.
 
     Returns:
         (n,) int64.
@@ -150,7 +148,6 @@ def draw(n: int, table: StepTable, words: Words, slack: float = SLACK) -> npt.ND
 
 
 def _round(n: int, table: StepTable, words: Words, slack: float) -> npt.NDArray[np.int64]:
-    """Propose n integers and return the accepted ones in order."""
     wide = table.width_log2 > 0
     random = words((2 + wide) * n).reshape(2 + wide, n)
     slot = (random[0] & np.uint64(_SLOTS - 1)).view(np.int64)  # (n,)
@@ -194,9 +191,9 @@ def _tail(entry: int, table: StepTable, words: Words) -> tuple[int, bool]:
 
 
 def exact_below(prefix: int, bits: int, z: int, stddev: float, factor: Fraction, words: Words) -> bool:
-    """Decide u < factor * exp(-z^2 / (2 stddev^2)) for a uniform u that begins with `bits` known bits.
+    """Return whether u < factor * exp(-z^2 / (2 stddev^2)) for a uniform u that begins with `bits` known bits.
 
-    Draws further bits of u until the enclosure of the right side leaves no doubt; ends with probability one.
+    Draws further bits of u until the enclosure decides; ends with probability one.
     """
     exponent = Fraction(z) ** 2 / (2 * Fraction(stddev) ** 2)
     while True:
@@ -212,8 +209,7 @@ def exact_below(prefix: int, bits: int, z: int, stddev: float, factor: Fraction,
 def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
     """Return integers low <= exp(-x) * 2^bits <= high for a rational x >= 0, a few units apart at most.
 
-    Halve x until it is at most 1/2, sum the Taylor series in fixed point with guard bits, square back; every
-    rounding goes outward.
+    Halve x to at most 1/2, sum the Taylor series in fixed point with guard bits, square back; round outwards.
     """
     if x > bits + 1:  # exp(-x) < 2^-bits
         return 0, 1
@@ -238,5 +234,4 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
 
 
 def _shift_up(value: int, bits: int) -> int:
-    """Return value / 2^bits, rounded up."""
     return -(-value >> bits)

@@ -1,4 +1,4 @@
-"""Secret randomness: an AES-256-CTR key stream, keys derived from a job's secret, and what mechanisms draw."""
+"""Secret randomness: keys derived from a job's secret, an AES-256-CTR key stream, and draws from it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ SECRET_BYTES_MIN = 16
 def derive_key(secret: bytes, *labels: str | int) -> bytes:
     """Derive a 32-byte key for one purpose from a job's secret with HKDF-SHA256 (RFC 5869).
 
-    Different label sequences give independent keys: each label is encoded with its type and length, so
-    ("a", "b"), ("ab",) and ("a", 1), ("a", "1") all differ. Put the attempt and the step among the labels and two
-    attempts can never share noise.
+    Different label sequences give independent keys: each label is encoded with its type and length. With attempt and
+    step among the labels, no two attempts share noise.
 
     Args:
         secret: the job's secret, at least 16 bytes from the operating system's generator. Private.
-        labels: for example "noise", attempt, "votes", step. Public.
+        labels: texts and integers, for example "noise", attempt, "votes", step. Public.
 
     Raises:
-        InvalidParameter: the secret is too short, no label is given, or a label is neither text nor an integer.
+        InvalidParameter: the secret is too short, or a label is missing or of another type.
     """
     if len(secret) < SECRET_BYTES_MIN:
         raise InvalidParameter("secret", "(hidden)", f"a secret has at least {SECRET_BYTES_MIN} bytes")
@@ -47,25 +46,21 @@ def derive_key(secret: bytes, *labels: str | int) -> bytes:
 
 
 class SecureNoise:
-    """A cryptographic generator and the noise drawn from it; the same key gives the same draws in the same order.
+    """A cryptographic generator; the same key gives the same draws in the same order.
 
-    One object per derived key, used by one thread and not carried across a fork: a second reader of the same stream
-    would repeat noise, so objects refuse to be copied or pickled.
+    Use one object for each derived key, in one thread and not across a fork: a second reader would repeat noise, so
+    copying and pickling raise TypeError.
     """
 
     def __init__(self, key: bytes) -> None:
-        """Start the key stream of a 32-byte key at block zero.
-
-        Raises:
-            InvalidParameter: the key does not have 32 bytes.
-        """
+        """Start the key stream of a 32-byte key at block zero, or raise InvalidParameter."""
         if len(key) != KEY_BYTES:
             raise InvalidParameter("key", "(hidden)", f"a key has {KEY_BYTES} bytes")
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     @classmethod
     def derive(cls, secret: bytes, *labels: str | int) -> SecureNoise:
-        """Start the generator of one purpose: `SecureNoise(derive_key(secret, *labels))`."""
+        """Return `SecureNoise(derive_key(secret, *labels))`."""
         return cls(derive_key(secret, *labels))
 
     def __copy__(self) -> NoReturn:
@@ -93,16 +88,16 @@ class SecureNoise:
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         """Draw independent integers from the exact discrete Gaussian N_Z(0, stddev^2).
 
-        Canonne, Kamath & Steinke 2020 (arXiv:2004.00010) define it; `discrete_gaussian.draw` says how it is sampled
-        here. No approximation is made: given uniform key stream bytes, each integer has exactly its probability.
+        Defined by Canonne, Kamath & Steinke 2020 (arXiv:2004.00010), sampled by `discrete_gaussian.draw` without
+        approximation: given uniform key stream bytes, each integer has exactly its probability.
 
         Args:
-            shape: shape of the result.
-            stddev: its parameter, at most 2^45, taken as the exact rational that the float is. The true standard
-                deviation never exceeds it, and equals it to one part in a million from 1 on.
+            shape: of the result.
+            stddev: parameter of at most 2^45, taken as an exact rational. The true standard deviation never exceeds it,
+                and equals it to one part in a million from 1 on.
 
         Returns:
-            int64 array of that shape.
+            int64 of that shape.
 
         Privacy:
             Added to an integer query of L2 sensitivity D it costs `GaussianEvent.of_discrete_noise(D, stddev)`.

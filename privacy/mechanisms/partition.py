@@ -1,20 +1,19 @@
-"""Disjoint shards by keyed hash: one unit touches one teacher, and no unit's place depends on another's presence.
+"""Bound one unit's contribution: disjoint shards by keyed hash for votes, one record a subject for sums.
 
-The guarantee compares the runs on two neighbours D and D', where D' has one unit more. Let A be the shards of the
-units of D. If A has the same distribution in both runs, then for every value a of A the two runs' releases, given
-A = a, are those of neighbours with fixed shards: one teacher's data differ and nothing else does. Every bound proven
-for fixed shards (epsilon and delta, Renyi divergence, trade-off function) then holds for the whole, because it holds
-even if a, which tells nothing about the added unit, were published too.
+Shards: compare the runs on neighbours D and D', where D' has one more unit. Let A be the shards of the units of D. If A
+has the same distribution in both runs, then given A = a the releases are those of neighbours with fixed shards: only
+one teacher's data differ. Every bound proven for fixed shards (epsilon and delta, Renyi divergence, trade-off function)
+then holds, because it would hold even if a, which reveals nothing about the added unit, were published.
 
 A has the same distribution in both runs:
 
-* *Records.* A shard is a function of the secret key and of the record's own label and pixels. A is the same for the
-  same key.
-* *Subjects.* A shard is a function of the secret key and of the subject's number, and the numbers were drawn at the
-  upload, uniformly among the sequences of distinct numbers (`service.ingest.subjects`). Of a sequence drawn for D', the
-  part that belongs to D is again uniform among the sequences of distinct numbers. So the numbers of the units of D
-  have the same distribution in both runs, and with them A, whatever the key and the hash function are. That holds for
-  all jobs on the dataset together: they share the numbers.
+* *Records.* A shard is a function of the secret key and the record's own label and pixels.
+* *Subjects.* A shard is a function of the secret key and the subject's number. Numbers were drawn at the upload,
+  uniformly among sequences of distinct numbers (`service.ingest.subjects`); the part of a sequence for D' that belongs
+  to D is again uniform. So the numbers of D's units, and A, have the same distribution in both runs, for all jobs on
+  the dataset together.
+
+Sums: a sum over records has the sensitivity of one record only if a unit owns one. Votes are sums over teachers.
 """
 
 from __future__ import annotations
@@ -29,21 +28,13 @@ from privacy.errors import ContributionUnbounded, InvalidParameter, PrivacyError
 
 SHARDS_MAX = 1 << 20
 KEY_BYTES_MIN = 16
+_DIGEST_BYTES = 16
 
 Units = npt.NDArray[np.uint8] | Sequence[bytes]
 
 
 def record_units(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Return one row of bytes per record, its label and pixels, for accounts whose unit is the record.
-
-    Equal records give equal rows and so meet in one shard.
-
-    Args:
-        images: (n, ...) uint8. Private.
-        labels: (n,) integers. Private.
-
-    Returns:
-        (n, 8 + pixels) uint8.
+    """Return rows (n, 8 + pixels) uint8 of private labels (n,) and images (n, ...); equal records share a shard.
 
     Raises:
         InvalidParameter: the two differ in length.
@@ -56,14 +47,7 @@ def record_units(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -
 
 
 def subject_units(private_subjects: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Return one row of bytes per record, its subject's number, for accounts whose unit is the subject.
-
-    Args:
-        private_subjects: (n,) integers, random numbers from the upload. Private.
-
-    Returns:
-        (n, 8) uint8.
-    """
+    """Return rows (n, 8) uint8 of the private subject numbers (n,), random numbers from the upload."""
     return np.ascontiguousarray(private_subjects, dtype="<i8").view(np.uint8).reshape(len(private_subjects), 8)
 
 
@@ -72,16 +56,14 @@ def shard_of(units: Units, key: bytes, shards: int) -> npt.NDArray[np.int64]:
 
     Args:
         units: (n, bytes) uint8 rows (`record_units` or `subject_units`), or n byte strings. Private.
-        key: the job's partition key, 16 to 64 bytes. Private: whoever knew it could choose its shard.
-        shards: number of shards (teachers), public.
+        key: the job's partition key, 16 to 64 bytes. Private: an attacker who knew it could choose a shard.
+        shards: number of shards (teachers). Public.
 
     Returns:
-        (n,) int64 in [0, shards). Sizes are uneven and some shards may be empty.
+        (n,) int64 in [0, shards). Sizes are uneven; shards may be empty.
 
     Privacy:
-        The shard is a function of (key, unit) alone. Adding or removing a unit therefore changes one shard and
-        leaves every other one as it was, whatever the unit is: a record, or all records of a subject. The argument
-        from here to the guarantee stands at the top of this file.
+        A shard is a function of (key, unit) alone, so adding or removing a unit changes one shard and no other.
 
     Raises:
         InvalidParameter: the key or the number of shards is out of range, or a unit is empty.
@@ -104,16 +86,11 @@ def shard_members(assigned: npt.NDArray[np.int64], shards: int) -> list[npt.NDAr
 
 
 def assert_disjoint(units: Units, assigned: npt.NDArray[np.int64], shards: int) -> None:
-    """Check that every record has one shard in range and that all records of a unit share theirs.
-
-    Args:
-        units: the unit of each record, as in `shard_of`.
-        assigned: (n,) the shard of each record.
-        shards: number of shards.
+    """Raise unless every record has one shard (n,) in range and all records of a unit share theirs.
 
     Raises:
         PrivacyError: a record has no shard, or one that does not exist.
-        ContributionUnbounded: a unit lies in two shards and would change two teachers' votes. No message names it.
+        ContributionUnbounded: a unit is in two shards; the message does not name it.
     """
     if len(assigned) != len(units):
         raise PrivacyError("the partition does not assign every record exactly once")
@@ -122,11 +99,10 @@ def assert_disjoint(units: Units, assigned: npt.NDArray[np.int64], shards: int) 
     home: dict[bytes, int] = {}
     for unit, shard in zip(_rows(units), assigned.tolist(), strict=True):
         if home.setdefault(bytes(unit), shard) != shard:
-            raise ContributionUnbounded("the partition is not disjoint: one unit lies in two shards")
+            raise ContributionUnbounded("the partition is not disjoint: one unit is in two shards")
 
 
 def _rows(units: Units) -> Iterable[bytes | memoryview]:
-    """Iterate over the units' bytes, without copying rows of an array."""
     if isinstance(units, np.ndarray):
         if units.dtype != np.uint8 or units.ndim != 2 or units.shape[1] == 0:
             raise InvalidParameter("units", "(hidden)", "units are rows of uint8 of at least one byte")
@@ -136,3 +112,47 @@ def _rows(units: Units) -> Iterable[bytes | memoryview]:
     if any(len(unit) == 0 for unit in units):
         raise InvalidParameter("units", "(hidden)", "a unit without an id belongs to no one; declare an id for it")
     return iter(units)
+
+
+def one_record_each(
+    private_subjects: npt.NDArray[np.int64], private_records: Iterable[npt.NDArray[np.uint8]], key: bytes
+) -> npt.NDArray[np.int64]:
+    """Choose one record of every subject: the one with the smallest BLAKE2b digest under a secret key.
+
+    Args:
+        private_subjects: (n,) each record's subject. Private.
+        private_records: n rows (bytes,) uint8 of label and pixels (`record_units`), read one at a time. Private.
+        key: the job's key for this choice, 16 to 64 bytes. Private.
+
+    Returns:
+        (subjects,) int64, the chosen records' indices, ascending.
+
+    Privacy:
+        Adjacency add/remove of one subject with all its records. The choice is a function of the key and the subject's
+        own records alone (of equal digests, the first). So the chosen records of neighbours differ by exactly one, and
+        a sum over them has the same sensitivity to a subject as to a record.
+
+    Raises:
+        InvalidParameter: the numbers of subjects and rows differ, or the key is out of range.
+    """
+    if not KEY_BYTES_MIN <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
+        raise InvalidParameter("key", "(hidden)", f"a key has {KEY_BYTES_MIN} to 64 bytes")
+    digests = b"".join(
+        hashlib.blake2b(row.tobytes(), key=key, digest_size=_DIGEST_BYTES, person=b"obscura choice").digest()
+        for row in private_records
+    )
+    if len(digests) != _DIGEST_BYTES * len(private_subjects):
+        raise InvalidParameter("private_subjects", "(hidden)", "there is one subject for each record")
+    if not digests:
+        return np.zeros(0, dtype=np.int64)
+    high, low = np.frombuffer(digests, dtype=">u8").reshape(-1, 2).T
+    order = np.lexsort((low, high, private_subjects))  # by subject, then by digest; equal ones keep their order
+    sorted_subjects = private_subjects[order]
+    first = np.append(True, sorted_subjects[1:] != sorted_subjects[:-1])
+    return np.sort(order[first])
+
+
+def assert_one_record_each(private_subjects: npt.NDArray[np.int64]) -> None:
+    """Raise ContributionUnbounded if a subject owns two of the records of a sum; call it before the charge."""
+    if len(np.unique(private_subjects)) != len(private_subjects):
+        raise ContributionUnbounded("a subject would add more than one record to a sum")

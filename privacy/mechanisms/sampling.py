@@ -1,4 +1,4 @@
-"""Poisson sampling: every unit enters a batch by a coin of its own, as the accountant assumes."""
+"""Poisson sampling: every unit enters a batch by its own coin, as the accountant assumes."""
 
 from __future__ import annotations
 
@@ -8,56 +8,54 @@ import numpy.typing as npt
 from privacy.errors import InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
 
-NOBODY = -1  # stands for an empty place
+NOBODY = -1  # an empty place
 
 
 def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.NDArray[np.int64]:
     """Draw one Poisson sample.
 
     Args:
-        units: number of units (records or subjects) that there are. Private: never show how many were drawn.
-        probability: chance of each, in (0, 1]. Public.
+        units: number of units (records or subjects). Private.
+        probability: of each unit, in (0, 1]. Public.
         noise: a generator of this step alone.
 
     Returns:
-        (batch,) indices in ascending order; possibly none. PRIVATE: amplification holds only while nobody sees them.
+        (batch,) ascending indices, possibly none. PRIVATE, their number too: amplification needs an unknown sample.
 
     Privacy:
-        Each unit is drawn independently with a chance of at most `probability` (exactly: rounded down to a multiple of
-        2^-53), so `PoissonGaussianEvent(probability, ...)` describes a noisy sum over the sample. Whether a unit is
-        drawn does not depend on which others exist, except that later coins move when one is added before them: coins
-        are independent, so the distribution does not.
+        Each unit is drawn independently with at most `probability` (rounded down to a multiple of 2^-53), so
+        `PoissonGaussianEvent(probability, ...)` describes a noisy sum over the sample. One more unit shifts the later
+        coins of the stream; coins are independent, so the distribution stays the same.
 
     Raises:
-        InvalidParameter: the probability is not in (0, 1], or there is a negative number of units.
+        InvalidParameter: the probability is not in (0, 1], or the number of units is negative.
     """
     if not 0 < probability <= 1:
-        raise InvalidParameter("probability", probability, "a chance to be drawn is above 0 and at most 1")
+        raise InvalidParameter("probability", probability, "a sampling probability is above 0 and at most 1")
     if units < 0:
-        raise InvalidParameter("units", units, "there cannot be fewer than none")
+        raise InvalidParameter("units", units, "it is negative")
     return np.flatnonzero(noise.uniform(units) + 2.0**-53 <= probability)
 
 
 def deal_passes(
     drawn: npt.NDArray[np.int64], units: int, size: int, groups: int, noise: SecureNoise
 ) -> list[list[npt.NDArray[np.int64]]]:
-    """Deal a sample into groups by a coin of each unit's own, and each group into passes of one size.
+    """Divide a sample into groups by each unit's own coin, and each group into passes of one size.
 
     Args:
         drawn: (batch,) of `poisson_sample`, ascending. PRIVATE.
-        units: as given there. PRIVATE.
+        units: as there. PRIVATE.
         size: places of a pass. Public.
-        groups: how many there are. Public.
-        noise: a generator of this step and this purpose alone.
+        groups: number of groups. Public.
+        noise: a generator of this step and purpose alone.
 
     Returns:
-        Of each group its passes (size,): indices of units in ascending order, and `NOBODY` in the places left over at
-        the end of the last. PRIVATE, their number too.
+        For each group its passes (size,) of ascending indices, with `NOBODY` in the empty places at the end. PRIVATE,
+        their number too.
 
     Privacy:
-        Which group a unit is in does not depend on which others exist, so one unit more changes its own group's passes
-        alone: there the units behind it move on by one place. (Coins of units behind it in the stream move, too; they
-        are independent of all data, so the distribution is that of coins which stay.)
+        A unit's group does not depend on the other units, so one more unit changes only its own group's passes, where
+        later units move by one place. (Later coins of the stream shift; they are independent of all data.)
     """
     group_of = (noise.integers64(units) % np.uint64(groups))[drawn] if groups > 1 else np.zeros(len(drawn))
     passes = []

@@ -18,18 +18,14 @@ SENSITIVITY = 1.0  # see `histogram_event`
 
 
 class ClassHistogramConfig(RecipeConfig):
-    """There is nothing to choose."""
+    """A configuration without options."""
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
     """Turn a budget into the noise of one release of all class counts.
 
-    Args:
-        options: none; the noise follows from the budget and the classes were declared.
-        budget_nano: what the job may cost at most.
-
     Raises:
-        InvalidParameter: an option was given, or the budget buys nothing.
+        InvalidParameter: an option was given, or the budget is too small.
     """
     if options:
         raise InvalidParameter("options", sorted(options), "a class histogram has none: its noise follows from epsilon")
@@ -55,10 +51,9 @@ def histogram_event(stddev: float) -> GaussianEvent:
 
     Privacy:
         Adjacency add/remove of one unit. A record has exactly one label, so one record more changes exactly one of the
-        counts, by exactly 1: the vectors of counts of neighbours differ by a unit vector, whose L2 norm is 1, and
-        every pair of neighbours attains it. Where the unit is the subject, one record of each subject is counted, and
-        which one depends on that subject alone (`privacy.mechanisms.contribution`), so the vectors again differ by a
-        unit vector, however many records the subject has.
+        counts, by exactly 1: the vectors of counts of neighbours differ by a unit vector, whose L2 norm is 1, and every
+        pair of neighbours attains it. If the unit is the subject, one record of each subject is counted, and which one
+        depends on that subject alone (`privacy.mechanisms.partition`), so the vectors again differ by a unit vector.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
 

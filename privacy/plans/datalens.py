@@ -14,8 +14,7 @@ from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import Filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig
-from privacy.plans.options import EvaluationSamples, EvaluationSeed, read_options
+from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig, read_options
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
 
 VOTES = "votes"  # the only stage
@@ -30,7 +29,7 @@ _KERNEL_TOP_K = 400  # of 784 pixels, in the preset "kernel"
 
 
 class DataLensConfig(SharesConfig):
-    """Public parameters of one DataLens training. The paper's letters are given where it has one."""
+    """Public parameters of one DataLens training, with the paper's letters where it has one."""
 
     teachers: int = Field(
         4000, ge=1, le=100_000, description="N, networks on disjoint parts of the records, which vote."
@@ -142,8 +141,9 @@ def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFact
     """Complete the options of a request. Given values win; nothing is read from private data.
 
     Args:
-        options: a preset and fields that replace its values.
+        options: a preset and options that override its values.
         mu: of the whole budget, as one Gaussian release.
+        facts: declared by the owner.
 
     Raises:
         InvalidParameter: an unknown preset or option, or a value out of range.
@@ -167,12 +167,9 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
     """Turn a budget into a number of votes, or into their noise.
 
-    Args:
-        budget_nano: what the job may cost at most.
-
     Raises:
         InvalidParameter: k > d, more teachers than the declared units support or than fit in memory, or a budget that
-            buys nothing.
+            is too small.
     """
     _check_facts(config, facts)
     stddev, iterations = _vote_noise(config, budget_nano, facts)

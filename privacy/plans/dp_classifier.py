@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -12,14 +11,13 @@ from models.sizes import CLASSIFIER_LAYERS
 from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.options import read_options
+from privacy.plans.options import EXTRACTOR_NAME, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
 
 Architecture = Literal["cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn", "pretrained_linear"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 SCATTER_SIZE_MIN = 8
-_EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
 
 
 class DpClassifierConfig(StepsConfig):
@@ -41,7 +39,7 @@ class DpClassifierConfig(StepsConfig):
             raise InvalidParameter("multiplicity", self.multiplicity, "a classifier sees one view of each record")
         if self.architecture != "pretrained_linear" and self.extractor != "":
             raise InvalidParameter("extractor", self.extractor, "only the architecture pretrained_linear takes one")
-        if self.architecture == "pretrained_linear" and not _EXTRACTOR_NAME.fullmatch(self.extractor):
+        if self.architecture == "pretrained_linear" and not EXTRACTOR_NAME.fullmatch(self.extractor):
             raise InvalidParameter(
                 "extractor",
                 self.extractor,

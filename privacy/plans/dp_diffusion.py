@@ -1,8 +1,8 @@
 """Plan of the dp_diffusion recipe: a diffusion model whose every gradient step is private.
 
-Optionally, something is released first, paid from the same budget: class Gaussians (the recipe `moments`), or noisy
-mean images of the classes (Gong et al. 2025, DP-FETA). One release of the latter is a Poisson sample's sum of
-clipped half-size images, class by class, so a unit moves one sum of the release by at most the clip.
+A start may be released first, paid from the same budget: class Gaussians (the recipe `moments`), or noisy mean images
+of the classes (Gong et al. 2025, DP-FETA). One release of the latter is a Poisson sample's sum of clipped half-size
+images, class by class, so a unit moves one sum of the release by at most the clip.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ class DpDiffusionConfig(StepsConfig):
         return 5e-3 * self.sampling_steps
 
     def moments(self, budget_nano: int, facts: PublicFacts) -> tuple[MomentsConfig, int]:
-        """Return the warm start that the moments' share of a budget buys, and that share in nano-units."""
+        """Return the warm start that the moments' share of a budget pays for, and that share in nano-units."""
         share_nano = math.floor(self.moments_share * budget_nano)
         mu = math.sqrt(share_nano / NANO)
         return config_that_follows({}, mu, facts), share_nano
 
     def inner_size(self, facts: PublicFacts) -> tuple[int, int]:
-        """Return height and width of what the U-Net works on."""
+        """Return height and width of the U-Net's input."""
         return -(-facts.height // self.patch), -(-facts.width // self.patch)
 
     def half_size(self, facts: PublicFacts) -> tuple[int, int]:
@@ -118,7 +118,7 @@ class DpDiffusionConfig(StepsConfig):
         return -(-facts.height // 2), -(-facts.width // 2)
 
     def central_bound(self, facts: PublicFacts) -> float:
-        """C: the largest L2 norm of one unit's half-size image, the sensitivity of a release of central images."""
+        """Return C, the largest L2 norm of one unit's half-size image: the sensitivity of central images."""
         height, width = self.half_size(facts)
         return self.central_clip * math.sqrt(facts.channels * height * width)
 
@@ -181,7 +181,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 def central_stage(
     config: DpDiffusionConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
 ) -> Stage | None:
-    """Turn the budget's share into the noise of the central images; None where there are none."""
+    """Turn the budget's share into the noise of the central images; None without central images."""
     if config.central_images == 0:
         return None
     probability = min(1.0, config.central_batch / facts.units_declared)

@@ -17,7 +17,7 @@ from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, s
 
 
 class DpGanConfig(StepsConfig):
-    """Public parameters of one GAN. Of `StepsConfig`, all speaks of the discriminator, but `ema` of the generator."""
+    """Public parameters of one GAN. Those of `StepsConfig` are the discriminator's; `ema` is the generator's."""
 
     features: int = Field(64, ge=4, le=512, description="Channels after the discriminator's first convolution.")
     latent: int = Field(128, ge=1, le=1024, description="Numbers in the generator's latent.")

@@ -1,20 +1,24 @@
-"""A recipe's options: one pydantic model, which says of each its type, bounds, default and meaning.
+"""A recipe's options: one pydantic model with the type, bounds, default and meaning of each.
 
-Refusals, the API's document, the pages' form, the command line and the tables in docs follow from it.
+Validation errors, the API's document, the pages' form, the command line and the tables in docs derive from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from obscura.wire.class_shares import TEXT_MAX, read_class_shares
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
 PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # which a recipe may have one of
+EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
 EvaluationSamples = Annotated[
     int, Field(ge=100, le=200_000, description="Synthetic images on which usefulness is measured.")
 ]
@@ -22,11 +26,11 @@ EvaluationSeed = Annotated[int, Field(ge=0, le=2**31 - 1, description="Public se
 
 
 class RecipeConfig(BaseModel):
-    """Public parameters of one training: each recipe's own class adds its options, and says what follows if it can.
+    """Public parameters of one training. Each recipe's class adds its options, and derives values where it can.
 
     Raises:
-        InvalidParameter: an option is unknown, has another type (a boolean is no number, 1.0 no integer) or lies
-            outside its bounds, or options do not go together.
+        InvalidParameter: an option is unknown, has another type (a boolean is no number, 1.0 no integer), is out of
+            bounds, or options do not go together.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -38,60 +42,55 @@ class RecipeConfig(BaseModel):
             raise _refusal(type(self), error) from None
 
     def model_post_init(self, _context: Any) -> None:
-        """Check what no option can say alone."""
         self.check()
 
     def check(self) -> None:
-        """Refuse options that do not go together.
-
-        Raises:
-            InvalidParameter: they do not.
-        """
+        """Raise InvalidParameter if options do not go together."""
 
     def with_values(self, **values: Any) -> Self:
-        """Return the same with other values of some options; they are checked."""
+        """Return a copy with other values of some options; they are checked."""
         return type(self)(**{**dict(self), **values})
 
     @property
     def needed_extractor(self) -> str:
-        """Name of the operator's network whose features it needs; empty: none."""
+        """Name of the operator's network that it needs; empty: none."""
         return str(getattr(self, "extractor", ""))
 
     @property
     def needed_anchors(self) -> str:
-        """Public dataset whose images it needs; empty: none."""
+        """Id of the public dataset that it needs; empty: none."""
         return next((str(value) for name in PUBLIC_DATASET_OPTIONS if (value := getattr(self, name, ""))), "")
 
     @property
     def public_images_serve(self) -> str:
-        """What the images of that dataset are there for, in words for a card."""
+        """The purpose of that dataset's images, in words for a card."""
         return "of the gradient's basis"
 
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
-        """Let that dataset pass if what was declared of it suffices: how many images at most, and which classes.
+        """Check the declared facts of that dataset.
 
         Args:
-            images: that it has at most.
+            images: upper bound of their number.
             public_classes: its class names.
             classes: those of the private dataset.
 
         Raises:
-            InvalidParameter: it does not.
+            InvalidParameter: they do not suffice.
         """
 
     @property
     def changes_its_start(self) -> bool:
-        """Whether a generator that starts from released statistics is changed after that, and can be had without."""
+        """True if a generator is changed after its released start, and can be drawn from without that change."""
         return False
 
     @property
     def drawing_seconds(self) -> float:
-        """Cost of drawing an image of 28 x 28 grey pixels, in the unit of `workers.recipes.interface.Piece`."""
+        """Cost of drawing a grey image of 28 x 28, in the unit of `workers.recipes.interface.Piece`."""
         return 1e-3
 
     @property
     def measured_samples(self) -> int:
-        """Images that are drawn to measure how useful they are."""
+        """Number of drawn images on which usefulness is measured."""
         return int(getattr(self, "evaluation_samples", 30_000))
 
     @property
@@ -100,14 +99,41 @@ class RecipeConfig(BaseModel):
         return int(getattr(self, "evaluation_seed", 0))
 
 
+class SharesConfig(RecipeConfig):
+    """Options of every recipe that trains on classes."""
+
+    class_shares: str = Field(
+        "",
+        max_length=TEXT_MAX,
+        description="How many records each class is likely to have, as its owner states without looking: "
+        "`normal=2000,sick=20`, or numbers in the order of the labels. Only ratios count. Plans warn of classes that "
+        "noise drowns, and the public images on which a plan is tried are drawn so. Empty: even classes are assumed.",
+    )
+
+    def stated_shares(self, classes: Sequence[str]) -> dict[str, float] | None:
+        """Return the stated share of each class in label order, adding up to 1; None if nothing is stated.
+
+        Raises:
+            InvalidParameter: it is not a number above 0 for each of these classes.
+        """
+        if not self.class_shares:
+            return None
+        try:
+            numbers = read_class_shares(self.class_shares, classes)
+        except ValueError as error:
+            raise InvalidParameter("class_shares", self.class_shares, str(error)) from None
+        whole = math.fsum(numbers.values())
+        return {name: number / whole for name, number in numbers.items()}
+
+
 C = TypeVar("C", bound=RecipeConfig)
 
 
 def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> C:
-    """Build a configuration from an optional "preset" (by default the first) and options that replace its values.
+    """Build a configuration from an optional "preset" (by default the first) and options that override its values.
 
     Raises:
-        InvalidParameter: an unknown preset or option, or a value that the configuration refuses.
+        InvalidParameter: an unknown preset or option, or an invalid value.
     """
     if not presets:
         return kind(**options)
@@ -121,12 +147,12 @@ def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str
 def options_schema(
     kind: type[RecipeConfig], presets: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the JSON Schema of a recipe's options as a request has them, each with its bounds and meaning.
+    """Return the JSON Schema of a recipe's options as a request has them.
 
     Args:
         kind: the class of the recipe's configurations.
-        presets: the recipe's; where there are any, `preset` is an option as well.
-        defaults: values that hold where nothing is given.
+        presets: the recipe's; if there are any, `preset` is an option as well.
+        defaults: of the options.
     """
     properties: dict[str, Any] = {}
     if presets:
@@ -144,7 +170,7 @@ def _schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
 
 
 def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParameter:
-    """Say what is wrong with one option: with an unknown one, if there is one, or else the first."""
+    """Report one invalid option: an unknown one first."""
     faults = error.errors(include_url=False)
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
     cause = fault.get("ctx", {}).get("error")

@@ -1,4 +1,4 @@
-"""A plan: what a job would release and what that costs, from public parameters only; and what a recipe is."""
+"""Plans, their stages and recipes: what a job would release and what that costs, from public parameters only."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ GENERATOR_NOTES = (
 
 @dataclasses.dataclass(frozen=True)
 class PublicFacts:
-    """What the owner declared about a dataset. Nothing here is inferred from its records.
+    """Declared facts of a dataset. Nothing here is inferred from its records.
 
     Attributes:
         classes: class names in label order.
+        channels: 1 or 3.
         records_declared: public upper bound of the number of records.
         unit: "record" or "subject".
         subjects_declared: public upper bound of the number of subjects; given exactly when the unit is the subject.
+
+    Raises:
+        InvalidParameter: an unknown unit, or a number of subjects that does not go with it.
     """
 
     classes: tuple[str, ...]
@@ -41,11 +45,6 @@ class PublicFacts:
     subjects_declared: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse facts that do not say how many units there may be.
-
-        Raises:
-            InvalidParameter: an unknown unit, or a number of subjects that does not go with it.
-        """
         if self.unit not in UNITS:
             raise InvalidParameter("unit", self.unit, f"the units are {' and '.join(UNITS)}")
         if (self.unit == "subject") != (self.subjects_declared is not None):
@@ -55,7 +54,7 @@ class PublicFacts:
 
     @property
     def units_declared(self) -> int:
-        """n: the public upper bound of the number of units that the guarantee speaks of."""
+        """n: the public upper bound of the number of privacy units."""
         return self.records_declared if self.subjects_declared is None else self.subjects_declared
 
     @property
@@ -96,10 +95,10 @@ class Stage:
     Attributes:
         name: unique within its plan.
         event: the release; its count is the number of releases.
-        price_nano: of all of them, in nano-units of mu^2, and of those that may be repeated.
-        noise_stddev: parameter of the discrete Gaussian that is added, which is a little wider than the noise that its
-            event counts with; None where noise is measured against what a unit adds (`PoissonGaussianEvent`).
-        repeats: further releases that a stage priced as a whole pays for: those that a crash makes necessary.
+        price_nano: of all of them, in nano-units of mu^2, including repeats.
+        noise_stddev: parameter of the added discrete Gaussian, which is a little wider than the noise that its event
+            counts with; None if noise is relative to a unit's contribution (`PoissonGaussianEvent`).
+        repeats: further releases, after crashes, that a stage priced as a whole pays for.
     """
 
     name: str
@@ -110,25 +109,25 @@ class Stage:
 
     @property
     def paid_as_whole(self) -> int | None:
-        """How many releases the price pays for together, with the first of them; None where each has its own price."""
+        """Number of releases that the price covers, with the first of them; None if each has its own price."""
         return self.event.count + self.repeats if self.event.is_sampled else None
 
     def announces(self, event: Event) -> bool:
-        """Tell whether an event is some of this stage's releases."""
+        """Return whether an event is some of this stage's releases."""
         return dataclasses.replace(self.event, count=event.count) == event
 
     def price_of(self, count: int) -> int:
-        """Return what so many releases cost: their part of the price, or all of it where they are priced as a whole."""
+        """Return the price of so many releases: their part of the price, or all of it for a stage priced as a whole."""
         return self.price_nano if self.event.is_sampled else count * (self.price_nano // self.event.count)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able description; `stage_from_json` reads it back, with the plan's facts."""
+        """Return a JSON-able description for `stage_from_json`."""
         document = {"name": self.name, "event": self.event.to_json(), "price_nano": self.price_nano}
         return document if not self.repeats else {**document, "repeats": self.repeats}
 
 
 def stage_from_json(document: Mapping[str, Any], facts: Mapping[str, Any]) -> Stage:
-    """Read a stage of a stored plan. Its noise has always stood among the facts, and is read from there."""
+    """Read a stage of a stored plan; its noise is stored among the plan's facts."""
     noise_stddev = facts.get("noise_stddev", {}).get(document["name"])
     event, repeats = event_from_json(document["event"]), int(document.get("repeats", 0))
     return Stage(document["name"], event, int(document["price_nano"]), noise_stddev, repeats)
@@ -142,7 +141,7 @@ class Plan:
         recipe: name of the training loop.
         config: its complete configuration.
         stages: its kinds of noisy releases.
-        budget_nano: what the plan was made for; its price never exceeds it.
+        budget_nano: limit of its price.
         notes: sentences for people.
         facts: public numbers for people, such as teachers and images_to_aggregate. No program reads them.
     """
@@ -156,7 +155,7 @@ class Plan:
 
     @property
     def price_nano(self) -> int:
-        """Sum of the stages' prices: what the job holds."""
+        """Sum of the stages' prices: the amount that the job holds."""
         return sum(stage.price_nano for stage in self.stages)
 
     @property
@@ -165,16 +164,16 @@ class Plan:
         return {stage.name: stage.noise_stddev for stage in self.stages if stage.noise_stddev is not None}
 
     def config_of(self, kind: type[C]) -> C:
-        """Return the configuration of a plan that is known to be of that kind."""
+        """Return the configuration, which is known to be of that kind."""
         assert isinstance(self.config, kind)
         return self.config
 
     def stage(self, name: str) -> Stage | None:
-        """Return the stage with that name, if the plan has it."""
+        """Return the stage with that name, or None."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able description; `privacy.plans.registry.plan_from_json` reads it back."""
+        """Return a JSON-able description for `privacy.plans.registry.plan_from_json`."""
         return {
             "recipe": self.recipe,
             "config": self.config.model_dump(),
@@ -186,34 +185,26 @@ class Plan:
         }
 
 
-def _first_release(plan: Plan) -> Mapping[str, int]:
-    return {plan.stages[0].name: 1}
-
-
-def _not_known(_plan: Plan, _facts: PublicFacts) -> int | None:
-    return None
-
-
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """All that the service knows of a recipe: how it is planned and whom it protects. `workers.recipes` trains it.
+    """A recipe as the service knows it: how it is planned and whom it protects. `workers.recipes` trains it.
 
     Attributes:
         name: that jobs use.
         title: its name for people.
-        publishes: what its release is: images can be drawn from a generator only.
+        publishes: kind of its release: images can be drawn from a generator only.
         releases: the same in words.
         config: the class of its configurations.
-        plan: from the recipe's options, the account's filter, the budget in nano-units, and the declared facts.
+        plan: from options, the account's filter, the budget in nano-units, and the declared facts.
         units: the units whose whole contribution every mechanism of the recipe bounds. A recipe whose sensitivity is
             that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
             each add that much, and together more than its noise was made for.
         together: whether several processes train it faster than one.
-        presets: named sets of options; the first holds where none is named.
-        follows: options whose default follows from what was declared and from the budget, with some presets at least.
-        smallest_class: from a plan and what was declared, how many units a class must have to show; None where that is
-            not known, or no number suffices.
+        presets: named sets of options; the first is the default.
+        follows: options whose default follows from declared facts and budget, with some presets at least.
         start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.
+        smallest_class: from a plan and facts, how many units a class needs to be visible; None if unknown or
+            impossible.
     """
 
     name: str
@@ -226,12 +217,12 @@ class Recipe:
     together: bool = True
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     follows: frozenset[str] = frozenset()
-    start: Callable[[Plan], Mapping[str, int]] = _first_release
-    smallest_class: Callable[[Plan, PublicFacts], int | None] = _not_known
+    start: Callable[[Plan], Mapping[str, int]] = lambda plan: {plan.stages[0].name: 1}
+    smallest_class: Callable[[Plan, PublicFacts], int | None] = lambda _plan, _facts: None
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What each option is where neither a preset nor a value is given; those that follow may be something else."""
+        """Each option's value without preset and request; options that follow may differ."""
         return self.config(**next(iter(self.presets.values()), {})).model_dump()
 
     @property
@@ -241,11 +232,11 @@ class Recipe:
 
 
 class PlanBudget:
-    """Pays for what a plan announces, as its hold would: each release at its price, stages priced as a whole once.
+    """An in-memory budget for trainings without a ledger, with the rules of a hold.
 
     Args:
         stages: of the training's plan.
-        capacity_nano: what may be spent; None is the plan's price.
+        capacity_nano: limit of the spend; None is the plan's price.
 
     Attributes:
         spent_nano: so far.

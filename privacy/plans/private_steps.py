@@ -1,7 +1,7 @@
-"""What every recipe of the DP-SGD family plans: Poisson-sampled steps of one gradient estimator under one budget.
+"""Plan of the DP-SGD family: Poisson-sampled steps of one gradient estimator under one budget.
 
 Sampling: in each step each unit is drawn independently with one public probability q = expected_batch / n, where n is
-the declared number of units. An account with fewer units than it declared gets smaller batches, never a larger loss.
+the declared number of units. An account with fewer units than declared gets smaller batches, never a larger loss.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig
+from privacy.plans.options import SharesConfig
 from privacy.plans.plan import PublicFacts, Stage
 
 STEPS = "gradient_steps"
@@ -33,14 +33,15 @@ _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
 @dataclasses.dataclass(frozen=True)
 class FreezeSchedule:
-    """How many coordinates rest in which step ("Differentially Private SGD with Sparse Gradients", 2022, Algorithm 1).
+    """How many coordinates are frozen in which step ("Differentially Private SGD with Sparse Gradients", 2022,
+    Algorithm 1).
 
-    Public, like everything that follows from it.
+    Public.
 
     Attributes:
         rate: r*, the share of frozen coordinates at the end, in [0, 1).
         cooling_steps: steps over which the share grows to it, e* epochs in the paper; 0 starts with it.
-        period: steps for which one mask stays: those of an epoch, or 1.
+        period: steps for which one mask is used: those of an epoch, or 1.
     """
 
     rate: float
@@ -67,7 +68,7 @@ class FreezeSchedule:
 
 
 class StepsConfig(SharesConfig):
-    """Public parameters of the private steps. Papers' letters are given where they have one."""
+    """Public parameters of the private steps, with papers' letters where they have one."""
 
     estimator: EstimatorName = Field(
         "dpsgd",
@@ -150,11 +151,11 @@ class StepsConfig(SharesConfig):
             raise InvalidParameter("freeze", self.freeze, "freezing after clipping is a variant of plain dpsgd alone")
 
     def sampling_probability(self, facts: PublicFacts) -> float:
-        """q: the chance of each unit to be in a step's sample."""
+        """Return q, the probability of each unit to be in a step's sample."""
         return min(1.0, self.expected_batch / facts.units_declared)
 
     def steps(self, facts: PublicFacts) -> int:
-        """Return the number of steps that make up the epochs.
+        """Return the number of steps of the epochs.
 
         Raises:
             InvalidParameter: more than are allowed.
@@ -183,10 +184,7 @@ class StepsConfig(SharesConfig):
 
 
 def check_basis(config: StepsConfig, groups: int) -> None:
-    """Refuse a basis that has no vector for some of the network's groups of parameters.
-
-    Args:
-        groups: layers with parameters of the network that sees private records; GEP makes a group of each.
+    """Raise unless GEP's basis has a vector for each layer with parameters of the network that sees private records.
 
     Raises:
         InvalidParameter: the estimator is GEP or B-GEP, and its basis has fewer vectors than there are groups.
@@ -201,17 +199,17 @@ def check_basis(config: StepsConfig, groups: int) -> None:
 
 
 def paid_together(count: int) -> int:
-    """Return how many of so many releases are paid for at a time, and so lost at most where a process is killed."""
+    """Return how many of so many releases are paid for at a time, and so lost at most when a process is killed."""
     return max(1, count // _PAYMENTS)
 
 
 def poisson_stage(name: str, probability: float, count: int, privacy_filter: Filter, budget_nano: int) -> Stage:
     """Turn a budget into the noise of so many releases of Poisson samples, priced as a whole.
 
-    Those that one crash may lose are paid for beforehand. After a second crash the stage ends that much earlier.
+    Those that one crash may lose are paid for in advance. After a second crash the stage ends that much earlier.
 
     Raises:
-        InvalidParameter: the budget pays for no noise that is finite.
+        InvalidParameter: the budget pays for no finite noise.
     """
     repeats = paid_together(count) if probability < 1 else 0  # else each has its own price, the repeated ones too
     multiplier = noise_multiplier_for(privacy_filter, probability, count + repeats, budget_nano)
@@ -221,13 +219,13 @@ def poisson_stage(name: str, probability: float, count: int, privacy_filter: Fil
 
 
 def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Stage:
-    """Turn a budget into the noise of the private steps; refuses as `poisson_stage`."""
+    """Turn a budget into the noise of the private steps; raises as `poisson_stage`."""
     probability, steps = config.sampling_probability(facts), config.steps(facts)
     return poisson_stage(STEPS, probability, steps, privacy_filter, budget_nano)
 
 
 def poisson_event(stage: Stage | None) -> PoissonGaussianEvent:
-    """Return what a stage releases that its plan has, and whose samples are Poisson's."""
+    """Return the event of an existing stage of Poisson samples."""
     assert stage is not None
     assert isinstance(stage.event, PoissonGaussianEvent)
     return stage.event

@@ -1,18 +1,19 @@
 """The recipes that can be planned, by the name that jobs use.
 
-A recipe is a folder of that name here, with its options and its `RECIPE` in `plan.py`, and one in `workers/recipes`,
-with its training loop in `loop.py`. A new recipe is one more name in `NAMES`.
+A recipe is two files: `privacy/plans/NAME.py` with its options and its `RECIPE`, and `workers/recipes/NAME.py` with its
+training loop. To add one, add its name to `NAMES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import with_class_balance
+from privacy.plans.options import SharesConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
 NAMES = (  # in order of recommendation, as docs/choosing.md explains it
@@ -25,9 +26,13 @@ NAMES = (  # in order of recommendation, as docs/choosing.md explains it
     "class_histogram",
 )
 
+NAMED_MAX = 6  # classes that a note names
+STATE_IT = "State it with --class-shares (the option class_shares), and the plan says which classes that drowns."
+TRY_IT = "How few records of a class are enough is not known of this recipe: try it first, with --class-shares."
+
 
 def recipe_of(name: str) -> Recipe:
-    """Return what `privacy.plans.NAME.plan` says of a recipe."""
+    """Import a recipe's `RECIPE`."""
     recipe: Recipe = import_module(f"privacy.plans.{name}").RECIPE
     return recipe
 
@@ -41,12 +46,15 @@ def build_plan(
     """Plan a training from public parameters.
 
     Args:
-        options: the recipe's options; unknown ones are refused.
-        budget_nano: what the job may cost at most, in nano-units of mu^2.
+        recipe: one of RECIPES.
+        options: of the recipe.
+        privacy_filter: of the account.
+        budget_nano: limit of the price, in nano-units of mu^2.
+        facts: declared by the owner.
 
     Raises:
-        InvalidParameter: an unknown recipe or option, one that does not fit the dataset or the budget, or a recipe
-            that does not bound what the account's unit contributes.
+        InvalidParameter: an unknown recipe or option, one that does not fit the dataset or the budget, or a recipe that
+            does not bound the contribution of the account's unit.
     """
     known = RECIPES.get(recipe)
     if known is None:
@@ -65,16 +73,16 @@ def build_plan(
 
 
 def useful_from_nano(plan: Plan) -> int:
-    """Return how much of a plan's price must have been charged before anything useful can be published."""
+    """Return how much of a plan's price must be charged before anything useful can be published."""
     start = RECIPES[plan.recipe].start(plan)
     return sum(stage.price_of(start[stage.name]) for stage in plan.stages if stage.name in start)
 
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:
-    """Read what `Plan.to_json` wrote.
+    """Read the result of `Plan.to_json`.
 
     Raises:
-        InvalidParameter: an event or a parameter is out of range, the recipe is not known, or the price is not that of
+        InvalidParameter: an event or a parameter is out of range, the recipe is unknown, or the price is not that of
             the stages.
         KeyError: a field is missing.
     """
@@ -93,3 +101,52 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     if plan.price_nano != document["price_nano"]:
         raise InvalidParameter("price_nano", document["price_nano"], f"the stages cost {plan.price_nano} together")
     return plan
+
+
+def stated_shares(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None:
+    """Return the balance that a plan states, as `SharesConfig.stated_shares` does."""
+    return plan.config.stated_shares(classes) if isinstance(plan.config, SharesConfig) else None
+
+
+def with_class_balance(
+    plan: Plan, facts: PublicFacts, smallest_class: Callable[[Plan, PublicFacts], int | None]
+) -> Plan:
+    """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed.
+
+    Args:
+        plan: of any recipe; one that trains on no classes is returned unchanged.
+        facts: declared by the owner.
+        smallest_class: how many units a class needs to be visible; None if unknown or impossible.
+
+    Raises:
+        InvalidParameter: the stated balance does not fit the classes.
+    """
+    shares = stated_shares(plan, facts.classes)
+    if not isinstance(plan.config, SharesConfig) or len(facts.classes) < 2:
+        return plan
+    limit, units = smallest_class(plan, facts), f"{facts.unit}s"
+    known = {} if limit is None else {"class_shown_from": limit}
+    if shares is None:
+        even = facts.units_declared / len(facts.classes)
+        note = f"Even classes are assumed, about {even:,.0f} {units} each"
+        note += f"; noise drowns one of fewer than about {limit:,}. {STATE_IT}" if known else f". {TRY_IT}"
+        return dataclasses.replace(plan, notes=(*plan.notes, note), facts=plan.facts | known)
+    if limit is None:
+        return dataclasses.replace(plan, notes=(*plan.notes, f"A balance of the classes is stated. {TRY_IT}"))
+    expected = {name: share * facts.units_declared for name, share in shares.items()}
+    drowned = sorted((name for name, count in expected.items() if count < limit), key=lambda name: expected[name])
+    said = plan.facts | known | {"drowned_classes": drowned}
+    if drowned:
+        return dataclasses.replace(plan, notes=(_warning(drowned, expected, limit, units), *plan.notes), facts=said)
+    note = f"By the stated balance every class has the {limit:,} {units} from which a class shows."
+    return dataclasses.replace(plan, notes=(*plan.notes, note), facts=said)
+
+
+def _warning(drowned: Sequence[str], expected: Mapping[str, float], limit: int, units: str) -> str:
+    named = ", ".join(f"{name} (about {expected[name]:,.0f} {units})" for name in drowned[:NAMED_MAX])
+    named += f" and {len(drowned) - NAMED_MAX} more" if len(drowned) > NAMED_MAX else ""
+    return (
+        f"Noise drowns {named}: at this budget a class needs about {limit:,} {units} to show. Expect static there, or "
+        "the look of the other classes, however good the figures over all classes are. A larger epsilon, more records "
+        "of the class, or one class made of several mends that."
+    )

@@ -1,14 +1,13 @@
-"""Plan of select_public: private records vote for public pictures, and what is drawn are those pictures.
+"""Plan of select_public: private records vote for public images, which are then drawn.
 
-Private Evolution (Lin et al. 2024, arXiv:2305.15560) with a folder of public pictures in the place of a foundation
-model's images: Algorithm 2 is its histogram of nearest neighbours, and a second iteration votes over pictures that the
-first one selected.
+Private Evolution (Lin et al. 2024, arXiv:2305.15560) with a folder of public images in place of a foundation model's:
+Algorithm 2 is its histogram of nearest neighbours, and a second iteration votes over images that the first one
+selected.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig
+from privacy.plans.options import EXTRACTOR_NAME, SharesConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"
@@ -27,7 +26,6 @@ SENSITIVITY = 1.0  # see `votes_event`
 RELEASE_BYTES_MAX = 2**26  # of pictures in a release
 _CHOICES = (2, 512)
 _VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/select_public.md
-_EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
 
 
 class SelectPublicConfig(SharesConfig):
@@ -66,21 +64,20 @@ class SelectPublicConfig(SharesConfig):
     colour: float = Field(0.15, ge=0, le=1, description="How strongly the colours of drawn images vary.")
 
     def check(self) -> None:
-        if self.extractor and not _EXTRACTOR_NAME.fullmatch(self.extractor):
+        if self.extractor and not EXTRACTOR_NAME.fullmatch(self.extractor):
             raise InvalidParameter(
                 "extractor", self.extractor, "an extractor's name has at most 64 letters, digits, - and _"
             )
 
     @property
     def public_images_serve(self) -> str:
-        """What the public pictures are there for, in words for a card."""
         return "which this release shows: private records decided nothing but how often each of them is drawn"
 
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
-        """Let a public dataset pass from which every declared class can select; see `RecipeConfig.require_public`.
+        """Check that every declared class can select from a public dataset; see `RecipeConfig.require_public`.
 
         Raises:
-            InvalidParameter: it has fewer than two pictures, or lacks a class while public labels are used.
+            InvalidParameter: it has fewer than two images, or lacks a class while public labels are used.
         """
         if images < _CHOICES[0]:
             raise InvalidParameter(
@@ -103,12 +100,12 @@ def votes_event(stddev: float) -> GaussianEvent:
     """Return the event of one iteration: the votes for all choices of all classes, with discrete noise on each.
 
     Privacy:
-        Adjacency add/remove of one unit. What can be chosen is a function of public pictures and of what was released
-        before. A record votes once: for that choice of its own class which is nearest to it, which depends on that
-        record alone. One record more changes one number of the whole histogram, by exactly 1, so its L2 sensitivity is
-        1, and every pair of neighbours whose label is declared attains it. Where the unit is the subject, one record
-        of each subject votes, and which one depends on that subject alone (`privacy.mechanisms.contribution`). The
-        second iteration's choices follow from the first one's noisy votes: adaptive composition of two such events.
+        Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record
+        votes once, for the nearest choice of its own class, which depends on that record alone. One record more changes
+        one number of the whole histogram, by exactly 1, so its L2 sensitivity is 1, and every pair of neighbours whose
+        label is declared attains it. If the unit is the subject, one record of each subject votes, and which one
+        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from
+        the first one's noisy votes: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
 
@@ -175,7 +172,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
 RECIPE = Recipe(
     name="select_public",
-    title="Public pictures, privately selected",
+    title="Public selection",
     publishes="generator",
     releases="Public pictures, and how often each is drawn.",
     config=SelectPublicConfig,

@@ -1,14 +1,13 @@
-"""How symmetries that the owner of a dataset declares act on the numbers that a warm start sees. All of it is public.
+"""How declared symmetries act on the numbers of a warm start. All of it is public.
 
-Who declares `mirror` says that pictures are as likely as their mirror images, left and right swapped; `square` adds
-top and bottom swapped, and rows and columns swapped, so that all eight symmetries of the square are equal. Mirroring
-multiplies a number by 1 or -1: a cosine wave by the parity of its column, a sine over a texture's orientations once
-more, since an orientation becomes its mirror image. Swapping rows and columns makes one wave another, so for `square`
-two such waves are replaced by their sum and their difference, or stay a pair.
+An owner who declares `mirror` states that images are as likely as their mirror images, left and right swapped; `square`
+adds top and bottom swapped, and rows and columns swapped, so that all eight symmetries of the square are equal.
+Mirroring multiplies a number by 1 or -1: a cosine wave by the parity of its column, a sine over a texture's
+orientations once more, since an orientation is mirrored, too. Swapping rows and columns makes one wave another, so for
+`square` two such waves are replaced by their sum and their difference, or remain a pair.
 
-What a declared symmetry says of moments then follows for every distribution (Schur's lemma; Fulton and Harris 1991,
-"Representation theory"): means are zero but of numbers that no symmetry changes, and covariances are zero between
-numbers that change differently.
+The consequences hold for every distribution (Schur's lemma; Fulton and Harris 1991, "Representation theory"): means are
+zero except of numbers that no symmetry changes, and covariances are zero between numbers that change differently.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ class Action:
 
     @property
     def order(self) -> int:
-        """How many symmetries there are."""
+        """Number of symmetries."""
         return ORDER[self.symmetry]
 
     def turned(self, rows: Array, number: int) -> Array:
-        """Return what rows (..., f) are after one of the symmetries; number 0 changes nothing."""
+        """Apply one of the symmetries to rows (..., f); number 0 changes nothing."""
         places, signs = self._steps(number)
         found: Array = rows[..., places] * signs
         return found
@@ -63,15 +62,15 @@ class Action:
         return found
 
     def orbit(self, rows: Array) -> Array:
-        """Return rows (..., k, f) as all symmetries leave them, (..., k * order, f): those of one row together."""
+        """Apply all symmetries to rows (..., k, f); return (..., k * order, f), those of one row together."""
         turned = np.stack([self.turned(rows, number) for number in range(self.order)], axis=-2)
         return turned.reshape(*rows.shape[:-2], -1, rows.shape[-1])
 
     def blocks(self) -> list[list[Places]]:
         """Return the places of numbers that may be correlated, block by block; the first block's may have a mean.
 
-        Two blocks in one list are a pair: swapping rows and columns takes one to the other, place by place, so that
-        their covariances are equal. Blocks without a number are left out, but for the first.
+        Two blocks in one list are a pair: swapping rows and columns maps one to the other, place by place, so their
+        covariances are equal. Empty blocks are left out, except for the first.
         """
         everywhere = np.arange(len(self.across))
         if self.symmetry == "none":
@@ -86,7 +85,7 @@ class Action:
         return [*blocks, *([[first, self.partner[first]]] if len(first) else [])]
 
     def _steps(self, number: int) -> tuple[Places, Array]:
-        """Return where each number of a symmetry's result comes from, and with which sign."""
+        """Return the source place and the sign of each number of a symmetry's result."""
         places, signs = np.arange(len(self.across)), np.ones(len(self.across))
         if number & 4:
             places, signs = self.partner, self.swapped
@@ -97,13 +96,13 @@ class Action:
 
 @dataclass(frozen=True)
 class Waves:
-    """Cosine waves that the public basis has, (f,) each.
+    """Cosine waves of the public basis, (f,) each.
 
     Attributes:
         row: half waves from top to bottom.
         column: half waves from left to right.
         turn: row of the real Fourier basis over orientations (1, cos, sin, cos 2, ...); 0 for pixels.
-        other: what else tells waves apart, and no symmetry changes: a plane of colour, or a length.
+        other: further distinction that no symmetry changes: a plane of colour, or a length.
     """
 
     row: Places
@@ -112,7 +111,7 @@ class Waves:
     other: Places
 
     def partners(self) -> Places:
-        """Return the place of the wave that each becomes when rows and columns are swapped; -1: it is not there."""
+        """Return the place of the wave that each becomes when rows and columns are swapped; -1 if it is missing."""
         apart = 1 + max(int(side.max(initial=0)) for side in (self.row, self.column, self.turn))
         kind = self.other * apart + self.turn
         number = (kind * apart + self.row) * apart + self.column
@@ -133,11 +132,10 @@ class Waves:
         return Action(symmetry, across, down, np.where(mixed, partner, at), signs)
 
     def paired(self, basis: Array, symmetry: Symmetry) -> Array:
-        """Return an orthonormal basis (f, p) of the same span in which symmetries change signs and swap pairs alone.
+        """Return an orthonormal basis (f, p) of the same span in which symmetries only change signs and swap pairs.
 
-        Of two waves that swapping rows and columns makes of each other, mirroring either gives both the same sign: then
-        their sum and their difference stand for them. Or it does not: then the second one gets the sign that the first
-        one becomes it with.
+        If swapping rows and columns exchanges two waves and mirroring gives both the same sign, their sum and
+        difference replace them. Otherwise the second one gets the sign with which the first one becomes it.
         """
         if symmetry != "square":
             return basis
@@ -152,7 +150,7 @@ class Waves:
         return found
 
     def _signs(self) -> tuple[Array, Array, Array]:
-        """Return the sign that each wave gets by mirroring across and down, and by swapping rows and columns."""
+        """Return the sign of each wave under mirroring across and down, and under swapping rows and columns."""
         sine = np.where((self.turn > 0) & (self.turn % 2 == 0), -1.0, 1.0)  # an orientation is mirrored, too
         across, down = sine * (-1.0) ** self.column, sine * (-1.0) ** self.row
         return across, down, sine * (-1.0) ** ((self.turn + 1) // 2)  # and becomes a quarter turn less itself

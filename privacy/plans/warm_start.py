@@ -1,7 +1,7 @@
-"""How much detail a warm start should release, from what was declared and the budget alone.
+"""What a warm start releases: its detail, which follows from declared facts and budget, and its noise.
 
-A public prior says how strong each cosine wave is in pictures. What lies far below the noise would be static, and is
-left out. Nothing here looks at a private record.
+A public prior states how strong each cosine wave is in images; waves far below the noise would be static, and are left
+out. Nothing here looks at a private record. Used by `moments`, and by `dp_diffusion` with a `moments_share`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ CLUSTER_ROUNDS = 3  # of k-means, each a release
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Which cosine coefficients of which plane are seen, in the order of the basis' rows: (f,) each."""
+    """Which cosine coefficients of which plane are used, in the order of the basis' rows: (f,) each."""
 
     plane: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
@@ -82,12 +82,12 @@ class Coefficients:
 
     @property
     def waves(self) -> Waves:
-        """What symmetries act on."""
+        """The waves that symmetries act on."""
         return Waves(self.row, self.column, np.zeros_like(self.row), self.plane)
 
 
 def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Coefficients:
-    """Return the coefficients that a configuration names: a grid of each plane's, or the strongest of the grids."""
+    """Return the coefficients of a configuration: a grid of each plane's, or the strongest of the grids."""
     rows, columns = config.grid(facts)
     plane, row, column = (axis.ravel() for axis in np.indices((facts.channels, rows, columns)))
     parts = np.array(PLANES if config.colour == "luma_chroma" else (1.0, 1.0, 1.0))[plane]
@@ -102,14 +102,14 @@ def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Coefficients:
 
 
 def _closed(waves: Waves, config: MomentsConfig) -> npt.NDArray[np.int64]:
-    """Return the places of waves that stay among them whatever symmetry is applied."""
+    """Return the places of waves that remain among them under every symmetry."""
     partner = waves.partners() if config.symmetry == "square" else np.arange(len(waves.row))
     return np.flatnonzero(partner >= 0)
 
 
 @dataclass(frozen=True)
 class TextureWaves:
-    """Which waves of a texture are seen, in the order of the basis' rows: (f,) each."""
+    """Which waves of a texture are used, in the order of the basis' rows: (f,) each."""
 
     length: npt.NDArray[np.int64]  # 0: the sum of fine and coarse, 1: their difference
     turn: npt.NDArray[np.int64]  # row of the real Fourier basis over orientations
@@ -119,12 +119,12 @@ class TextureWaves:
 
     @property
     def waves(self) -> Waves:
-        """What symmetries act on."""
+        """The waves that symmetries act on."""
         return Waves(self.row, self.column, self.turn, self.length)
 
 
 def texture_waves(config: MomentsConfig, facts: PublicFacts) -> TextureWaves:
-    """Return the waves of texture that a configuration names: the strongest, or all; none where it has no texture."""
+    """Return the waves of texture of a configuration: the strongest, or all; none without texture."""
     rows, columns = facts.height // TEXTURE_CELL, facts.width // TEXTURE_CELL
     length, turn, row, column = (axis.ravel() for axis in np.indices((2, TEXTURE_MAPS // 2, rows, columns)))
     parts = np.array(TEXTURE_LENGTHS)[length] * np.array(TEXTURE_HARMONICS)[(turn + 1) // 2]
@@ -150,7 +150,7 @@ def noise_shape(power: Array, exponent: float) -> Array:
     """Return the public scale (f,) by which coefficients are divided before they are clipped and get equal noise.
 
     With exponent 1/4 the sum of all noise is least (noise of scale w_i costs a clip of sum P_i / w_i^2, and
-    (sum P_i / w_i^2)(sum w_i^2) is least where w_i^2 is the root of P_i). Scaled so that the prior's norm stays.
+    (sum P_i / w_i^2)(sum w_i^2) is least where w_i^2 is the root of P_i). Scaled to keep the prior's norm.
     """
     shape = power**exponent
     found: Array = shape * math.sqrt(float((power / shape**2).sum()) / float(power.sum()))
@@ -165,12 +165,14 @@ def signal(facts: PublicFacts, mu: float) -> float:
 def share_above_noise(
     config: MomentsConfig, facts: PublicFacts, stddev: float, per_class: float | None = None
 ) -> float:
-    """Return how much of what sets the classes' means apart survives, by the public prior, in [0, 1].
+    """Return which share of the differences between classes' means survives the noise, by the public prior, in [0, 1].
 
-    The prior says how strong a wave is; what is left of it after the best linear shrinkage against the known noise is
-    added up, as a part of all waves that the images could hold.
+    The strength of each wave after the best linear shrinkage against the known noise is added up, as a share of all
+    waves that the images could hold.
 
     Args:
+        config: of the warm start.
+        facts: declared by the owner.
         stddev: of the noise in a class's sum, in units of one clipped record.
         per_class: units of the class; None: those declared, evenly.
     """
@@ -179,7 +181,7 @@ def share_above_noise(
 
 
 def _survivors(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
-    """Return `share_above_noise` as a function of the units of a class: what else it needs is the same for all."""
+    """Return `share_above_noise` as a function of the units of a class."""
     seen = coefficients_of(config, facts)
     may_differ = _with_a_mean(seen, config)
     shape = noise_shape(power_of(config, facts), config.noise_shape)[may_differ]
@@ -213,8 +215,8 @@ def _with_a_mean(seen: Coefficients, config: MomentsConfig) -> npt.NDArray[np.in
 def shares_for(q: float) -> tuple[float, float, float]:
     """Return the shares for means, pooled covariance and the classes' own covariances.
 
-    Few records pay for means first, since labels are in them. Classes get covariances of their own where these are
-    above the noise.
+    Few records pay for means first, since labels are in them. Classes get covariances of their own if these are above
+    the noise.
     """
     if q < _CLASSES_FROM:
         return 0.8, 0.2, 0.0
@@ -224,23 +226,20 @@ def shares_for(q: float) -> tuple[float, float, float]:
 
 
 def clusters_for(q: float, texture: bool) -> int:
-    """Return of how many clusters a class is a mixture: of more than one where their centres stand far above the noise.
-
-    Measured with texture alone.
-    """
+    """Return the clusters of a class: several if their centres are far above the noise. Measured with texture alone."""
     return min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
 
 
 def components_for(q: float, most: int) -> int:
-    """Return in how many leading components classes get covariances of their own: more where these are less noisy."""
+    """Return the number of leading components in which classes get covariances of their own: more with less noise."""
     return min(most, round(_OWN_FIRST + q / _OWN_PER_Q))
 
 
 def clips_for(power: Array, exponent: float, q: float, size: float, action: Action) -> Mapping[str, float]:
     """Return the norms at which coefficients, deviations and components are clipped, relative to a 28 x 28 image.
 
-    Where there is little noise, what a narrow clip distorts weighs more than what it saves. Of declared symmetries'
-    blocks, means have a part in the first alone, and deviations are clipped as products of each block are.
+    With little noise, the distortion of a narrow clip outweighs its saving. Of declared symmetries' blocks, means have
+    a part in the first alone, and deviations are clipped as products of each block are.
     """
     scaled = power / noise_shape(power, exponent) ** 2
     norms = [float(scaled[places].sum()) / size for pair in action.blocks() for places in pair]
@@ -252,19 +251,19 @@ def clips_for(power: Array, exponent: float, q: float, size: float, action: Acti
 
 
 def _along(q: float, start: float) -> float:
-    """Return where q is on its way from `start` to what Fashion-MNIST has at epsilon 1, from 0 to 1."""
+    """Return the position of q between `start` and the value of Fashion-MNIST at epsilon 1, from 0 to 1."""
     return min(1.0, max(0.0, math.log(q / start) / math.log(_MANY / start))) if q > 0 else 0.0
 
 
 def _above_noise(each: float, q: float, least: int, most: int) -> int:
-    """Return of how many numbers the signal exceeds the noise: so many times the root of q, within bounds."""
     return min(max(least, round(each * math.sqrt(q))), most)
 
 
 def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> dict[str, Any]:
-    """Return what follows for a warm start, but for clips: colours, coefficients, waves, components and shares.
+    """Return the options of a warm start that follow, except for clips.
 
     Args:
+        facts: declared by the owner.
         q: from `signal`.
         texture: whether it is released, too.
         clusters: of each class.
@@ -297,9 +296,10 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> di
 def warm_start_event(name: str, stddev: float) -> GaussianEvent:
     """Return the event of one of the warm start's releases with discrete noise of that parameter.
 
-    Privacy: a record (one of each subject, where the unit is the subject) adds its coefficients, of norm at most Q,
-    and a count of Q/4 to the sum of one class or cluster; or an outer product of norm at most Q^2 to one matrix
-    (`workers.recipes.released_sums` has the proofs).
+    Privacy:
+        A record (one of each subject, where the unit is the subject) adds its coefficients, of norm at most Q, and a
+        count of Q/4 to the sum of one class or cluster; or an outer product of norm at most Q^2 to one matrix
+        (`workers.recipes.released_sums` has the proofs).
     """
     together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
     sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)
@@ -307,7 +307,7 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
 
 def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> list[Stage]:
-    """Return the stages of the warm start's releases, of those that have noise."""
+    """Return the stages of the releases that have noise."""
     events = {name: warm_start_event(name, noise[name]) for name in WARM_START if name in noise}
     events = {name: dataclasses.replace(event, count=_releases(name)) for name, event in events.items()}
     return [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
@@ -337,5 +337,4 @@ def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float
 
 
 def _releases(name: str) -> int:
-    """Return how many releases a stage of the warm start has."""
     return CLUSTER_ROUNDS if name == CLUSTERS else 1

@@ -19,7 +19,7 @@ from privacy.plans.registry import RECIPES
 from service import ledger
 from service.dashboard.access import Admin, Dashboard, Form, Running, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
-from service.dashboard.forms import do_once, once_of, read_body
+from service.dashboard.forms import do_once, once_of, read_fields
 from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
@@ -102,8 +102,7 @@ def open_account(request: Request, dashboard: Running, admin: Admin, form: Form)
     admin.require_installation()
     try:
         once = once_of(form)
-        terms = {name: form.get(name, "").strip() for name in AccountRequest.model_fields}
-        body = read_body(AccountRequest, terms).model_dump()
+        body = read_fields(AccountRequest, form)
         now = dashboard.clock()
         with transaction(dashboard.factory) as session:
             body["project_id"] = projects.choose(session, body["project_id"])

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from obscura.wire.admin_schemas import AdmissionRequest
+from obscura.wire.schemas import LimitChangeRequest, ReasonRequest
 from service import ledger
 from service.api.routes.decisions import EFFECTS
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
+from service.dashboard.forms import read_fields
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
-from service.dependencies import calling
-from service.errors import InvalidInput
 from service.identity import admins, decisions, people
 from service.identity.access import Principal, Scope, visible
 from service.identity.projects import PROJECTS_MAX
@@ -40,29 +38,27 @@ def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> R
 
 @router.post("/accounts/{account_id}/close")
 def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    return _set_closed(dashboard, account_id, closed=True)
+    dashboard.do(ledger.set_closed, account_id, closed=True)
+    return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/reopen")
 def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    return _set_closed(dashboard, account_id, closed=False)
-
-
-def _set_closed(dashboard: Dashboard, account_id: str, *, closed: bool) -> RedirectResponse:
-    with calling("storage"):  # before the transaction, in which others would wait for who waits for a place
-        dashboard.do(ledger.set_closed, account_id, closed=closed)
+    dashboard.do(ledger.set_closed, account_id, closed=False)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/lower-limit")
 def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    dashboard.do(ledger.lower_limit, account_id=account_id, by=admin.id, **_limit_change(dashboard, form))
+    change, now = read_fields(LimitChangeRequest, form), dashboard.clock()
+    dashboard.do(ledger.lower_limit, account_id=account_id, **change, by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/raise-limit")
 def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    dashboard.do(ledger.request_raise, account_id=account_id, asked_with=admin.id, **_limit_change(dashboard, form))
+    change, now = read_fields(LimitChangeRequest, form), dashboard.clock()
+    dashboard.do(ledger.request_raise, account_id=account_id, **change, asked_with=admin.id, now=now)
     return _back_to_account(account_id)
 
 
@@ -95,22 +91,15 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
 
 @router.post("/admins")
 def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
-    dashboard.do(
-        admins.ask_admission,
-        name=form.get("name", "").strip(),
-        introduction=form.get("introduction", ""),
-        project_id=form.get("project") or None,
-        reason=form.get("reason", ""),
-        asked_with=admin.id,
-        now=dashboard.clock(),
-    )
+    person = read_fields(AdmissionRequest, form, project_id=form.get("project"))
+    dashboard.do(admins.ask_admission, **person, asked_with=admin.id, now=dashboard.clock())
     return _back_to_admins()
 
 
 @router.post("/admins/{admin_id}/remove")
 def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
-    reason, now = form.get("reason", ""), dashboard.clock()
-    dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_with=admin.id, now=now)
+    why, now = read_fields(ReasonRequest, form), dashboard.clock()
+    dashboard.do(admins.ask_removal, admin_id=admin_id, **why, asked_with=admin.id, now=now)
     return _back_to_admins()
 
 
@@ -142,23 +131,13 @@ def _decide(dashboard: Dashboard, admin: Principal, request_id: str, *, approved
 def _switch(
     dashboard: Dashboard, admin: Principal, form: dict[str, str], account_id: str, *, frozen: bool
 ) -> RedirectResponse:
-    reason, now = form.get("reason", ""), dashboard.clock()
-    dashboard.do(ledger.set_frozen, account_id=account_id, frozen=frozen, reason=reason, by=admin.id, now=now)
+    why, now = read_fields(ReasonRequest, form), dashboard.clock()
+    dashboard.do(ledger.set_frozen, account_id=account_id, frozen=frozen, **why, by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 def _back_to_account(account_id: str) -> RedirectResponse:
     return RedirectResponse(f"/accounts/{account_id}/controls", status_code=303)
-
-
-def _limit_change(dashboard: Dashboard, form: dict[str, str]) -> dict[str, Any]:
-    try:
-        epsilon = float(form.get("epsilon", ""))
-    except ValueError:
-        epsilon = math.nan
-    if not math.isfinite(epsilon):
-        raise InvalidInput("The limit must be a number.")
-    return {"epsilon": epsilon, "reason": form.get("reason", ""), "now": dashboard.clock()}
 
 
 def _back_to_admins() -> RedirectResponse:

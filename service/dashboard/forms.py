@@ -50,7 +50,7 @@ class FieldsRefused(InvalidInput):
     code: ClassVar[str] = "invalid_input"
 
     def __init__(self, fields: Mapping[str, str]) -> None:
-        super().__init__("Some fields need another look.", fields=dict(fields))
+        super().__init__(" ".join(f"{name}: {message}" for name, message in fields.items()), fields=dict(fields))
         self.fields = dict(fields)
 
 
@@ -77,10 +77,15 @@ def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
         ) from None
 
 
+def read_fields(schema: type[BaseModel], form: Mapping[str, str], **others: Any) -> dict[str, Any]:
+    """Validate a form by a request of the API and return its fields; `others` are those with other names."""
+    return read_body(schema, {name: form.get(name, "").strip() for name in schema.model_fields} | others).model_dump()
+
+
 def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str]:
     """Return the error messages of single fields, and the message of the whole form."""
     if isinstance(error, FieldsRefused):
-        return error.fields, error.message
+        return error.fields, "Some fields need another look."
     message = error.message if isinstance(error, ObscuraError) else str(error)
     if isinstance(error, LargeDelta):
         return {"accept_large_delta": message}, message
@@ -123,6 +128,7 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def _as_text(value: Any) -> str:
+    # In quotes if `json_or_text` would otherwise read something else, such as the number 7 for the text 7.
     bare = isinstance(value, str) and value == value.strip() and json_or_text(value) == value
     return str(value) if bare else json.dumps(value)
 

@@ -27,14 +27,13 @@ from service.dashboard.sign_in import NEXT_CHARACTERS_MAX, local_path, login_pag
 from service.db.access_tables import ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
-from service.identity import auth, people
+from service.identity import auth, people, projects
 from service.identity.access import Principal, Scope, covers, visible
 
 router = APIRouter(route_class=PageRoute)
 PENDING_COOKIE = "obscura_sign_in"
 PENDING_PATH = "/login"
 PENDING_SECONDS = 600
-ANSWER_CHARACTERS_MAX = 4000
 KEYS_SHOWN_MAX = 100
 DAYS = (7, 30, 90, 365)
 OVERLAP_HOURS = (0, 1, 24, 168)
@@ -47,7 +46,7 @@ def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResp
     if provider is None:
         raise _no_provider()
     dashboard.service.rates.pass_address(request)
-    address, cookie = provider.begin(local_path(next[: NEXT_CHARACTERS_MAX + 1]))
+    address, cookie = provider.begin(request, local_path(next[: NEXT_CHARACTERS_MAX + 1]))
     response = RedirectResponse(address, status_code=303)
     response.set_cookie(
         PENDING_COOKIE,
@@ -55,7 +54,7 @@ def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResp
         max_age=PENDING_SECONDS,
         path=PENDING_PATH,
         httponly=True,
-        samesite="lax",  # not "strict": the provider's page leads back here, and the browser must bring it then
+        samesite="lax",  # not "strict": the browser must send it when the provider redirects back
         secure=is_secure(request),
     )
     return response
@@ -71,9 +70,8 @@ def finish(request: Request, dashboard: Running) -> Response:
     if provider is None:
         raise _no_provider()
     dashboard.service.rates.pass_address(request)
-    answer = {name: text[:ANSWER_CHARACTERS_MAX] for name, text in request.query_params.items()}
     try:
-        claims, refresh_token, target = provider.finish(request.cookies.get(PENDING_COOKIE, ""), answer)
+        claims, refresh_token, target = provider.finish(request, request.cookies.get(PENDING_COOKIE, ""))
         principal = _note(request, dashboard, claims, refresh_token)
     except (Unauthorized, Forbidden) as error:
         structlog.get_logger(__name__).warning("provider_sign_in_refused", address=client_address(request))
@@ -84,7 +82,7 @@ def finish(request: Request, dashboard: Running) -> Response:
     with transaction(dashboard.factory) as session:
         close_session(session, request.cookies.get(cookie_name(request), ""))
         cookie = open_session(session, principal.id, now=dashboard.clock())
-    # A page, not a redirection: the browser brings the session's cookie only where this site itself leads.
+    # A page, not a redirect: browsers send a strict cookie only for navigation that starts on this site.
     response = page(request, "signed_in.html", target=local_path(target))
     response.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
     set_session(request, response, cookie)
@@ -118,7 +116,7 @@ def _page(request: Request, dashboard: Dashboard, viewer: Viewer, token: str | N
         mine = [] if person is None else people.roles(session, person)
         newest = visible(session, ApiKey).where(_own(principal)).order_by(ApiKey.created_at.desc(), ApiKey.id)
         keys = [] if person is None else session.scalars(newest.limit(KEYS_SHOWN_MAX)).all()
-        names = people.project_names(session, {principal.project_id, *(role.project_id for role in mine)})
+        names = projects.names(session, {principal.project_id, *(role.project_id for role in mine)})
     return page(
         request,
         "you.html",

@@ -12,16 +12,19 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 
 from obscura.wire import formats
 from obscura.wire.class_shares import AS_STATED, read_class_shares
+from obscura.wire.release_schemas import EvaluationRequest, SampleRequest
 from obscura.wire.schemas import Identifier
+from obscura.wire.share_schemas import ShareRequest
 from service import jobs, reports, weights
 from service.api.ordering import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
-from service.dashboard.forms import Filters
+from service.dashboard.forms import Filters, read_fields
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
+from service.identity import projects
 from service.identity.access import Principal
 from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
@@ -30,9 +33,9 @@ from service.views.sweeps import differing
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
-COMPARED_MAX = 4  # beside each other
+COMPARED_MAX = 4  # side by side
 PICKED_MAX = RELEASES_A_PAGE
-# The files of a release that may be fetched by name; the rest of its folder is not served.
+# Files of a release that are served by name; no others are.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 
 
@@ -74,7 +77,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
         public = views.datasets_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
-        project = jobs.project_names(session, [view.release.project_id])[view.release.project_id]
+        project = projects.names(session, [view.release.project_id])[view.release.project_id]
     present = set()
     for name in (*DOWNLOADS, "grid.png", "report.html"):
         with suppress(NotFound):
@@ -127,7 +130,7 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
     """Serve one of the release's files as a download."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
-    # The files of a generator keep their names: its program looks for them by these.
+    # Files of a generator keep their names, because its program looks for them.
     shown = name if name in formats.MADE or name.startswith("generator.") else f"{release_id}-{name}"
     storage, attachment = dashboard.service.storage, {"Content-Disposition": f'attachment; filename="{shown}"'}
     if name == reports.DATA:
@@ -143,18 +146,16 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
 @router.post("/releases/{release_id}/samples")
 def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Generate images from a release. Free."""
-    fields: dict[str, Any] = {"release_id": release_id, "classes": None, "format": form.get("format", "")}
-    fields |= {name: _whole(form, name) for name in ("count", "seed")}
-    if form.get("proportions", "").strip():
-        fields["proportions"] = _proportions(dashboard, release_id, form["proportions"])
+    stated = form.get("proportions", "").strip()
+    proportions = _proportions(dashboard, release_id, stated) if stated else None
+    fields = read_fields(SampleRequest, form, proportions=proportions, classes=None) | {"release_id": release_id}
     return _ordered(dashboard, trainer, form, "sample", fields)
 
 
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Evaluate a release on a public dataset. Free."""
-    fields: dict[str, Any] = {"release_id": release_id, "dataset_id": form.get("dataset", "")}
-    fields |= {name: _whole(form, name) if form.get(name) else None for name in ("samples", "seed")}
+    fields = read_fields(EvaluationRequest, form, dataset_id=form.get("dataset")) | {"release_id": release_id}
     return _ordered(dashboard, trainer, form, "evaluate", fields)
 
 
@@ -163,14 +164,8 @@ def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> 
     other = None if form.get("everybody") else form.get("project", "").strip()
     if other == "":
         raise InvalidInput("Name the project by its id, or choose all projects.")
-    dashboard.do(
-        jobs.ask_share,
-        release_id=release_id,
-        project_id=other,
-        reason=form.get("reason", ""),
-        asked_with=admin.id,
-        now=dashboard.clock(),
-    )
+    share = read_fields(ShareRequest, form, project_id=other)
+    dashboard.do(jobs.ask_share, release_id=release_id, **share, asked_with=admin.id, now=dashboard.clock())
     return RedirectResponse("/decisions", status_code=303)
 
 
@@ -205,10 +200,3 @@ def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, 
         return read_class_shares(text, classes, every=False)
     except ValueError as error:
         raise InvalidInput(f"These proportions cannot be read: {error}.") from None
-
-
-def _whole(form: dict[str, str], field: str) -> int:
-    text = form.get(field, "").strip()
-    if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        raise InvalidInput(f"The {field} must be a whole number, at least 0.")
-    return int(text)

@@ -1,9 +1,9 @@
-"""Deleting datasets: the key goes first, so that every copy of the images dies with it; what was spent stays spent.
+"""Deletion of datasets: destroy the key first, so that every copy of the images becomes unreadable.
 
 READY (or DECLARED, or WITHDRAWING) -> DELETING -> DELETED. The first step is committed before anything is destroyed, so
-a deletion that was interrupted is never forgotten and never claimed too early; the last one waits until no process that
-has opened the images is left. Entries, holds, releases, receipts and the fingerprints of private images stay, and no
-budget returns. What nothing was ever trained on is erased (`erasing`).
+an interrupted deletion is resumed and never reported as done too early. The last one waits until no process has the
+images open. Entries, holds, releases, receipts and fingerprints of private images stay, and no budget returns. A
+dataset that no job has used is also erased (`erase`).
 """
 
 from __future__ import annotations
@@ -11,66 +11,61 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, false, or_, select
+from sqlalchemy import ColumnElement, and_, exists, false, not_, or_, select, update
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
+from obscura.wire.words import TRAIN, UNFINISHED, DatasetState, EntryKind
 from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs, ledger
-from service.datasets import erasing, fingerprints, states
+from service.datasets import fingerprints, states
 from service.datasets.vault import Vault, dataset_of, destroy_file, version_of
-from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
+from service.db.dataset_tables import Dataset, Fingerprint
+from service.db.job_tables import Job, Sweep
+from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, among, transaction
 from service.dependencies import calling
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find, visible
+from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
 
 GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _JOBS_NAMED_MAX = 5
+ERASED_NAME = "erased"
+_READS_NUMBERS = [kind.name for kind in KINDS.values() if kind.reads_numbers]
 
 
 def delete(
     settings: Settings, factory: SessionFactory, dataset_id: str, *, cancel_jobs: bool, now: datetime
 ) -> Dataset:
-    """Delete a dataset's images for ever, in a few transactions. Doing it again changes nothing.
+    """Delete a dataset's images forever, in a few transactions. Idempotent.
 
     Args:
-        settings: where keys and images are.
-        dataset_id: private or public.
-        cancel_jobs: stop the jobs that need it. What trainings have made is discarded, for making more of it would read
-            the images; what they have charged stays spent. Their images are unreadable on the disk at once, and in the
-            memory of a process that trains until it stops, which takes a step of training; until then the dataset is
-            DELETING.
-        now: aware.
+        cancel_jobs: cancel the jobs that need it. Their results are discarded, and charges stay spent. The images on
+            the disk become unreadable at once; the dataset stays DELETING until the processes that train have stopped.
 
     Raises:
-        NotFound: There is no such dataset.
-        Conflict: It is receiving an upload, or trainings need it and are not to be cancelled.
+        NotFound: there is no such dataset.
+        Conflict: it is receiving an upload, or trainings need it and may not be cancelled.
     """
     with calling("storage"):
         with transaction(factory) as session:
             begin(session, dataset_id, cancel_jobs=cancel_jobs, now=now)
         failpoint("delete.after")
         dataset = complete(settings, factory, dataset_id)
-    return erasing.erase(factory, dataset_id, now=now) if dataset.state is DatasetState.DELETED else dataset
+    return erase(factory, dataset_id, now=now) if dataset.state is DatasetState.DELETED else dataset
 
 
 def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime) -> Dataset:
-    """Decide that a dataset is deleted. From the commit on no training can be asked for; then call `complete`.
-
-    Deleting one that is being deleted, or was, changes nothing.
+    """Begin a deletion. From the commit on no training can be requested; then call `complete`. Idempotent.
 
     Raises:
-        NotFound: There is no such dataset.
-        Conflict: It is receiving an upload, or trainings that need it are queued or running and are not to be
-            cancelled.
+        NotFound, Conflict: as `delete`.
     """
     erased = session.get(Dataset, dataset_id)
-    if erased is not None and erased.erased_at is not None:  # which nobody else finds any more
+    if erased is not None and erased.erased_at is not None:  # hidden from `find`
         return erased
     dataset = find(session, Dataset, dataset_id)
     if not states.move(session, dataset_id, DatasetState.DELETING):
@@ -93,15 +88,14 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
 def locked_jobs(
     session: Session, dataset_ids: Sequence[str], *, may_cancel: bool, whose: str, act: str
 ) -> Sequence[str]:
-    """Return the jobs that have not ended and read one of these datasets, and lock them.
+    """Lock and return the unfinished jobs that read one of these datasets.
 
-    Call it after the datasets' new state was written: whoever wants to submit a job holds their rows until the job is
-    there, or finds that state. And call it before any account is locked: ending a queued one locks its account, and a
-    worker holds its job first.
+    Call it after the datasets' new state was written, because a submission locks their rows, and before any account is
+    locked, because workers lock jobs first.
 
     Args:
-        whose: which datasets these are, for people, with the first letter of a sentence.
-        act: what cancels them.
+        whose: names the datasets at the beginning of the message.
+        act: what cancels the jobs.
 
     Raises:
         Conflict: there are some, and they may not be cancelled.
@@ -118,25 +112,25 @@ def locked_jobs(
 
 
 def lock_payers(session: Session, job_ids: Sequence[str]) -> None:
-    """Lock every account that pays for one of some jobs, in the order of the accounts' ids."""
+    """Lock every account that pays for one of these jobs, by id."""
     paying = select(Job.account_id).where(Job.id.in_(job_ids), Job.hold_id.is_not(None))
     for account_id in sorted({each for each in session.scalars(paying) if each is not None}):
         ledger.lock_account(session, account_id)
 
 
 def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
-    """Return the ids of jobs that have not ended and read this dataset, oldest first."""
+    """Return the ids of the unfinished jobs that read this dataset, oldest first."""
     needing = visible(session, Job, select(Job.id)).where(_needs(dataset_id))
     return session.scalars(needing.order_by(Job.created_at)).all()
 
 
 def is_needed(session: Session, dataset_id: str) -> bool:
-    """Tell whether a job that has not ended reads this dataset, so that its process may have it in memory."""
+    """Return whether an unfinished job reads this dataset, so that its process may have it in memory."""
     return session.scalar(select(select(Job.id).where(_needs(dataset_id)).exists())) is True
 
 
 def finish(session: Session, dataset_id: str) -> Dataset:
-    """Record that key and files are gone, once no training that may have read them runs. Twice changes nothing."""
+    """Record that key and files are destroyed, once no job needs the dataset. Idempotent."""
     no_longer_needed = ~select(Job.id).where(_needs(dataset_id)).exists()
     states.move(session, dataset_id, DatasetState.DELETED, no_longer_needed)
     session.expire_all()
@@ -144,12 +138,12 @@ def finish(session: Session, dataset_id: str) -> Dataset:
 
 
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:
-    """Destroy key and files of a dataset whose deletion was begun, and record that. Twice changes nothing.
+    """Destroy key and files of a dataset whose deletion was begun, and record that. Idempotent.
 
-    With a public dataset its fingerprints go: the images may be private from then on.
+    The fingerprints of a public dataset are removed: its images may be private from then on.
 
     Raises:
-        Conflict, OSError: The key cannot be destroyed now.
+        Conflict, OSError: the key cannot be destroyed now.
     """
     Vault.of(settings).shred_all(dataset_id)
     with transaction(factory) as session:
@@ -160,32 +154,28 @@ def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Da
 
 
 def go_on(settings: Settings, factory: SessionFactory) -> None:
-    """Go on with deletions that wait for the end of a training, or were interrupted. May run at any time, and twice."""
+    """Resume deletions that waited for a training or were interrupted. Idempotent."""
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
     for dataset_id in waiting:
         try:
             complete(settings, factory, dataset_id)
-        except (ObscuraError, OSError) as error:  # one that cannot be destroyed now must not keep the others
+        except (ObscuraError, OSError) as error:  # the others go on
             get_logger(__name__).error("deletion_delayed", dataset_id=dataset_id, error=type(error).__name__)
 
 
 def unfinished(session: Session, settings: Settings) -> Sequence[str]:
-    """Return the datasets whose content must not be readable, and may be: deletions that were interrupted, and keys
-    that came back from a backup after the deletion. `complete` each. Call at start-up."""
+    """Return datasets whose content must not be readable but may be: interrupted deletions, and keys restored from a
+    backup after the deletion. Call at start-up, and `complete` each."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
-    found = {dataset_of(name) for name in Vault.of(settings).stored_names()}
-    names = [name for name in found - set(deleting) if name is not None]
+    stored = {dataset_of(name) for name in Vault.of(settings).stored_names()}
+    names = [name for name in stored - set(deleting) if name is not None]
     deleted = select(Dataset.id).where(Dataset.state == DatasetState.DELETED)
     return [*deleting, *sorted(among(session, deleted, Dataset.id, names))]
 
 
 def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
-    """Destroy the keys of deleted datasets that this machine has still: copies of another machine's, whose own is gone.
-
-    Without that, what was deleted could be read here until somebody removes the copy; and so could the images of who
-    has withdrawn, in what was stored before. May run at any time, and twice.
-    """
+    """Destroy copies of keys on this machine whose content was deleted, or rewritten after a withdrawal. Idempotent."""
     vault = Vault.of(settings)
     names = {name: dataset_id for name in vault.stored_keys() if (dataset_id := dataset_of(name))}
     with transaction(factory, read_only=True) as session:
@@ -198,26 +188,77 @@ def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
 
 
 def contents_written_anew(session: Session) -> dict[str, str]:
-    """Return the names of the contents that datasets have since somebody withdrew, by the datasets' ids."""
+    """Return the names of rewritten contents, by dataset id."""
     rows = session.execute(select(Dataset.id, Dataset.content_name).where(Dataset.content_name.is_not(None)))
     return {row.id: str(row.content_name) for row in rows}
 
 
 def is_outdated(name: str, newest: Mapping[str, str]) -> bool:
-    """Tell whether a content's name is of before one that was written anew. A later one is of a database that was lost.
-
-    Args:
-        newest: as `contents_written_anew` returns it.
-    """
+    """Return whether a content was replaced by one of `contents_written_anew`. A newer one is of a lost database."""
     present = newest.get(dataset_of(name) or "")
     return present is not None and version_of(name) < version_of(present)
 
 
-def _needs(dataset_id: str) -> ColumnElement[bool]:
-    """Jobs that have not ended and read this dataset: trainings on it or with images from it, and jobs of other kinds
-    that read it as a public one.
+def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset:
+    """Erase what a deleted dataset declared, if no job or sweep has ever used it. Idempotent.
 
-    Drawing from a release needs none. A training does without the dataset that its release will be measured on.
+    The fingerprints of its images are removed as well if nothing has ever read the account and all its datasets are
+    erased: nothing published depends on the images then, so another account may take them. Any training requested in
+    the account counts as reading.
+    """
+    with transaction(factory) as session:
+        fingerprints.wait_for_others(session)
+        dataset = session.get_one(Dataset, dataset_id, with_for_update=True, populate_existing=True)
+        if dataset.state is DatasetState.DELETED and dataset.erased_at is None and not _was_used(session, dataset_id):
+            _blank(dataset, now)
+        free = _unread(session, dataset.account_id) if dataset.account_id is not None else []
+    for each, attempt in free:
+        fingerprints.forget(factory, each, attempt)
+    return dataset
+
+
+def _was_used(session: Session, dataset_id: str) -> bool:
+    named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
+    over = and_(Job.kind.in_(_READS_NUMBERS), not_(Job.state.in_(UNFINISHED)))
+    reading = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *named)
+    jobs = exists().where(reading, not_(over))
+    return session.scalar(select(or_(jobs, exists().where(Sweep.dataset_id == dataset_id)))) is True
+
+
+def _blank(dataset: Dataset, now: datetime) -> None:
+    dataset.name, dataset.classes, dataset.erased_at = ERASED_NAME, [], now
+    dataset.height = dataset.width = dataset.channels = dataset.records_declared = 1
+    dataset.subjects_declared = dataset.failure_code = None
+    dataset.subjects_recognised = False
+    dataset.format = dataset.content_sha256 = dataset.content_bytes = None
+
+
+def _unread(session: Session, account_id: str) -> Sequence[tuple[str, int]]:
+    """Invalidate the fingerprints of an account that nothing has read, by a new upload number of its datasets.
+
+    Returns:
+        Dataset and attempt whose fingerprints must be removed after the commit.
+    """
+    read = exists().where(EntryRow.account_id == account_id, EntryRow.kind == EntryKind.HOLD)
+    kept = exists().where(_with_content(account_id), Dataset.erased_at.is_(None))
+    if session.scalar(select(or_(read, kept))):
+        return []
+    own = Fingerprint.dataset_id == Dataset.id, Fingerprint.upload_attempt == Dataset.upload_attempt
+    known = select(Dataset.id, Dataset.upload_attempt).where(_with_content(account_id), exists().where(*own))
+    held = session.execute(known).all()
+    freed = update(Dataset).where(Dataset.id.in_([dataset_id for dataset_id, _ in held]))
+    session.execute(freed.values(upload_attempt=Dataset.upload_attempt + 1))
+    return [(dataset_id, attempt) for dataset_id, attempt in held]
+
+
+def _with_content(account_id: str) -> ColumnElement[bool]:
+    return and_(Dataset.account_id == account_id, Dataset.ready_at.is_not(None))
+
+
+def _needs(dataset_id: str) -> ColumnElement[bool]:
+    """Select unfinished trainings on a dataset or with images from it, and other jobs that read it as a public one.
+
+    A training does not need the dataset that its release will be measured on.
     """
     named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
     training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *named))

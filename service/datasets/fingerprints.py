@@ -1,12 +1,12 @@
-"""Where an image was first counted, so that it cannot be given a second budget, nor come back as a public one.
+"""Fingerprints of images and subjects, so that none gets a second budget, or comes back as public.
 
 A fingerprint is the first 16 bytes of the HMAC-SHA256 of an image's shape and decoded pixels, under a secret of this
-installation. What they find is equality of decoded pixels, whatever the file format, the label or the order was; an
-image in which one pixel differs is another image.
+installation. It finds equal decoded pixels, whatever the file format, label or order; an image that differs in one
+pixel is another image.
 
-Those of an upload are written down in many short transactions, before it is accepted, and count from the moment at
-which it is: the dataset's row says which upload that was. Uploads are accepted one at a time, each after a look at what
-counts then, so of two that share an image one sees the other.
+The fingerprints of an upload are inserted in many short transactions before it is accepted, and count from its
+acceptance on: the dataset's row names the accepted upload. Uploads are accepted one at a time, each after a look-up of
+what counts then, so of two that share an image one sees the other.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ Part = dict[str, Any]  # the parameters of one statement about some of them
 Found = TypeVar("Found")
 Images = np.ndarray[Any, np.dtype[np.uint8]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-_SAMPLED_PIXEL = 5  # every so many in each direction are looked at first
-DIGESTS_PER_TRANSACTION = 2**13  # a tenth of a second; other writers come in between
+_SAMPLED_PIXEL = 5  # the stride of a first look
+DIGESTS_PER_TRANSACTION = 2**13  # a tenth of a second, so that other writers get their turn
 PARTS_AT_A_TIME = 2  # on PostgreSQL, where each connection has a process of its own
-# Any constant will do that nothing else locks by.
-_ACCEPTANCE_LOCK = 0x0B5C0F
+_ACCEPTANCE_LOCK = 0x0B5C0F  # any constant that nothing else uses
 
-# Digests travel as one value and are cut apart in the database: one parameter for each would take a minute a million.
+# Digests are one parameter, split in the database: a parameter for each would take a minute per million.
 _CUT = f"""WITH RECURSIVE positions(at) AS (
     SELECT 1 UNION ALL SELECT at + {DIGEST_BYTES} FROM positions WHERE at + {DIGEST_BYTES} <= :bytes
 )"""
-# A fingerprint counts if its upload was the accepted one. A public dataset that is gone or out of use forbids nothing.
+# A fingerprint counts if its upload was accepted. A deleted or failed public dataset forbids nothing.
 _COUNTS = """datasets.id = fingerprints.dataset_id AND datasets.upload_attempt = fingerprints.upload_attempt
     AND datasets.ready_at IS NOT NULL
     AND (datasets.account_id IS NOT NULL OR datasets.state IN ('ready', 'deleting'))"""
 _IS_DIGEST = f"digest = substr(:digests, at, {DIGEST_BYTES})"
-# PostgreSQL is kept from reading the whole table, as it does while it has no statistics of it.
+# Without statistics PostgreSQL would otherwise read the whole table.
 _MATCHED = {
     "sqlite": f"JOIN fingerprints ON {_IS_DIGEST}",
     "postgresql": f"""CROSS JOIN LATERAL (
@@ -75,26 +74,26 @@ _FORGET = text(
 
 
 class KnownRefused(InvalidInput):
-    """An upload was refused because images or subjects of it are known. The answer reveals that: see `quotas`."""
+    """Images or subjects of an upload are known. The answer reveals that, so it is limited (`quotas`)."""
 
     code: ClassVar[str] = "upload_refused"
 
 
 class OverlapRefused(KnownRefused):
-    """The images are known, and no one account may pay for them. One reason, whatever was found."""
+    """The images are known, and no single account may pay for them. The message is the same for all reasons."""
 
     def __init__(self) -> None:
         super().__init__(
-            "Images of this upload are in other datasets already, and there is no single account that may pay for "
-            "all of them: one of yours that takes new data, with the same unit, and with an epsilon and a delta that "
-            "are at most those of the account you chose. Upload them apart from the rest, or into the account in which "
-            "they were first; otherwise ask the operator. Nothing was stored.",
+            "Images of this upload are in other datasets already, and no single account may pay for all of them: it "
+            "must be yours, take new data, have the same unit, and have an epsilon and a delta of at most those of the "
+            "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
+            "operator. Nothing was stored.",
             fault="overlap",
         )
 
 
 class KnownAsPrivate(KnownRefused):
-    """A public upload holds an image that an account protects. It never says which, or how many, or whose."""
+    """A public upload holds an image that an account protects. The message never says which, how many, or whose."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -106,30 +105,29 @@ class KnownAsPrivate(KnownRefused):
 
 
 class KnownAsPublic(KnownRefused):
-    """A private upload holds an image of a public dataset. It never says which, or how many."""
+    """A private upload holds an image of a public dataset. The message never says which, or how many."""
 
     def __init__(self) -> None:
         super().__init__(
-            "Images of this upload are in a public dataset here, by which releases are measured: that would tell about "
-            "them without noise. Leave them out if they are public; if they are not, have the public dataset deleted "
-            "first. Nothing was stored.",
+            "Images of this upload are in a public dataset here, on which releases are measured without noise. Leave "
+            "them out if they are public; if they are not, have the public dataset deleted first. Nothing was stored.",
             fault="known_as_public",
         )
 
 
 class SubjectsKnown(KnownRefused):
-    """Subjects of an upload are in another account. It never says which, or how many, or whose."""
+    """Subjects of an upload are in another account. The message never says which, how many, or whose."""
 
     def __init__(self) -> None:
         super().__init__(
-            "Subjects of this upload are in another account of this project already, and nobody has two budgets. Leave "
-            "out what is theirs, and upload it into the account in which they are. Nothing was stored.",
+            "Subjects of this upload are in another account of this project already, and no subject has two budgets. "
+            "Upload their images into that account, and leave them out here. Nothing was stored.",
             fault="known_subjects",
         )
 
 
 class Terms(Protocol):
-    """What an account promises about everything that it will ever publish."""
+    """The privacy guarantee of an account."""
 
     epsilon: float
     delta: float
@@ -138,11 +136,9 @@ class Terms(Protocol):
 
 
 def at_least_as_strict(payer: Terms, other: Terms) -> bool:
-    """Tell whether whoever was promised `other` loses nothing when `payer` pays for him instead.
+    """Return whether a guarantee implies another: same unit and adjacency, and neither epsilon nor delta larger.
 
-    That is so when both speak of the same neighbours (unit and adjacency) and neither epsilon nor delta is larger.
-    What is left of an account makes no difference: one without a rest publishes nothing more. Of terms of which one has
-    the smaller epsilon and the other the smaller delta, neither is as strict as the other.
+    The remaining budget makes no difference: an account without one publishes nothing more.
     """
     return (
         (payer.unit, payer.adjacency) == (other.unit, other.adjacency)
@@ -153,7 +149,7 @@ def at_least_as_strict(payer: Terms, other: Terms) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Where images and subjects are known, as of the moment at which so many uploads had been accepted. PRIVATE."""
+    """The accounts in which images and subjects are known, after `accepted` acceptances. PRIVATE."""
 
     accounts: frozenset[str]
     public: bool
@@ -164,8 +160,8 @@ class Known:
 def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
     """Return the fingerprints of images. PRIVATE.
 
-    An image of a single colour has none, because blank pages would join strangers: it may be in several accounts. A
-    colour image whose channels are all equal has the fingerprint of its gray version.
+    An image of a single colour has none, because blank pages would join unrelated accounts. A colour image with equal
+    channels has the fingerprint of its gray version.
 
     Args:
         batches: uint8 (n, height, width) or (n, height, width, 3).
@@ -187,12 +183,7 @@ def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
 
 
 def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
-    """Tell for each image whether all of its pixels are equal in some sense; a few of them show it of most.
-
-    Args:
-        images: uint8 (n, height, width) or (n, height, width, 3).
-        equal: compares every pixel with the one that it should be like.
-    """
+    """Return for each image whether `equal` holds for all its pixels. A sample decides most of them."""
     axes = tuple(range(1, images.ndim))
     answers: Flags = np.all(equal(images[:, ::_SAMPLED_PIXEL, ::_SAMPLED_PIXEL]), axis=axes)
     perhaps = np.flatnonzero(answers)
@@ -201,19 +192,15 @@ def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
 
 
 def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fingerprints) -> None:
-    """Write down the fingerprints of an upload that is not accepted yet, in short transactions. Twice changes nothing.
+    """Insert the fingerprints of an upload before its acceptance, in short transactions. Idempotent.
 
-    Args:
-        dataset_id: whose images they are of.
-        attempt: the upload's number.
-        digests: of its images, also of those that are known in its account already: each dataset is to bear its own
-            when another one is erased.
+    Those that the account already knows are included, because another dataset may be erased.
     """
 
     def write(part: Part) -> None:
         with transaction(factory) as session:
             if session.get_bind().dialect.name == "postgresql":
-                # Nothing waits for the disk here: the acceptance that makes them count does, for all that came before.
+                # The acceptance, which makes them count, waits for the disk.
                 session.execute(text("SET LOCAL synchronous_commit = off"))
             session.execute(_RECORD, {**part, "dataset_id": dataset_id, "attempt": attempt})
 
@@ -221,10 +208,7 @@ def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fing
 
 
 def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
-    """Remove the fingerprints of uploads up to one that was not accepted, in short transactions.
-
-    Those of a public dataset go like this, too, once it is deleted, and those of private images that nothing has read.
-    """
+    """Remove the fingerprints of a dataset's uploads up to an attempt, in short transactions. Idempotent."""
     parameters = {"dataset_id": dataset_id, "attempt": attempt, "count": DIGESTS_PER_TRANSACTION}
     while True:
         with transaction(factory) as session:
@@ -233,9 +217,9 @@ def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
 
 
 def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprints = frozenset()) -> Known:
-    """Find out where images and subjects are known, without holding any lock."""
+    """Return where images and subjects are known, without holding any lock."""
     with transaction(factory, read_only=True) as session:
-        accepted = _accepted(session)  # before the images are looked up: whatever is accepted later is noticed
+        accepted = _accepted(session)  # first, so that later acceptances are noticed
 
     def holders(part: Part) -> list[str | None]:
         with transaction(factory, read_only=True) as session:
@@ -251,38 +235,30 @@ def settle(
     known: Known | None = None,
     subjects: Fingerprints = frozenset(),
 ) -> str | None:
-    """Decide which account pays for a dataset whose upload is being accepted, or that it may be public.
+    """Return the id of the account that pays for an upload being accepted; None if the dataset is public.
 
-    One image of another account is enough to join it. Where the dataset joins that account, everything else in it is
-    new there. The own account counts as concerned when it has one of the images itself or, where the unit is a subject,
-    when it has ever had content: its other records may be of the same people, whom two budgets would then answer for.
-    The other account must promise at least as much as the own one: otherwise one image, which the uploader chose, would
-    move all others to a laxer account. Who wants that nevertheless declares the dataset there. And
-    it must be of the same project: nobody pays with what others have, and the refusal is the same for all reasons.
+    One known image of another account joins the dataset to that account. The own account is concerned as well if it has
+    one of the images or, where the unit is a subject, has ever had content: its other records may be of the same
+    people. The other account must be of the same project and at least as strict: otherwise one image, which the
+    uploader chose, would move all others to a laxer account. The refusal is the same for all reasons.
 
     Args:
-        session: in the writing transaction that makes the dataset ready. Others that do the same wait until it ends.
-        dataset: whose fingerprints are recorded.
-        digests: of its images.
-        known: what `look_up` found; looked up again, under the lock, if an upload was accepted since.
-        subjects: the fingerprints of its subjects, where they are recognised. One of another account than that which
-            pays is refused, and moves nothing: that account would pay for everybody who is new here.
-
-    Returns:
-        The id of the account that pays; None where the dataset is public.
+        session: in the transaction that makes the dataset ready; other acceptances wait until it ends.
+        known: result of `look_up`, which is repeated under the lock if an upload was accepted since.
+        subjects: fingerprints of recognised subjects. A known one never joins accounts: it would take the others along.
 
     Raises:
-        OverlapRefused: More than one account is concerned, or the other one is of another project, promises less or
+        OverlapRefused: more than one account is concerned, or the other one is of another project, less strict, or
             protects another unit.
-        KnownAsPrivate: The dataset is public, and an account protects one of its images.
-        KnownAsPublic: The dataset is private, and one of its images is public.
-        SubjectsKnown: One of its subjects is in another account.
+        KnownAsPrivate: the dataset is public, and an account protects one of its images.
+        KnownAsPublic: the dataset is private, and one of its images is public.
+        SubjectsKnown: one of its subjects is in another account.
     """
     wait_for_others(session)
     accepted = _accepted(session)
     if known is None or known.accepted != accepted:
-        found = [(_holders(session, part) for part in _in_parts(each)) for each in (digests, subjects)]
-        known = _known(accepted, *found)
+        holders = [(_holders(session, part) for part in _in_parts(each)) for each in (digests, subjects)]
+        known = _known(accepted, *holders)
     if dataset.account_id is None:
         if known.accounts:
             raise KnownAsPrivate
@@ -302,12 +278,12 @@ def settle(
 
 
 def any_recorded(session: Session) -> bool:
-    """Tell whether any image has been fingerprinted yet."""
+    """Return whether there is any fingerprint."""
     return session.scalar(select(exists().where(Fingerprint.dataset_id.is_not(None)))) is True
 
 
 def wait_for_others(session: Session) -> None:
-    """Let one transaction at a time look up and accept. SQLite has one writer at a time anyway."""
+    """Serialize acceptances until the transaction ends. SQLite has one writer at a time anyway."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ACCEPTANCE_LOCK})
 
@@ -317,18 +293,13 @@ def _start(key: bytes, shape: Sequence[int]) -> hmac.HMAC:
 
 
 def _accepted(session: Session) -> int:
-    """Count the accepted uploads, and those that were erased. It never decreases, and whatever makes fingerprints
-    count, or no longer count, increases it."""
+    """Return a number that increases whenever fingerprints begin or cease to count: acceptances plus erasures."""
     counted = select(func.count() + func.count(Dataset.erased_at))
     return session.scalar(counted.where(Dataset.ready_at.is_not(None))) or 0
 
 
 def _with_each(factory: SessionFactory, act: Callable[[Part], Found], parts: Iterable[Part]) -> list[Found]:
-    """Act on each part in a transaction of its own, and return what that gives, in their order.
-
-    On PostgreSQL it is the server that is busy, with a process for each connection, and this one waits: so several go
-    on at a time. After an error the rest is not begun. On SQLite they take turns, as all writers do.
-    """
+    """Act on each part in its own transaction, several at a time on PostgreSQL, and return the results in order."""
     if factory.kw["bind"].dialect.name != "postgresql":
         return [act(part) for part in parts]
     with ThreadPoolExecutor(PARTS_AT_A_TIME, thread_name_prefix="obscura-fingerprints") as pool:
@@ -342,14 +313,13 @@ def _holders(session: Session, part: Part) -> list[str | None]:
 def _known(
     accepted: int, holders: Iterable[Iterable[str | None]], of_subjects: Iterable[Iterable[str | None]]
 ) -> Known:
-    found = {holder for part in holders for holder in part}
-    accounts = frozenset(holder for holder in found if holder is not None)
-    known_in = frozenset(holder for part in of_subjects for holder in part if holder is not None)
-    return Known(accounts, None in found, accepted, known_in)
+    accounts = {holder for part in holders for holder in part}
+    of_others = {holder for part in of_subjects for holder in part}
+    return Known(frozenset(filter(None, accounts)), None in accounts, accepted, frozenset(filter(None, of_others)))
 
 
 def _in_parts(digests: Fingerprints) -> Iterator[Part]:
-    """Yield the parameters of one statement after the other, the digests in the order of the index."""
+    """Yield statement parameters, the digests in index order."""
     ordered = sorted(digests)
     for at in range(0, len(ordered), DIGESTS_PER_TRANSACTION):
         part = ordered[at : at + DIGESTS_PER_TRANSACTION]

@@ -84,12 +84,12 @@ class Vault:
         Raises:
             Conflict: there is content, but the folder of keys is missing.
         """
-        path = self.key_path(name)
-        if not path.parent.is_dir() and self.storage.holds(key_of(name)):
+        key, path = key_of(name), self.key_path(name)
+        if not path.parent.is_dir() and self.storage.holds(key):
             raise Conflict("The folder of the keys is missing, so nothing was destroyed. Is its disk mounted?")
         destroy_file(path)
         failpoint("shred.after")
-        self.storage.remove(key_of(name))
+        self.storage.remove(key)
 
     def shred_all(self, dataset_id: str, *, kept: str | None = None) -> None:
         """Shred every content of a dataset except `kept`, and what an interrupted rewrite left."""

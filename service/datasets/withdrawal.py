@@ -1,14 +1,14 @@
-"""Subjects who withdraw: their images are destroyed in every dataset of their account that recognises subjects.
+"""Withdrawal of subjects: destroy their images in every dataset of their account that recognises subjects.
 
-READY -> WITHDRAWING -> READY. First it is written down who withdraws; from that commit on no training can be asked for
-that reads one of these datasets. Once no process that has opened it is left, a dataset is written anew without them,
-under a new key and another name, which the next commit makes the dataset's. Then the old key is destroyed, and the old
-files, as by a deletion. So at every moment it has either the old content or the new one, whole, and what was
-interrupted is gone on with (`go_on`). Entries, holds, releases, receipts and fingerprints stay, and no budget returns.
+READY -> WITHDRAWING -> READY. The first commit records who withdraws; from then on no training of these datasets can be
+requested. Once no process has a dataset open, it is rewritten without them, under a new key and name, which the next
+commit makes the dataset's. Then the old key and files are destroyed, as by a deletion. So a dataset always has either
+the old or the new content, whole, and an interruption is resumed (`go_on`). Entries, holds, releases, receipts and
+fingerprints stay, and no budget returns.
 
-Every such dataset of the account is written anew, whoever is in it, and every upload that comes later as well: what is
-shown says that somebody has asked, and nothing of who was there. Who withdraws is noted beside the journals, too,
-before anything is destroyed: a database of a backup from before is told at the next start (`recall`).
+Every such dataset of the account, and every later upload, is rewritten whether or not it holds those subjects. So
+observers learn that someone has withdrawn, but not who was in which dataset. Withdrawals are also noted beside the
+journals, before anything is destroyed, for a database that is restored from an older backup (`recall`).
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ from service.identity.access import find, require_project, visible
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
+from service.storage.interface import Storage
 from service.storage.journals import accounts_withdrawn_from, read_withdrawn, write_withdrawn
 
 _STORED = (DatasetState.READY, DatasetState.WITHDRAWING)
-_LOCK = "withdrawals.lock"  # beside the keys, which the processes share that make and destroy them
+_LOCK = "withdrawals.lock"  # beside the keys, which all processes that create or destroy keys share
 
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """What a withdrawal is about: all of it is the same, whoever was there.
+    """The public effects of a withdrawal, which do not depend on who was in the datasets.
 
     Attributes:
         account_id: of the subjects.
-        dataset_ids: what is written anew.
-        not_recognised: the account's datasets whose ids ended with the upload, so that nobody is found in them.
-        waiting: whether images are to be destroyed yet, when trainings have stopped.
+        dataset_ids: the datasets to rewrite.
+        not_recognised: the account's datasets that store no recognisable ids, so that no subject can be found in them.
+        waiting: whether images remain to be destroyed when trainings have stopped.
     """
 
     account_id: str
@@ -73,24 +74,22 @@ def withdraw(
     now: datetime,
     subjects_key_check: str | None = None,
 ) -> Withdrawal:
-    """Destroy the images of subjects, in a few transactions, and leave them out of later uploads. Twice is as once.
+    """Destroy the images of subjects, in a few transactions, and leave them out of later uploads. Idempotent.
 
     Args:
-        settings: where keys and images are.
         account_id: of an account that protects subjects.
-        private_ids: one or more, as uploads say them.
-        cancel_jobs: stop the jobs that need the account's datasets, as `deletion.delete`; the images are destroyed once
-            their processes have stopped.
-        now: aware.
-        subjects_key_check: of the key under which the ids were keyed; None for ids as they are.
+        private_ids: one or more, as in uploads.
+        cancel_jobs: cancel the jobs that need the account's datasets, as `deletion.delete`; the images are destroyed
+            once their processes have stopped.
+        subjects_key_check: of the key under which the ids were keyed; None for plain ids.
 
     Raises:
         NotFound: there is no such account.
         Forbidden: as `require_project`.
-        InvalidInput: it protects records, or none of its datasets recognises subjects; an id stands for nobody; or the
-            ids are keyed otherwise than those of its first upload.
-        Conflict: trainings need its datasets and are not to be cancelled.
-        UploadsStopped: the service lacks the key by which it knows subjects.
+        InvalidInput: the account protects records, or none of its datasets recognises subjects; an id is a placeholder
+            for a missing one; or the ids are keyed otherwise than in the account's first upload.
+        Conflict: trainings need its datasets and may not be cancelled.
+        UploadsStopped: the key of fingerprints is missing.
     """
     key = reading.secret_of_fingerprints(settings)
     with calling("storage"):
@@ -101,30 +100,26 @@ def withdraw(
             recognition.require_same_key(session, account_id, subjects_key_check)
             numbers = recognition.numbers_of(private_ids, account.project_id, key)
             begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
+            everyone = recognition.withdrawn_from(session, account_id)
         failpoint("withdraw.after")
         context = DatasetContext.of(settings, factory, lambda: now)
-        _note(context, account_id)
+        _note(context.vault.storage, account_id, everyone)
         done = [_try(context, dataset_id) for dataset_id in begun.dataset_ids]
     return replace(begun, waiting=not all(done))
 
 
 def _require_found(session: Session, account: AccountRow) -> None:
-    """Let an account pass whose subjects can be found in one of its datasets, as they were declared.
-
-    Raises:
-        InvalidInput: they cannot; says how somebody withdraws there.
-    """
     if account.unit is not Unit.SUBJECT:
         raise InvalidInput(
-            f"Account *{account.name}* protects single records, so nobody knows whose an image is, and one cannot "
-            "withdraw alone. Delete its dataset, and push it again without the image: what was spent stays spent."
+            f"Account *{account.name}* protects single records, so the service does not know whose an image is. "
+            "Delete its dataset, and push it again without the image: what was spent stays spent."
         )
     recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
     if session.scalar(recognised.limit(1)) is None:
         raise InvalidInput(
-            f"No dataset of account *{account.name}* recognises subjects: their ids ended with the upload, and nobody "
-            "can tell whose an image is. Delete the dataset, and push it again without them, with --subjects-key or "
-            "subjects_recognised, so that whoever withdraws next is found: what was spent stays spent."
+            f"No dataset of account *{account.name}* recognises subjects: their ids were not kept. Delete the dataset, "
+            "and push it again without them, with --subjects-key or subjects_recognised, so that the next withdrawal "
+            "finds its subjects: what was spent stays spent."
         )
 
 
@@ -135,14 +130,14 @@ def _of(account: AccountRow) -> tuple[ColumnElement[bool], ...]:
 def _begin(
     session: Session, account: AccountRow, numbers: Collection[int], *, cancel_jobs: bool, now: datetime
 ) -> Withdrawal:
-    """Write down who withdraws. From the commit on nothing can be trained on the account's datasets before it is done.
+    """Record who withdraws. From the commit on nothing is trained on the account's datasets until it is complete.
 
-    Locks as all others do: uploads first, then datasets by their ids, jobs, and accounts by their ids.
+    Lock order: uploads, datasets by id, jobs, accounts by id.
     """
-    fingerprints.wait_for_others(session)  # an upload that is accepted at this moment is found here, or finds this
+    fingerprints.wait_for_others(session)  # a concurrent acceptance is seen here, or sees this withdrawal
     own = visible(session, Dataset).where(*_of(account)).order_by(Dataset.id).with_for_update()
-    found = session.scalars(own.execution_options(populate_existing=True)).all()
-    stored = tuple(row.id for row in found if row.subjects_recognised and row.state in _STORED)
+    rows = session.scalars(own.execution_options(populate_existing=True)).all()
+    stored = tuple(row.id for row in rows if row.subjects_recognised and row.state in _STORED)
     for dataset_id in stored:
         states.move(session, dataset_id, DatasetState.WITHDRAWING)
     whose = f"A dataset of account *{account.name}*"
@@ -152,7 +147,7 @@ def _begin(
         jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
     new = set(numbers) - recognition.withdrawn_from(session, account.id)
     session.add_all(WithdrawnSubject(account_id=account.id, number=number) for number in sorted(new))
-    others = tuple(row.id for row in found if not row.subjects_recognised and row.ready_at is not None)
+    others = tuple(row.id for row in rows if not row.subjects_recognised and row.ready_at is not None)
     return Withdrawal(account.id, stored, others)
 
 
@@ -179,7 +174,7 @@ def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) 
                     return False
                 numbers = recognition.withdrawn_from(session, dataset.account_id)
             require_room(context.settings)
-            _note(context, dataset.account_id)
+            _note(context.vault.storage, dataset.account_id, numbers)
             if _replace(context, dataset, dataset.account_id, numbers):
                 return True
     return False
@@ -198,10 +193,7 @@ def left_out(context: DatasetContext, dataset: Dataset) -> Dataset:
 
 
 def go_on(settings: Settings, factory: SessionFactory) -> None:
-    """Go on with withdrawals that wait for the end of a training, or were interrupted, and destroy what is outdated.
-
-    May run at any time, and twice.
-    """
+    """Resume withdrawals that waited for a training or were interrupted, and destroy outdated content. Idempotent."""
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.WITHDRAWING)).all()
         newest = deletion.contents_written_anew(session)
@@ -214,9 +206,9 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
 
 
 def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
-    """Tell a database that was restored from a backup who has withdrawn since. Call at start-up.
+    """Record withdrawals that a database restored from a backup lacks, and cancel trainings of their datasets.
 
-    Trainings that it knows as unfinished on these datasets are cancelled: what they have charged stays spent.
+    Call at start-up.
     """
     storage = storage_of(settings)
     for account_id in accounts_withdrawn_from(storage):
@@ -251,11 +243,8 @@ def _replace(context: DatasetContext, dataset: Dataset, account_id: str, numbers
     return True
 
 
-def _note(context: DatasetContext, account_id: str) -> None:
+def _note(storage: Storage, account_id: str, numbers: set[int]) -> None:
     """Add the missing withdrawals of an account to the list beside the journals."""
-    with transaction(context.factory, read_only=True) as session:
-        numbers = recognition.withdrawn_from(session, account_id)
-    storage = context.vault.storage
     if missing := numbers - read_withdrawn(storage, account_id):
         write_withdrawn(storage, account_id, missing)
 

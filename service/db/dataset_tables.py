@@ -23,8 +23,8 @@ class Dataset(Base):
     `joined`: some images were known from another account, which became this dataset's. `vault_key_id` names the key
     that its arrays are sealed under; PRIVATE like the hash of the content.
     `upload_attempt` counts uploads and fences their writes, as a job's attempt does; another upload may take over after
-    `upload_lease_until`. `unchecked`: public, not yet compared with private images, so unusable.
-    `erased_at`: deleted without a training, so its declaration is erased and hidden (`service.datasets.erasing`).
+    `upload_lease_until`.
+    `erased_at`: deleted without a training, so its declaration is erased and hidden (`service.datasets.deletion`).
     `content_name` and `content_key_id` name the content and its key after a withdrawal (`service.datasets.withdrawal`).
     """
 

@@ -6,8 +6,7 @@ cannot carry a file name, a label, a position or a count out of the upload.
 
 from __future__ import annotations
 
-from obscura.pictures.parts import SCANS_MAX
-from obscura.pictures.types import names_of
+from obscura.image_types import SCANS_MAX, names_of
 from obscura.wire.faults import Fault
 from service.ingest.request import IngestRequest
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
-from obscura.pictures.types import picture_header
+from obscura.image_types import image_header
 from obscura.wire.class_folders import class_paths
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
@@ -60,7 +60,7 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
     Raises:
         Refused: With the broken rule. The size is judged before the picture is decoded.
     """
-    kind, width, height = picture_header(data)
+    kind, width, height = image_header(data)
     if width * height > request.limits.pixels_max:
         raise Refused(Fault.IMAGE_PIXELS)
     if (width, height) != (request.width, request.height):

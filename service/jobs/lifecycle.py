@@ -16,13 +16,14 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import FailureFacts
 from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
 from service import ledger, queue, quotas
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
 from service.jobs.lookup import get_job, lock_job, stale_attempt
-from service.ledger.stops import locked, stopped
+from service.ledger.stops import InstallationLocked, lock_of, locked, stop_of, stopped
 
 CANDIDATES, LISTED_MAX = 16, 64  # jobs that one claim examines, and that are listed
 TEXT_CHARACTERS_MAX = 64
@@ -129,9 +130,6 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
 
     Args:
         progress: some of PROGRESS_KEYS; the stage is a short text, the others finite numbers.
-
-    Raises:
-        InvalidInput: another key, or a value of another type.
     """
     for name, value in progress.items():
         is_text = name == "stage" and isinstance(value, str) and len(value) <= TEXT_CHARACTERS_MAX
@@ -175,9 +173,6 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
 
     Args:
         discard: publish nothing even so; what was charged stays spent. May be requested after a cancellation.
-
-    Raises:
-        Conflict: the job has succeeded or failed already.
     """
     job = lock_job(session, job_id)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):
@@ -234,6 +229,20 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
     )
     _change(session, requeue, job_id, attempt)
     queue.ring(session, job_id, now=now)
+
+
+def blocked(session: Session, rows: Sequence[Any]) -> dict[str, FailureFacts]:
+    """Return why queued jobs cannot start, by job id: the reason for which `_claimable` leaves them out.
+
+    Args:
+        rows: jobs, or rows of their columns.
+    """
+    queued = [row for row in rows if row.state is JobState.QUEUED]
+    reason = lock_of(session) if queued else None
+    lock = None if reason is None else InstallationLocked(reason)
+    stops = {payer: lock or stop_of(session, payer) for payer in {row.account_id for row in queued if row.hold_id}}
+    errors = {row.id: stops[row.account_id] if row.hold_id else lock for row in queued}
+    return {job_id: FailureFacts(code=error.code, message=error.message) for job_id, error in errors.items() if error}
 
 
 def _claimable(now: datetime) -> ColumnElement[bool]:

@@ -35,12 +35,6 @@ def ask_share(
         project_id: the other project, as its members named it; None publishes to every project.
         reason: recorded with the request.
         asked_with: id of an owner's key, or of an admin's if there is one project.
-
-    Raises:
-        InvalidInput: there is no reason.
-        NotFound: no such release of the caller's project, or no such project.
-        Conflict: it is already shared with that project or belongs to it, or the same request is pending.
-        Forbidden: the key is not an owner's.
     """
     asking, release = acting_key(session, asked_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
@@ -66,11 +60,7 @@ SHARE_EFFECTS = {DecisionAction.SHARE: _share}
 
 
 def end_share(session: Session, *, release_id: str, share_id: str, now: datetime) -> Share:
-    """Stop sharing a release at once. Idempotent.
-
-    Raises:
-        NotFound: no such release of the caller's project, or no such share.
-    """
+    """Stop sharing a release at once. Idempotent."""
     release = get_own_release(session, release_id)
     share = find(session, Share, share_id, lock=True)
     if share.release_id != release_id:
@@ -88,12 +78,6 @@ def shares(session: Session, release_id: str) -> Sequence[Share]:
     open_now = Share.release_id == release_id, Share.ended_at.is_(None)
     found = visible(session, Share).where(*open_now).order_by(Share.created_at, Share.id)
     return session.scalars(found.limit(SHARES_SHOWN_MAX)).all()
-
-
-def project_names(session: Session, ids: Sequence[str]) -> dict[str, str]:
-    """Return the names, by id, of projects that share something with the caller's project."""
-    named = select(Project.id, Project.name).where(Project.id.in_(ids))
-    return {row.id: row.name for row in session.execute(named)} if ids else {}
 
 
 def _require_unshared(session: Session, release_id: str, project_id: str) -> None:

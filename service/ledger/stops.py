@@ -55,23 +55,28 @@ def locked() -> ColumnElement[bool]:
     return exists().where(_LOCKS)
 
 
-def require_armable(session: Session, account_id: str) -> None:
-    """Raise if an account is stopped.
-
-    Raises:
-        ArmingStopped: it is; names the finding.
-    """
+def stop_of(session: Session, account_id: str) -> ArmingStopped | None:
+    """Return the error of an account that is stopped; it names the finding."""
     scopes = or_(ArmingStop.scope.in_((account_id, EVERYWHERE)), _LOCKS)
-    code = session.scalar(select(ArmingStop.code).where(scopes).limit(1))
-    if code in LOCKING:
-        raise InstallationLocked(code)
+    codes = session.scalars(select(ArmingStop.code).where(scopes)).all()
+    if not codes:
+        return None
+    code = next((code for code in codes if code in LOCKING), None)
     if code is not None:
-        raise ArmingStopped(
-            f"Trainings are stopped: the check of the ledger has found `{code}`, so no private data is opened until "
-            "an operator has looked. Nothing was spent or reserved. Ask the operator to run `obscura ledger verify`, "
-            "to correct what it reports, and to run `obscura ledger verify --clear`.",
-            reason=code,
-        )
+        return InstallationLocked(code)
+    return ArmingStopped(
+        f"Trainings are stopped: a check of the ledger found `{codes[0]}`. No private data is opened, and nothing more "
+        "is spent, until an operator has looked. Ask the operator to run `obscura ledger verify`, to correct what it "
+        "reports, and to run `obscura ledger verify --clear`.",
+        reason=codes[0],
+    )
+
+
+def require_armable(session: Session, account_id: str) -> None:
+    """Raise ArmingStopped if an account is stopped."""
+    stop = stop_of(session, account_id)
+    if stop is not None:
+        raise stop
 
 
 def stopped(account_id: SQLColumnExpression[str | None]) -> ColumnElement[bool]:

@@ -23,7 +23,7 @@ from service.identity.access import visible
 from service.jobs import charged_before_useful
 from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS
-from service.jobs.lifecycle import SILENT_MINUTES
+from service.jobs.lifecycle import SILENT_MINUTES, blocked
 from service.jobs.lookup import get_job, made_by
 from service.views.accounts import Payer, Payments
 from service.views.rows import newest
@@ -66,7 +66,7 @@ _IS_UNFINISHED = text("jobs.state IN ('queued', 'running')")
 def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
     """Return the records of jobs, whole or as JOBS selects them. Raise LedgerCorruption in doubt."""
     paid = payments_of(session, rows).require_sound()
-    return _records(rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
+    return _records(session, rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
 
 
 def record(session: Session, row: Job) -> JobRecord:
@@ -129,9 +129,13 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 
 
 def _records(
-    rows: Sequence[AnyJob], paid: Payments, samples: Mapping[str, Sample], useful_from_nano: Mapping[str, int | None]
+    session: Session,
+    rows: Sequence[AnyJob],
+    paid: Payments,
+    samples: Mapping[str, Sample],
+    useful_from_nano: Mapping[str, int | None],
 ) -> list[JobRecord]:
-    shown = []
+    shown, reasons = [], blocked(session, rows)
     for row in rows:
         facts, sample, least_nano = progress(row, paid), samples.get(row.id), useful_from_nano.get(row.id)
         shown.append(
@@ -143,6 +147,7 @@ def _records(
                 price_epsilon=facts.planned_epsilon,
                 publishes_if_cancelled=None if least_nano is None else facts.charged_nano >= max(least_nano, 1),
                 progress=facts,
+                blocked=reasons.get(row.id),
                 failure=failure_of(row),
                 sample_id=None if sample is None else sample.id,
             )
@@ -183,14 +188,14 @@ class WholeJob(JobView):
 
     payer: Payer | None
     hold: ledger.Hold | None
-    made: Any  # the record of what it makes; None where that is no row of its own
+    made: Any  # the record of its result; None if that has no row of its own
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
     """Return list views of jobs as ON_PAGES selects them."""
     paid = payments_of(session, rows)
     for account_id in {row.account_id for row in rows if row.hold_id is not None} & paid.faults.keys():
-        paid.payer(account_id)  # an operator is told
+        paid.payer(account_id)  # alerts the operator
     return _views(session, rows, now, paid)
 
 
@@ -218,7 +223,7 @@ def _views(
             dataset_name=row.dataset_name,
             took=took(row),
         )
-        for row, job in zip(rows, _records(rows, paid, samples, useful_from_nano), strict=True)
+        for row, job in zip(rows, _records(session, rows, paid, samples, useful_from_nano), strict=True)
     ]
 
 

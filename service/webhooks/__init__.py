@@ -1,1 +1,1 @@
-"""Webhooks: addresses that are told of stops, of decisions that wait, and of jobs that ended. See docs/webhooks.md."""
+"""Webhooks: they notify URLs of stopped trainings, waiting decisions and ended jobs. See docs/webhooks.md."""

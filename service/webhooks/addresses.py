@@ -1,8 +1,7 @@
-"""Which addresses a webhook may reach: public ones, unless the operator allows others.
+"""Protection against request forgery: webhooks reach public addresses only, unless the operator allows others.
 
-A service inside a network must not be made to ask what only that network can reach: other services, the machine itself,
-a cloud's metadata. So a name is resolved once, every address that it has is checked, and the connection is made to one
-of these and to nothing else. A name that is given other addresses in between (DNS rebinding) gains nothing.
+A name is resolved once, all its addresses are checked, and the connection is made to one of these. So DNS rebinding
+gains nothing, and neither the machine, its network nor a cloud's metadata can be reached.
 """
 
 from __future__ import annotations
@@ -17,27 +16,26 @@ import httpx
 from obscura.wire.webhook_schemas import URL_CHARACTERS_MAX
 from service.errors import InvalidInput
 
-# Public by their numbers: the way to Azure's metadata, what protocols keep for themselves (Oracle's metadata are among
-# it, and not every version of Python knows), and relays to other networks.
+# Not recognised as private: Azure's metadata, protocol assignments (with Oracle's metadata), and 6to4 relays.
 _INSIDE = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
 _UNICAST_V6 = ipaddress.ip_network("2000::/3")
 _PORTS = {"https": 443, "http": 80}
 _PORT_MAX = 65_535
 _HOST_CHARACTERS_MAX = 253
 _LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
-# The last label is not a number: resolvers read 127.1 and 0x7f.1 as addresses, which ipaddress does not.
+# The last label must not be a number: resolvers read 127.1 and 0x7f.1 as addresses, but ipaddress does not.
 _HOST_NAME = re.compile(rf"(?:{_LABEL}\.)*(?!\d+\.?$|0x[0-9a-f]*\.?$){_LABEL}\.?")
 
 
 class AddressRefused(InvalidInput):
-    """A webhook's address is not one that requests are sent to."""
+    """Requests are not sent to this URL."""
 
     code: ClassVar[str] = "address_refused"
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests are sent: what a URL says."""
+    """A parsed URL."""
 
     url: httpx.URL
     host: str
@@ -45,18 +43,18 @@ class Target:
 
 
 def read_url(url: str, *, private: bool) -> Target:
-    """Read a webhook's URL. An address that is written as one is checked at once; a name, each time it is used.
+    """Parse a webhook's URL. A literal address is checked at once, a name each time that it is used.
 
     Args:
-        private: whether addresses that are not public may be reached, and without TLS.
+        private: allow addresses that are not public, and no TLS.
 
     Raises:
-        AddressRefused: it is no such URL, or names an address that is not public.
+        AddressRefused: the URL is malformed, or its address is not public.
     """
     schemes = ("https", "http") if private else ("https",)
     refused = AddressRefused(
-        f"A webhook's URL is like https://hooks.example.org/obscura: {' or '.join(schemes)}, a valid host name or "
-        f"address, a port from 1 to 65535 or none, neither a user nor a fragment, and at most {URL_CHARACTERS_MAX} "
+        f"A webhook's URL must look like https://hooks.example.org/obscura: {' or '.join(schemes)}, a valid host name "
+        f"or address, a port from 1 to 65535 or none, neither a user nor a fragment, and at most {URL_CHARACTERS_MAX} "
         "characters."
     )
     if len(url) > URL_CHARACTERS_MAX or not url.isprintable() or any(mark in url for mark in " \\#"):
@@ -84,25 +82,17 @@ def read_url(url: str, *, private: bool) -> Target:
 
 
 def checked(addresses: list[str], *, private: bool) -> list[str]:
-    """Return the addresses of a host, if requests may be sent to every one of them.
-
-    Raises:
-        AddressRefused: one is not public.
-    """
+    """Return the addresses of a host; raise AddressRefused if one is not public."""
     if not private and not all(is_public(address) for address in addresses):
         raise AddressRefused(
-            "This host has an address that is not public: the machine itself, a network of its own, or a cloud's "
-            "metadata. Webhooks go to public addresses, unless the operator sets OBSCURA_WEBHOOKS_PRIVATE."
+            "This host has an address that is not public: this machine, a private network, or a cloud's metadata. "
+            "Use a public address, or ask the operator to set OBSCURA_WEBHOOKS_PRIVATE."
         )
     return addresses
 
 
 def is_public(address: str) -> bool:
-    """Tell whether an address is one of the public internet, whatever is written into it.
-
-    Of IPv6 only global unicast is, without what carries an address of IPv4 that may be anything (6to4, Teredo, and by
-    its prefix NAT64).
-    """
+    """Return whether an address is public. IPv6 must be global unicast and embed no IPv4 (6to4, Teredo, NAT64)."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip not in _UNICAST_V6 or ip.sixtofour is not None or ip.teredo is not None:

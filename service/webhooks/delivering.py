@@ -1,7 +1,7 @@
-"""Sends what webhooks are to be told, from a thread beside the requests: at least once, and again where that fails.
+"""Delivery of notices to webhooks by a background thread: at least once, with retries.
 
-A delivery is taken by setting when it is sent next, so of several processes one sends it; one that dies in between
-leaves it to the next one. No transaction is open while a request is under way.
+A process claims a delivery by postponing its next try, so no other sends it; if the process dies, the next try is
+another's. No transaction is open during a request.
 """
 
 from __future__ import annotations
@@ -25,21 +25,15 @@ from service.notices import body_of, is_of_somebody_gone
 from service.webhooks.sending import Answer, Outgoing, Sender
 
 ROUND_SECONDS = 10.0
-WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that one that never answers does not keep the others waiting
+WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that one that never answers does not delay the others
 TAKEN = timedelta(minutes=5)  # longer than a round takes
 BACKOFF = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 30, 120, 360, 720, 1440, 1440))
-KEPT = timedelta(days=7)  # what was answered or given up
+KEPT = timedelta(days=7)  # after an answer or the last try
 TEST = "test"
 
 
 class Deliveries(Background):
-    """Sends what is due, every few seconds.
-
-    Args:
-        factory: of sessions.
-        sender: of requests.
-        clock: returns the time, aware.
-    """
+    """Sends due deliveries every few seconds."""
 
     def __init__(self, factory: SessionFactory, sender: Sender, clock: Callable[[], datetime]) -> None:
         super().__init__("obscura-webhooks")
@@ -54,9 +48,9 @@ class Deliveries(Background):
 
 
 def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetime]) -> int:
-    """Send what is due, and note what came of it; returns how many requests were sent."""
+    """Send due deliveries, record the results, and return the number of requests."""
     now = clock()
-    with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+    with transaction(factory, read_only=True) as session:  # usually nothing is due, and no write lock is needed
         if session.scalar(select(Delivery.id).where(Delivery.next_at <= now).limit(1)) is None:
             return 0
     with transaction(factory) as session:
@@ -96,7 +90,7 @@ async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, cloc
 
 
 def _take(session: Session, now: datetime) -> Sequence[Outgoing]:
-    """Take what is due, so that nobody else sends it meanwhile. What a webhook that is told nothing was to get goes."""
+    """Claim due deliveries; cancel those of webhooks whose creator is gone."""
     due = select(Delivery.webhook_id).where(Delivery.next_at <= now).distinct().limit(WEBHOOKS_A_ROUND_MAX)
     waiting = session.scalars(due).all()
     live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), not_(is_of_somebody_gone(now)))).all()
@@ -114,7 +108,7 @@ def _take(session: Session, now: datetime) -> Sequence[Outgoing]:
 
 
 def _note(session: Session, answers: Mapping[str, Answer], now: datetime) -> None:
-    """Note what came of requests; those of webhooks that were removed meanwhile are gone."""
+    """Record the results of requests, except of webhooks that were removed meanwhile."""
     for delivery in session.scalars(select(Delivery).where(Delivery.id.in_(answers)).order_by(Delivery.id)).all():
         webhook = session.get_one(Webhook, delivery.webhook_id)
         if answers[delivery.id].delivered:

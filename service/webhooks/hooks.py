@@ -1,4 +1,4 @@
-"""Webhooks as people make them: their secrets, what state they are in, their ends. Takes a session, never commits."""
+"""Webhooks: creation, removal and state. Takes a session, never commits."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SECRET_BYTES = 32
 
 
 def create(session: Session, by: Principal, *, url: str, private: bool, now: datetime) -> Webhook:
-    """Make a webhook of the project of whoever asks, or of the installation. Its secret is new.
+    """Create a webhook, with a new secret, for the caller's project, or for the installation.
 
     Args:
-        private: whether the operator allows addresses that are not public.
+        private: allow addresses that are not public.
 
     Raises:
-        AddressRefused: requests are not sent to such a URL.
-        Conflict: the project has as many webhooks as are kept.
+        AddressRefused: as `read_url`.
+        Conflict: there are WEBHOOKS_MAX already.
     """
     read_url(url, private=private)
     of_project = Webhook.project_id.is_not_distinct_from(by.project_id)
     if (session.scalar(select(func.count(Webhook.id)).where(of_project)) or 0) >= WEBHOOKS_MAX:
-        raise Conflict(f"There are {WEBHOOKS_MAX} webhooks here, as many as are kept. Remove one first.")
+        raise Conflict(f"There are {WEBHOOKS_MAX} webhooks already, which is the limit. Remove one first.")
     webhook = Webhook(
         id=new_id("whk"),
         project_id=by.project_id,
@@ -49,11 +49,7 @@ def create(session: Session, by: Principal, *, url: str, private: bool, now: dat
 
 
 def remove(session: Session, webhook_id: str) -> None:
-    """Remove a webhook, and what it was not told yet.
-
-    Raises:
-        NotFound: no such webhook.
-    """
+    """Remove a webhook and its deliveries. Raises NotFound if there is none."""
     webhook = find(session, Webhook, webhook_id, lock=True)
     session.execute(delete(Delivery).where(Delivery.webhook_id == webhook_id))
     session.delete(webhook)

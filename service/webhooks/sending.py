@@ -1,4 +1,4 @@
-"""One request of a webhook: resolved, checked, signed, sent, and its answer's status, all within ten seconds."""
+"""Requests of webhooks: resolve, check, sign and send within ten seconds; only the status of the answer is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A request to be sent: its id, where to, its body, and the secret that signs it."""
+    """A request to send."""
 
     id: str
     url: str
@@ -35,7 +35,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request: the status of the answer, or why there was none."""
+    """The status of an answer, or the reason why there is none."""
 
     status: int | None = None
     reason: str | None = None
@@ -53,12 +53,12 @@ def _trusted_by_machine() -> ssl.SSLContext:
 
 async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in infos))
 
 
 def signature_headers(request: Outgoing) -> dict[str, str]:
-    """Return the headers that sign a request which is sent now (Standard Webhooks); its id is that of the event."""
+    """Return the headers of Standard Webhooks for a request that is sent now."""
     now, event_id = datetime.now(UTC), json.loads(request.body)["id"]
     return {
         "webhook-id": event_id,
@@ -72,9 +72,9 @@ class Sender:
     """Sends requests.
 
     Attributes:
-        private: whether addresses that are not public may be reached.
-        resolve: finds the addresses of a host.
-        trusted: whose certificates are; None for those that the machine trusts.
+        private: allow addresses that are not public.
+        resolve: returns the addresses of a host.
+        trusted: certificate authorities; None for those of the machine.
         seconds_max: for a request.
     """
 
@@ -84,18 +84,18 @@ class Sender:
     seconds_max: float = SECONDS_MAX
 
     def send(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
-        """Send requests, some at a time, and return what came of each, by its id."""
+        """Send requests, several at a time, and return the answers by id."""
         if in_web_request():
             raise RuntimeError("A web request must await send_all: it would hold a thread until the last answer.")
         return anyio.run(self.send_all, requests) if requests else {}
 
     async def send_all(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
-        """As `send`, on the caller's event loop."""
+        """Do as `send`, on the caller's event loop."""
         require_place("webhooks")
         answers: dict[str, Answer] = {}
         places = anyio.CapacityLimiter(AT_A_TIME_MAX)
         trusted = self.trusted or _trusted_by_machine()
-        # Neither a proxy of the environment, nor an address that an answer names: what was checked is what is asked.
+        # No proxy and no redirect: only checked addresses are asked.
         async with httpx.AsyncClient(trust_env=False, follow_redirects=False, verify=trusted) as client:
 
             async def send_one(request: Outgoing) -> None:
@@ -119,13 +119,13 @@ class Sender:
             return Answer(reason=f"It could not be sent: {type(error).__name__}.")
 
     async def _request(self, client: httpx.AsyncClient, request: Outgoing) -> Answer:
-        """Send to the first checked address that takes a connection; only the status of the answer is read."""
+        """Send to the first checked address that accepts a connection."""
         target = read_url(request.url, private=self.private)
         addresses = checked(await self.resolve(target.host, target.port), private=self.private)
         headers = {"Content-Type": "application/json", "User-Agent": "obscura-webhooks", **signature_headers(request)}
         headers["Host"] = target.url.netloc.decode("ascii")
         for place, address in enumerate(addresses[:ADDRESSES_TRIED_MAX], start=1):
-            asked = client.stream(
+            response = client.stream(
                 "POST",
                 target.url.copy_with(host=address),
                 content=request.body,
@@ -134,7 +134,7 @@ class Sender:
                 extensions={"sni_hostname": target.host},  # certificates are compared with the name, not the address
             )
             try:
-                async with asked as answer:
+                async with response as answer:
                     return Answer(status=answer.status_code)
             except httpx.ConnectError:
                 if place == min(len(addresses), ADDRESSES_TRIED_MAX):

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.intake import __main__ as intake
 from benchmarks.intake.inputs import Asked, Input, Read, Refused
 from benchmarks.intake.kinds import all_inputs
-from benchmarks.intake.ways import Got, fault, pictures_of, shown
+from benchmarks.intake.ways import Got, fault, images_of, shown
 from obscura.errors import ObscuraClientError
 from obscura.preparing import ChoiceNeeded, Choices, prepare
 
@@ -28,13 +28,13 @@ def prepared(given: Input, folder: Path) -> Got:
     push_options = {name: value for name, value in given.arguments(folder).items() if not name.endswith("at_most")}
     try:
         package = prepare(place, Choices(**push_options), subjects=UNITS[given.unit])
-        sent = pictures_of(package)
+        sent = images_of(package)
     except ObscuraClientError as error:
         flags = error.flags if isinstance(error, ChoiceNeeded) else ()
         return Got("asked" if flags else "refused", str(error), flags)
     counts = package.private_records, package.private_subjects
     assert len(sent) == package.private_records
-    return Got("read", " ".join((package.summary, *package.private_notes)), (), package.classes, *counts, pictures=sent)
+    return Got("read", " ".join((package.summary, *package.private_notes)), (), package.classes, *counts, images=sent)
 
 
 @pytest.mark.parametrize("given", EVERY, ids=[given.name for given in EVERY])
@@ -53,7 +53,7 @@ def test_each_input_has_a_name_of_its_own() -> None:
         (Read(("a",), 2), Got("read", classes=("a",), records=2), ""),
         (Read(("a",), 2), Got("read", classes=("a",), records=3), "records are 3"),
         (Read(("a",), 2, said="cut"), Got("read", classes=("a",), records=2), "'cut' is not said"),
-        (Read(("a",), 2, looks=lambda _: "dark"), Got("read", classes=("a",), records=2, pictures=[]), "dark"),
+        (Read(("a",), 2, looks=lambda _: "dark"), Got("read", classes=("a",), records=2, images=[]), "dark"),
         (Read(("a",), 2), Got("failed"), "failed instead of read"),
         (Asked("--size"), Got("asked", flags=("--size 64",)), ""),
         (Asked("--size"), Got("asked", flags=("--fit",)), "--size is not named"),

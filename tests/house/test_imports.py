@@ -54,7 +54,7 @@ def test_every_contract_is_kept():
         ("confined-reader", "service/ingest/zip_directory.py", "import sqlalchemy"),
         ("library-stands-alone", "obscura/client/transport.py", "import service.ledger"),
         ("library-stands-alone", "obscura/wire/schemas.py", "import privacy.accounting.events"),
-        ("confined-reader", "obscura/pictures/header.py", "import httpx"),
+        ("confined-reader", "obscura/image_types.py", "import httpx"),
         ("wire-alone", "service/views/accounts.py", "import obscura.client"),
         ("layers", "service/ledger/holds.py", "import service.audit.findings"),
         ("second-opinion", "service/audit/replay.py", "import service.ledger.rows"),

@@ -1,13 +1,14 @@
 """Teachers without a loop over them: each is what it would be alone, and abstains from classes it has no record of."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from models import kernel_teachers
+from models import closed_form_teachers as kernel_teachers
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeachers
-from models.kernel_teachers import KernelTeachers
-from models.linear_teachers import LinearTeachers
 from models.shards import Shards
 from tests.models.checks import stream
 
@@ -37,9 +38,9 @@ def taught(made: ConvolutionalTeachers, teachers: slice = slice(None), steps: in
     return made
 
 
-def kernel(without: int | None = None, teachers: slice = slice(None), bandwidth: float = 2.0) -> KernelTeachers:
+def kernel(without: int | None = None, teachers: slice = slice(None), **more: Any) -> KernelTeachers:
     """Teachers that have seen 40 synthetic images."""
-    made = KernelTeachers(shards(without), CLASSES, bandwidth, teachers)
+    made = KernelTeachers(shards(without), CLASSES, more.pop("bandwidth", 2.0), teachers, **more)
     shown = torch.rand(40, SIDE**2, generator=stream(7)), torch.arange(40) % CLASSES
     made.update(shards().batch(5, stream()), *shown)
     return made
@@ -90,17 +91,15 @@ def test_a_kernel_teacher_climbs_the_witness_of_its_records_against_the_syntheti
 
 @pytest.mark.parametrize("left_out", [0, 13, 29])
 @pytest.mark.parametrize("block_bytes", [1, 2**21])
-def test_a_record_changes_its_own_kernel_teacher_alone_to_the_last_bit(left_out, block_bytes, monkeypatch):
-    monkeypatch.setattr(kernel_teachers, "_BLOCK_BYTES", {"cpu": block_bytes})
-    both = [directions(kernel(without)) for without in (None, left_out)]
+def test_a_record_changes_its_own_kernel_teacher_alone_to_the_last_bit(left_out, block_bytes):
+    both = [directions(kernel(without, block_bytes=block_bytes)) for without in (None, left_out)]
     assert [not torch.equal(*pair) for pair in zip(*both, strict=True)].count(True) == 1
 
 
-def test_a_kernel_teacher_is_what_it_is_alone_whatever_the_block(monkeypatch):
+def test_a_kernel_teacher_is_what_it_is_alone_whatever_the_block():
     together, alone = directions(kernel()), directions(kernel(teachers=slice(2, 4)))
     assert torch.equal(alone, together[2:4])
-    monkeypatch.setattr(kernel_teachers, "_BLOCK_BYTES", {"cpu": 1})
-    assert torch.equal(directions(kernel()), together)
+    assert torch.equal(directions(kernel(block_bytes=1)), together)
     assert kernel().state_dict() == {}
 
 

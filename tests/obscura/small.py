@@ -1,4 +1,4 @@
-"""Pictures and a training that take a moment."""
+"""Images and a training that take a moment."""
 
 import numpy as np
 

@@ -157,7 +157,7 @@ def test_a_push_that_nobody_awaits_stops_and_leaves_nothing(service, data_dir, t
     async def program() -> None:
         async with connected(data_dir) as asynchronous:
             pushing = asynchronous.datasets.push(
-                tmp_path, account_id=account.id, at_most=200, name="slow", on_picture=look
+                tmp_path, account_id=account.id, at_most=200, name="slow", on_image=look
             )
             await begun_and_cancelled(pushing, looked_at)
 

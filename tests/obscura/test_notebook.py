@@ -41,7 +41,7 @@ def test_every_cell_runs(tmp_path, warm):
     )
     assert ran.returncode == 0, ran.stderr
     notebook = nbformat.read(made / NOTEBOOK.name, as_version=4)
-    assert "1,400 pictures" in outputs(notebook, "datasets.push")
+    assert "1,400 images" in outputs(notebook, "datasets.push")
     assert "costs epsilon 1.000 of 1.000" in outputs(notebook, "service.plan")
     assert 'src="data:image/png;base64,' in outputs(notebook, "service.train")
     assert "<th>spent</th><td>epsilon 1.0</td>" in outputs(notebook, "service.account(")

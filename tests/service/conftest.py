@@ -1,15 +1,31 @@
-"""A ledger to be verified, and a shop of jobs."""
+"""An account to spend from, a shop of jobs, and a ledger to verify."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from service.audit.signing import make_signing_key
-from service.db.session import make_engine, make_session_factory
+from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
+from tests.service.jobs.shop import Shop
+from tests.service.ledger.account_book import AccountBook
+
+
+@pytest.fixture
+def account_book(factory: SessionFactory, open_account: Callable[..., str], now: datetime) -> AccountBook:
+    """An empty account, on each kind of database."""
+    return AccountBook(factory, open_account(factory), now)
+
+
+@pytest.fixture
+def shop(
+    factory: SessionFactory, now: datetime, open_account: Callable[..., str], declare_dataset: Callable[..., str]
+) -> Shop:
+    """An account with a dataset, whose jobs the test works on, on each kind of database."""
+    return Shop(factory, now, open_account, declare_dataset)
 
 
 @pytest.fixture

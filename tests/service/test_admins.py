@@ -203,6 +203,7 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
         DecisionAction.REMOVE: {"name": "carol", "admin_id": carol},
         DecisionAction.REVOKE: {"name": "carol", "admin_id": carol, "key_id": council.key_of(carol)},
         DecisionAction.SHARE: {"name": "r", "release_id": new_id("rel"), "shared_with": new_id("prj")},
+        DecisionAction.ACCEPT: {"name": new_id("acc")},
     }[action]
     done = []
     effects = {action: lambda *_: done.append(action)}
@@ -227,6 +228,17 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
         council.do(decisions.decide, *facts, approved=True)
     assert done == []
     assert council.do(decisions.decide, *facts, approved=False).state is DecisionState.DECLINED
+
+
+def test_a_request_without_an_effect_here_is_not_approved(council):
+    """Accepting what a restored database lacks needs its command: a page or a route has nothing that does it."""
+    bob, key_id = council.second(), council.key_of(council.first)
+    with transaction(council.factory) as session:
+        asking, facts = session.get_one(ApiKey, key_id), {"reason": "restored", "now": council.now}
+        asked = decisions.ask(session, DecisionAction.ACCEPT, "acc_x", asking=asking, name="acc_x", **facts)
+    with pytest.raises(Conflict, match="obscura ledger accept"):
+        council.approve(asked, by=bob)
+    assert council.decline(asked, by=bob).state is DecisionState.DECLINED
 
 
 def test_another_key_of_who_approved_changes_nothing(council):

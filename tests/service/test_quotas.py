@@ -1,25 +1,15 @@
 """The quota of jobs, and whose job is next; on each kind of database."""
 
-from collections.abc import Callable
-from datetime import datetime
-
 import pytest
 
 from service import jobs, quotas
 from service.db.project_tables import Project
-from service.db.session import SessionFactory, transaction
+from service.db.session import transaction
 from service.errors import InvalidInput
 from service.identity import projects
 from service.quotas import QuotaExceeded
 from tests.service.jobs.shop import LEASE, Shop
 from tests.together import at_once
-
-
-@pytest.fixture
-def shop(
-    factory: SessionFactory, now: datetime, open_account: Callable[..., str], declare_dataset: Callable[..., str]
-) -> Shop:
-    return Shop(factory, now, open_account, declare_dataset)
 
 
 class Department:

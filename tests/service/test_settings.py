@@ -101,7 +101,7 @@ def test_a_sign_in_provider_comes_from_the_environment_and_its_secret_is_not_sho
     [
         ({"oidc_client_secret": ""}, "OBSCURA_OIDC_CLIENT_SECRET must be set"),
         ({"oidc_client_id": "", "public_url": ""}, "OBSCURA_OIDC_CLIENT_ID and OBSCURA_PUBLIC_URL must be set"),
-        ({"oidc_groups": {}}, "nobody who signs in has a role"),
+        ({"oidc_groups": {}}, "signing in gives no role"),
         ({"oidc_groups": {"lab": {"prj_default": "king"}}}, "oidc_groups"),
         ({"oidc_issuer": "http://provider.example.org"}, "https"),
         ({"oidc_issuer": "http://localhost.example.org"}, "https"),

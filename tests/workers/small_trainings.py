@@ -103,6 +103,10 @@ class Purse:
         self.paid.append((stage, event))
 
     @property
+    def counts(self) -> list[tuple[str, int]]:
+        return [(stage, event.count) for stage, event in self.paid]
+
+    @property
     def events(self) -> list[Any]:
         return [event for _, event in self.paid]
 

@@ -13,15 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.linear_teachers import LinearTeachers
+from models.closed_form_teachers import LinearTeachers
 from models.shards import Shards
 from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import ContributionUnbounded
-from privacy.mechanisms.contribution import one_record_each
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.mechanisms.partition import assert_disjoint, record_units, subject_units
+from privacy.mechanisms.partition import assert_disjoint, one_record_each, record_units, subject_units
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeachers
-from models.kernel_teachers import KernelTeachers
-from models.linear_teachers import LinearTeachers
 from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig

@@ -24,9 +24,15 @@ from models.public_patterns import public_patterns
 from privacy.errors import ContributionUnbounded
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.places import rows_alike
-from privacy.mechanisms.contribution import assert_one_record_each, one_record_each
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.mechanisms.partition import assert_disjoint, record_units, shard_of, subject_units
+from privacy.mechanisms.partition import (
+    assert_disjoint,
+    assert_one_record_each,
+    one_record_each,
+    record_units,
+    shard_of,
+    subject_units,
+)
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig
@@ -79,7 +85,7 @@ def records_to_sum(
 
     Privacy:
         A unit owns at most one of them, so a sum's sensitivity to a record is its sensitivity to a unit
-        (`privacy.mechanisms.contribution`). The choice is the same in every attempt at a job.
+        (`privacy.mechanisms.partition`). The choice is the same in every attempt at a job.
 
     Raises:
         ContributionUnbounded: a subject would own two, or the data do not say whose the records are.

@@ -55,21 +55,8 @@ _SEED = 0  # public, of the clusters and of varied pictures
 _ROUNDS = 20
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The images that one class draws. Public, selected and weighted by releases.
-
-    Attributes:
-        pictures: (choices, c, h, w) uint8.
-        weights: (choices,), adding up to 1.
-    """
-
-    pictures: Tensor
-    weights: Tensor
-
-
 def train(run: Run) -> SelectedPictures:
-    """Let records vote and return the selection; see `workers.recipes.interface.Trainer`.
+    """Count the records' votes and return the selection; see `workers.recipes.interface.Trainer`.
 
     Privacy:
         Add or remove one unit. Each iteration is one release of L2 sensitivity 1 (proof at
@@ -87,7 +74,9 @@ def train(run: Run) -> SelectedPictures:
     checkpoint = load_checkpoint(run.checkpoints)
     released: list[Tensor] = [] if checkpoint is None else list(checkpoint.state["votes"])
     centres = _padded([each.centres for each in clusters], config)
-    candidates: list[Candidates] = []
+    least = config.threshold * run.plan.noise_stddev[VOTES]  # votes below count as noise
+    pictures: list[Tensor] = []  # of each class (choices, c, h, w) uint8
+    weights: list[Tensor] = []  # of each class (choices,), adding up to 1
     for iteration in range(config.iterations):
         run.progress(stage=VOTES, step=iteration, steps=config.iterations)
         if iteration == len(released):
@@ -100,14 +89,18 @@ def train(run: Run) -> SelectedPictures:
                 break  # ended early: the first iteration's winners are drawn
             save_checkpoint(run.checkpoints, step=iteration + 1, state={"votes": released})
         if iteration == 0:
-            candidates = run.on_first(partial(_winners, run, clusters, released[0]))
+            pictures = run.on_first(partial(_winners, run, clusters, released[0], least))
+            weights = [torch.full((len(each),), 1 / len(each), dtype=torch.float64) for each in pictures]
         else:
-            candidates = _weighted(run, candidates, released[iteration])
+            weights = [shares_of(votes, least) for votes in released[iteration]]
         if iteration + 1 < config.iterations:
-            places = [space.place(each.pictures.float() / 255) for each in candidates]
+            places = [space.place(each.float() / 255) for each in pictures]
             centres = run.agree(torch.stack(places))
     run.progress(stage=VOTES, step=config.iterations, steps=config.iterations)
-    return _generator(config, facts, candidates)
+    generator = SelectedPictures(_shape(config, facts))
+    generator.pictures.copy_(torch.stack(pictures))
+    generator.weights.copy_(torch.stack(weights))
+    return generator.eval()
 
 
 def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> list[npt.NDArray[np.int64]]:
@@ -208,35 +201,19 @@ def _padded(centres: list[Tensor], config: SelectPublicConfig) -> Tensor:
     return padded
 
 
-def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor) -> list[Candidates]:
+def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor, least: float) -> list[Tensor]:
+    """Return for each class images of the clusters that won, (choices, c, h, w) uint8; repeated ones are varied."""
     config = run.plan.config_of(SelectPublicConfig)
     assert config.choices is not None
     variation = replace(_shape(config, run.facts), shift=_VARIED_SHIFT, tint=_VARIED_TINT)
-    stream = torch.Generator().manual_seed(_SEED)
-    found = []
+    stream, chosen = torch.Generator().manual_seed(_SEED), []
     for own, votes in zip(clusters, noisy_votes, strict=True):
-        rows, repeats = winners(shares_of(votes[: len(own.members)], _least(run)), own, config.choices)
+        rows, repeats = winners(shares_of(votes[: len(own.members)], least), own, config.choices)
         pictures = (public_images(run.data, np.array(rows), run.facts) * 255).round().byte()
         again = torch.tensor(repeats) > 0
         pictures[again] = (vary(pictures[again], variation, stream) * 255).round().byte()
-        found.append(Candidates(pictures, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)))
-    return found
-
-
-def _weighted(run: Run, candidates: list[Candidates], noisy_votes: Tensor) -> list[Candidates]:
-    pairs = zip(candidates, noisy_votes, strict=True)
-    return [replace(each, weights=shares_of(votes, _least(run))) for each, votes in pairs]
-
-
-def _least(run: Run) -> float:
-    return run.plan.config_of(SelectPublicConfig).threshold * run.plan.noise_stddev[VOTES]
-
-
-def _generator(config: SelectPublicConfig, facts: PublicFacts, candidates: list[Candidates]) -> SelectedPictures:
-    generator = SelectedPictures(_shape(config, facts))
-    generator.pictures.copy_(torch.stack([each.pictures for each in candidates]))
-    generator.weights.copy_(torch.stack([each.weights for each in candidates]))
-    return generator.eval()
+        chosen.append(pictures)
+    return chosen
 
 
 def _shape(config: SelectPublicConfig, facts: PublicFacts) -> SelectedConfig:
@@ -291,11 +268,7 @@ def describe_with(extractor: Extractor | None) -> Describe:
     """Return the describing function: an operator's network, or colours and texture."""
     if extractor is None:
         return colours_and_texture
-    return partial(_features, extractor)
-
-
-def _features(extractor: Extractor, pictures: Tensor) -> Sequence[Tensor]:
-    return [extractor(pictures)]
+    return lambda images: [extractor(images)]
 
 
 def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:

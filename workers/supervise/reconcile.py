@@ -20,7 +20,7 @@ from obscura.wire.words import ENDED, TRAIN, JobState
 from service import jobs, queue
 from service.audit.data_folder import read_accepted
 from service.background import Background
-from service.datasets import deletion, receiving, withdrawal
+from service.datasets import deletion, receiving, states, withdrawal
 from service.db.access_tables import Outbox
 from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
@@ -84,6 +84,8 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
         if is_elsewhere(settings):
             deletion.destroy_copies(settings, factory)
         receiving.clean_up(settings, factory, now=now)
+        with transaction(factory) as session:
+            states.check_keys(session, settings, contents=False)
     return Reconciled(ended, rung, delivered)
 
 

@@ -26,7 +26,7 @@ from models.released import ReleasedGenerator, load_released
 from obscura.wire.formats import CARD_FILE
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
-from privacy.plans.balance import SharesConfig
+from privacy.plans.options import SharesConfig
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.db.session import transaction

@@ -9,6 +9,5 @@ from benchmarks.intake.inputs import Input
 
 
 def all_inputs() -> dict[str, tuple[Input, ...]]:
-    """The inputs of each kind."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return {name: import_module(f"{__name__}.{name}").INPUTS for name in names}

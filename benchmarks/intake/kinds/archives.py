@@ -21,7 +21,6 @@ BOTH = Read(WORDS, COUNT)
 
 
 def pictures(rng: np.random.Generator, *classes: str) -> Iterator[tuple[str, bytes]]:
-    """Paths in class folders, and the pictures there."""
     for number in range(COUNT):
         file = io.BytesIO()
         Image.fromarray(grey(rng)).save(file, "PNG")
@@ -29,8 +28,6 @@ def pictures(rng: np.random.Generator, *classes: str) -> Iterator[tuple[str, byt
 
 
 def zipped(form: Callable[[str], str] = str, *extra: tuple[str, bytes], classes: tuple[str, ...] = WORDS) -> Build:
-    """A zip of class folders; `form` makes a member's name of a path."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         with zipfile.ZipFile(folder / "a.zip", "w") as archive, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of names that are there twice
@@ -43,8 +40,6 @@ def zipped(form: Callable[[str], str] = str, *extra: tuple[str, bytes], classes:
 
 
 def in_code_page(page: str, *classes: str) -> Build:
-    """A zip whose names are bytes of a code page, and do not say so."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         longest = max(len(name.encode(page)) for name in classes)
         stand_ins = {f"{number}" * longest: name for number, name in enumerate(classes)}
@@ -58,8 +53,6 @@ def in_code_page(page: str, *classes: str) -> Build:
 
 
 def tarred(mode: Any, name: str) -> Build:
-    """A tar of class folders."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / name, mode) as archive:
             for path, data in pictures(rng, *WORDS):
@@ -71,7 +64,6 @@ def tarred(mode: Any, name: str) -> Build:
 
 
 def encrypted(folder: Path, rng: np.random.Generator) -> None:
-    """A zip whose members say that they are encrypted."""
     zipped()(folder, rng)
     data = bytearray((folder / "a.zip").read_bytes())
     for magic, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -83,19 +75,16 @@ def encrypted(folder: Path, rng: np.random.Generator) -> None:
 
 
 def cut(folder: Path, rng: np.random.Generator) -> None:
-    """A zip whose download broke."""
     zipped()(folder, rng)
     data = (folder / "a.zip").read_bytes()
     (folder / "a.zip").write_bytes(data[: len(data) // 2])
 
 
 def other(head: bytes, name: str) -> Build:
-    """An archive of another kind."""
     return lambda folder, _rng: (folder / name).write_bytes(head + bytes(100)) and None  # type: ignore[func-returns-value]
 
 
 def kaggle(folder: Path, rng: np.random.Generator) -> None:
-    """A zip of pictures in folders that mean nothing, and a table on top."""
     names = [(f"pictures/{number:03d}.png", data) for number, (_, data) in enumerate(pictures(rng, *WORDS))]
     lines = [f"{number:03d},{WORDS[number % 2]}" for number in range(COUNT)]
     with zipfile.ZipFile(folder / "archive.zip", "w") as archive:
@@ -105,7 +94,6 @@ def kaggle(folder: Path, rng: np.random.Generator) -> None:
 
 
 def of_file(name: str, build: Build, expected: Outcome, path: str = "a.zip", **more: Any) -> Input:
-    """An input of which an archive is pushed."""
     return Input(name, build, expected, path=path, **more)
 
 

@@ -17,13 +17,10 @@ NUMBERS, NAMES = np.arange(COUNT) % 2, np.array(["normal", "sick"])
 
 
 def images(rng: np.random.Generator, *channels: int, count: int = COUNT) -> Array:
-    """Random pixels, uint8 (count, SIDE, SIDE, *channels)."""
     return rng.integers(0, 256, (count, SIDE, SIDE, *channels), dtype=np.uint8)
 
 
 def npz(channels: tuple[int, ...] = (), **arrays: Any) -> Build:
-    """An .npz of images and these arrays beside them."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         np.savez(folder / "a.npz", images=images(rng, *channels), **arrays)
 
@@ -31,8 +28,6 @@ def npz(channels: tuple[int, ...] = (), **arrays: Any) -> Build:
 
 
 def medmnist(labels: Array, channels: tuple[int, ...] = (), side: int = SIDE) -> Build:
-    """The six arrays of MedMNIST; labels are (n, 1) or (n, k)."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         arrays = {}
         for part in ("train", "val", "test"):
@@ -44,39 +39,31 @@ def medmnist(labels: Array, channels: tuple[int, ...] = (), side: int = SIDE) ->
 
 
 def keras(folder: Path, rng: np.random.Generator) -> None:
-    """The arrays of Keras' mnist.npz."""
     x, y = images(rng), NUMBERS.astype(np.uint8)
     np.savez(folder / "a.npz", x_train=x, y_train=y, x_test=x[:4], y_test=y[:4])
 
 
 def channels_first(folder: Path, rng: np.random.Generator) -> None:
-    """Images as torch has them."""
     np.savez(folder / "a.npz", images=images(rng, 3).transpose(0, 3, 1, 2).copy(), labels=NUMBERS)
 
 
 def objects(folder: Path, rng: np.random.Generator) -> None:
-    """Arrays that only a pickle keeps."""
     np.savez(folder / "a.npz", images=images(rng), labels=np.array(["a", "b"] * 6, dtype=object))
 
 
 def floats(folder: Path, rng: np.random.Generator) -> None:
-    """Images from 0 to 1."""
     np.savez(folder / "a.npz", images=images(rng) / 255, labels=NUMBERS)
 
 
 def volumes(folder: Path, rng: np.random.Generator) -> None:
-    """MedMNIST3D."""
     np.savez(folder / "a.npz", train_images=images(rng, SIDE, count=2), train_labels=np.array([[0], [1]]))
 
 
 def unnamed(folder: Path, rng: np.random.Generator) -> None:
-    """`np.savez(path, images, labels)`."""
     np.savez(folder / "a.npz", images(rng), NUMBERS)
 
 
 def idx(prefix: str, labels: Array) -> Build:
-    """A pair of IDX files."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         pixels = images(rng)
         head = struct.pack(">4I", 0x803, *pixels.shape)
@@ -87,12 +74,10 @@ def idx(prefix: str, labels: Array) -> Build:
 
 
 def of_file(name: str, build: Build, expected: Read | Asked | Refused, **more: Any) -> Input:
-    """An input of which the .npz is pushed."""
     return Input(name, build, expected, path="a.npz", **more)
 
 
 def shape_is(*shape: int) -> Callable[[Pictures], str]:
-    """Whether every picture that is sent has this shape."""
     return lambda sent: "" if {pixels.shape for _, pixels in sent} == {shape} else str({p.shape for _, p in sent})
 
 

@@ -29,8 +29,6 @@ from benchmarks.intake.inputs import (
 
 
 def mended(name: str, expected: Outcome, mend: Build, **options: Any) -> Input:
-    """Return three images of each of two classes, and then something else."""
-
     def build(home: Path, rng: np.random.Generator) -> None:
         put(home, rng, *filled(*WORDS))
         mend(home, rng)
@@ -39,7 +37,6 @@ def mended(name: str, expected: Outcome, mend: Build, **options: Any) -> Input:
 
 
 def given(name: str, build: Build, expected: Outcome, labels: str = "labels.csv", **more: Any) -> Input:
-    """Return an input that is pushed with its table."""
     options = {"labels": labels, **more.pop("options", {})}
     return Input(name, build, expected, options=options, **more)
 
@@ -76,8 +73,6 @@ def _other_format(home: Path, rng: np.random.Generator) -> None:
 
 
 def _saved(suffix: str, text: str, encoding: str = "utf-8") -> Build:
-    """Write a text beside the input, not in it, as a program saves it."""
-
     def mend(home: Path, _: np.random.Generator) -> None:
         Path(f"{home}{suffix}").write_bytes(text.encode(encoding))
 
@@ -100,7 +95,6 @@ def _json_lines(place: Path, rng: np.random.Generator) -> None:
 
 
 def _parts(place: Path, rng: np.random.Generator) -> None:
-    """HAM10000: pictures in two folders, named in the table without folder and ending."""
     put(place, rng, *(f"HAM_part_{1 + n % 2}/ISIC_{n:05d}.jpg" for n in range(COUNT)))
     lines = [f"L{n},ISIC_{n:05d},{('nv', 'mel')[n % 2]},histo,50,male" for n in range(COUNT)]
     (place / "HAM10000_metadata.csv").write_text("\n".join(["lesion_id,image_id,dx,dx_type,age,sex", *lines]))
@@ -119,7 +113,6 @@ def _same_stem(place: Path, rng: np.random.Generator) -> None:
 
 
 def _kaggle(place: Path, rng: np.random.Generator) -> None:
-    """Pictures of two parts under the same names, and the labels of one of them."""
     put(place, rng, *numbered("train", COUNT), *numbered("test", COUNT))
     lines = [f"{n:03d},{n % 2}" for n in range(COUNT)]
     (place / "train.csv").write_text("\n".join(["image,label", *lines]))
@@ -131,7 +124,6 @@ def _gzipped(place: Path, rng: np.random.Generator) -> None:
 
 
 def _accents(place: Path, rng: np.random.Generator) -> None:
-    """Names as macOS stores them, in a table that was written elsewhere."""
     put(place, rng, *(f"La\u0308sion {n}.png" for n in range(COUNT)))
     lines = [f"L\u00e4sion {n}.png,{WORDS[n % 2]}" for n in range(COUNT)]
     (place / "labels.csv").write_text("\n".join(["file,label", *lines]), "utf-8")
@@ -143,7 +135,6 @@ def _dead(place: Path, rng: np.random.Generator) -> None:
 
 
 def _parts_below(place: Path, rng: np.random.Generator) -> None:
-    """A table above train/ and test/, whose rows name pictures of both."""
     paths = [f"{part}/{n:03d}.png" for part in ("train", "test") for n in range(COUNT)]
     put(place, rng, *paths)
     lines = [json.dumps({"file_name": path, "label": WORDS[n % 2]}) for n, path in enumerate(paths)]

@@ -21,7 +21,6 @@ BOTH = Read(NAMES, COUNT)
 
 
 def png(rng: np.random.Generator) -> bytes:
-    """A picture as the content of a file."""
     file = io.BytesIO()
     Image.fromarray(grey(rng)).save(file, "PNG")
     return file.getvalue()
@@ -30,8 +29,6 @@ def png(rng: np.random.Generator) -> bytes:
 def parquet(
     *files: str, names: tuple[str, ...] | None = NAMES, labels: Any = None, image: str = "image", **columns: Any
 ) -> Build:
-    """Parquet files of image structs, with ClassLabel metadata where there are names."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         import pyarrow
         from pyarrow import parquet as files_of
@@ -52,7 +49,6 @@ def parquet(
 
 
 def saved(folder: Path, rng: np.random.Generator) -> None:
-    """What `save_to_disk` makes of a dictionary of parts, written by pyarrow alone."""
     import pyarrow
 
     for part in ("train", "test"):
@@ -70,7 +66,6 @@ def saved(folder: Path, rng: np.random.Generator) -> None:
 
 
 def torn(folder: Path, rng: np.random.Generator) -> None:
-    """A Parquet file whose download broke."""
     parquet("a.parquet")(folder, rng)
     data = (folder / "a.parquet").read_bytes()
     (folder / "a.parquet").write_bytes(data[: len(data) // 2])
@@ -79,8 +74,6 @@ def torn(folder: Path, rng: np.random.Generator) -> None:
 def webdataset(
     name: str, ending: str, content: Callable[[int], str], *, classes: tuple[str, ...] | None = None
 ) -> Build:
-    """A tar of pictures, each followed by a file that tells its label."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / name, "w:gz" if name.endswith("gz") else "w") as archive:
             members = [] if classes is None else [("__classes.json__", json.dumps(classes).encode())]
@@ -95,8 +88,6 @@ def webdataset(
 
 
 def metadata(file: str, lines: Callable[[int], str], head: str = "", folder: str = "") -> Build:
-    """Pictures in one folder, and the table that Hugging Face's ImageFolder looks for."""
-
     def build(place: Path, rng: np.random.Generator) -> None:
         put(place, rng, *numbered(folder, COUNT))
         text = "\n".join([*([head] if head else []), *(lines(number) for number in range(COUNT))])
@@ -106,7 +97,6 @@ def metadata(file: str, lines: Callable[[int], str], head: str = "", folder: str
 
 
 def own_folder(place: Path, rng: np.random.Generator) -> None:
-    """A sample of Obscura, unpacked: folders whose names are not those of the classes, and who says so."""
     folders, names = ("0_T-shirt_top", "1_Ankle_boot"), ("T-shirt/top", "Ankle boot")
     lines = []
     for number in range(COUNT):
@@ -119,7 +109,6 @@ def own_folder(place: Path, rng: np.random.Generator) -> None:
 
 
 def own_zip(place: Path, rng: np.random.Generator) -> None:
-    """The same, as it was downloaded."""
     inside = place / "unpacked"
     inside.mkdir()
     own_folder(inside, rng)
@@ -129,7 +118,6 @@ def own_zip(place: Path, rng: np.random.Generator) -> None:
 
 
 def coco(place: Path, rng: np.random.Generator, several: bool = False) -> None:
-    """COCO's JSON of images, categories and what is seen in which."""
     put(place, rng, *numbered("images", COUNT))
     seen = [{"id": n, "image_id": n, "category_id": 1 + n % 2, "bbox": [0, 0, 9, 9]} for n in range(COUNT)]
     seen += [{"id": 99, "image_id": 0, "category_id": 2}] if several else []
@@ -141,7 +129,6 @@ def coco(place: Path, rng: np.random.Generator, several: bool = False) -> None:
 
 
 def yolo_boxes(place: Path, rng: np.random.Generator) -> None:
-    """YOLO's folders for detection: boxes, and no classes of pictures."""
     put(place, rng, *numbered("images/train", COUNT))
     (place / "labels" / "train").mkdir(parents=True)
     for number in range(COUNT):
@@ -150,7 +137,6 @@ def yolo_boxes(place: Path, rng: np.random.Generator) -> None:
 
 
 def yolo_classes(place: Path, rng: np.random.Generator) -> None:
-    """YOLO's folders for classification."""
     for part in ("train", "val", "test"):
         for name in NAMES:
             put(place, rng, *numbered(f"{part}/{name}", COUNT // 2))

@@ -46,8 +46,6 @@ def tiff(
     bits: int, sample: int = 1, white: int = 1, *, big: bool = False, bands: int = 1, apart: bool = False,
     extra: Sequence[int] = (),
 ) -> Any:  # fmt: skip
-    """Write a TIFF by its numbers alone: TIFF 6.0, sections 2 and 8, with one strip, or one for each band."""
-
     def write(path: Path, values: Array) -> None:
         order = ">" if big else "<"
         if bits % 8:
@@ -77,13 +75,10 @@ def tiff(
 
 
 def tiffs(name: str, expected: Outcome, draw: Any, write: Any, looks: Any = None, **options: Any) -> Input:
-    """TIFFs that were written so."""
     return of_pixels(f"tiff_{name}", folder_of(".tif", draw, write=write), expected, looks, **options)
 
 
 def beside(name: str, content: bytes, count: int = 1) -> Callable[[Path, np.random.Generator], None]:
-    """Write files of this content into a class folder."""
-
     def mend(home: Path, _: np.random.Generator) -> None:
         for number in range(count):
             (home / "sick" / name.format(number)).write_bytes(content)
@@ -92,13 +87,10 @@ def beside(name: str, content: bytes, count: int = 1) -> Callable[[Path, np.rand
 
 
 def linked(name: str, target: str) -> Callable[[Path, np.random.Generator], None]:
-    """Make a link in a class folder."""
     return lambda home, _: (home / "sick" / name).symlink_to(target)
 
 
 def copied(suffix: str) -> Callable[[Path, np.random.Generator], None]:
-    """Save the pictures of one class again in another, as files of another type."""
-
     def mend(home: Path, _: np.random.Generator) -> None:
         for path in sorted((home / "normal").iterdir()):
             with Image.open(path) as picture:
@@ -108,13 +100,10 @@ def copied(suffix: str) -> Callable[[Path, np.random.Generator], None]:
 
 
 def left_behind(home: Path, rng: np.random.Generator) -> None:
-    """What servers and systems leave in folders."""
     put(home, rng, "@eaDir/SYNO.png", "sick/@eaDir/000.png", "lost+found/x.png", "System Volume Information/x.png")
 
 
 def tar_of_links(kind: bytes, target: Callable[[str], str]) -> Build:
-    """A tar in which every picture has a link to it, too."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / "a.tar", "w") as archive:
             for path, data in archives.pictures(rng, *PAIR):
@@ -127,15 +116,12 @@ def tar_of_links(kind: bytes, target: Callable[[str], str]) -> Build:
 
 
 def zip_in_zip(folder: Path, rng: np.random.Generator) -> None:
-    """A zip in a zip."""
     archives.zipped()(folder, rng)
     with zipfile.ZipFile(folder / "b.zip", "w") as archive:
         archive.write(folder / "a.zip", "a.zip")
 
 
 def rows(text: Callable[[int], str], name: str = "labels.csv", head: str = "file,label") -> Build:
-    """Six pictures and a table whose lines are made so."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         put(folder, rng, *numbered("", 6))
         content = "\n".join([head, *(text(number) for number in range(6)), ""]).encode()
@@ -145,18 +131,15 @@ def rows(text: Callable[[int], str], name: str = "labels.csv", head: str = "file
 
 
 def several_rows(number: int) -> str:
-    """One line for each finding of a picture."""
     return "\n".join(f"{number:03d}.png,{name}" for name in (("mass", "edema") if number % 2 else ("mass",)))
 
 
 def names_of_files(folder: Path, rng: np.random.Generator) -> None:
-    """A JSON of files and their labels."""
     put(folder, rng, *numbered("", 6))
     (folder / "labels.json").write_text(json.dumps({f"{number:03d}.png": PAIR[number % 2] for number in range(6)}))
 
 
 def roboflow(folder: Path, rng: np.random.Generator) -> None:
-    """Annotations as COCO has them in the folder of each part."""
     seen = [{"id": n, "image_id": n, "category_id": n % 2} for n in range(6)]
     names = [{"id": n, "name": name} for n, name in enumerate(PAIR)]
     for part in ("train", "valid"):
@@ -167,13 +150,11 @@ def roboflow(folder: Path, rng: np.random.Generator) -> None:
 
 
 def shards_that_differ(folder: Path, rng: np.random.Generator) -> None:
-    """Two files of one part, with other columns."""
     known.parquet("data/train-00000-of-00002.parquet")(folder, rng)
     known.parquet("data/train-00001-of-00002.parquet", names=None, labels=list(PAIR) * 6)(folder, rng)
 
 
 def arrow_file(folder: Path, rng: np.random.Generator) -> None:
-    """A file of Arrow, which is no stream; the path of a picture stands before its bytes."""
     import pyarrow
 
     kind = pyarrow.struct([("path", pyarrow.string()), ("bytes", pyarrow.binary())])
@@ -184,8 +165,6 @@ def arrow_file(folder: Path, rng: np.random.Generator) -> None:
 
 
 def tar_with(*members: tuple[str, bytes]) -> Build:
-    """A WebDataset with more members."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         known.webdataset("a.tar", "cls", lambda number: str(number % 2))(folder, rng)
         with tarfile.open(folder / "a.tar", "a") as archive:
@@ -198,14 +177,12 @@ def tar_with(*members: tuple[str, bytes]) -> Build:
 
 
 def shards_in_folders(folder: Path, rng: np.random.Generator) -> None:
-    """A tar in the folder of each part."""
     for part in ("train", "val"):
         (folder / part).mkdir()
         known.webdataset(f"{part}/0000.tar", "cls", lambda number: PAIR[number % 2])(folder, rng)
 
 
 def cut_idx(folder: Path, rng: np.random.Generator) -> None:
-    """IDX files, gzipped, of which a download broke."""
     arrays.idx("train", arrays.NUMBERS)(folder, rng)
     for path in sorted(folder.iterdir()):
         data = gzip.compress(path.read_bytes())
@@ -214,8 +191,6 @@ def cut_idx(folder: Path, rng: np.random.Generator) -> None:
 
 
 def deep_npz(kind: str, most: float) -> Build:
-    """An .npz of numbers that are no pixels."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         images = np.stack([spread(0, most, kind)(rng) for _ in range(arrays.COUNT)])
         np.savez(folder / "a.npz", images=images, labels=arrays.NUMBERS)
@@ -224,20 +199,17 @@ def deep_npz(kind: str, most: float) -> Build:
 
 
 def inflating(folder: Path, rng: np.random.Generator) -> None:
-    """DICOM files, and one that says that it is deflated and is not."""
     volumes.files()(folder, rng)
     whole = volumes.dicom(TWELVE(rng), PatientID="P1", syntax=str(volumes.DeflatedExplicitVRLittleEndian))
     (folder / "sick" / "z.dcm").write_bytes(whole[:400] + bytes(400))
 
 
 def of(name: str, expected: Outcome, build: Build, path: str = "", **options: Any) -> Input:
-    """An input of which a file or the folder is pushed."""
     unit = options.pop("unit", "record")
     return Input(name, build, expected, path, unit, options)
 
 
 def bands(draw: Any, count: int = 3, axis: int = 2) -> Any:
-    """The same numbers in several bands, side by side or one after the other."""
     return lambda rng: np.stack([draw(rng)] * count, axis)
 
 

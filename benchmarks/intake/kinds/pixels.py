@@ -20,8 +20,6 @@ Draw = Callable[[np.random.Generator], Array]
 
 
 def spread(least: float, most: float, kind: str) -> Draw:
-    """Numbers of this type over the whole range, brighter from left to right."""
-
     def draw(rng: np.random.Generator) -> Array:
         ramp = np.tile(np.linspace(least, most, SIDE), (SIDE, 1))
         ramp[1:-1, 1:-1] += rng.uniform(-0.02, 0.02, (SIDE - 2, SIDE - 2)) * (most - least)
@@ -31,8 +29,6 @@ def spread(least: float, most: float, kind: str) -> Draw:
 
 
 def folder_of(suffix: str, *draws: Draw, write: Callable[[Path, Array], None] | None = None) -> Build:
-    """Class folders of pictures, drawn in turns."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         for number in range(COUNT):
             path = folder / WORDS[number % 2] / f"{number:03d}{suffix}"
@@ -47,13 +43,10 @@ def folder_of(suffix: str, *draws: Draw, write: Callable[[Path, Array], None] | 
 
 
 def saved(kind: str, **options: Any) -> Callable[[Path, Array], None]:
-    """Write a picture by Pillow with options."""
     return lambda path, values: Image.fromarray(values).save(path, kind, **options)
 
 
 def tagged(sample_format: int, photometric: int = 1) -> Callable[[Path, Array], None]:
-    """Write a TIFF whose tags say how its numbers are meant. Pillow turns those of eight bits itself."""
-
     def write(path: Path, values: Array) -> None:
         kinds = {"u": values, "i": values.view(values.dtype.str.replace("i", "u")), "f": values}
         file = io.BytesIO()
@@ -64,14 +57,12 @@ def tagged(sample_format: int, photometric: int = 1) -> Callable[[Path, Array], 
 
 
 def pgm(maxval: int) -> Callable[[Path, Array], None]:
-    """Write a PGM that says itself what white is."""
     return lambda path, values: path.write_bytes(
         b"P5\n%d %d\n%d\n" % (SIDE, SIDE, maxval) + values.astype(">u2").tobytes()
     )
 
 
 def brightens(pictures: Pictures) -> str:
-    """Complain of a picture that does not run from black on the left to white on the right."""
     for name, pixels in pictures:
         columns = pixels.reshape(*pixels.shape[:2], -1).mean(axis=(0, 2))
         if columns[0] > 12 or columns[-1] < 243 or columns[SIDE // 4] >= columns[3 * SIDE // 4]:
@@ -80,18 +71,15 @@ def brightens(pictures: Pictures) -> str:
 
 
 def darkens(pictures: Pictures) -> str:
-    """The same of pictures that run from white to black."""
     return brightens([(name, 255 - pixels) for name, pixels in pictures])
 
 
 def upright(pictures: Pictures) -> str:
-    """Complain of a picture whose upper half is not the bright one."""
     dark = [name for name, pixels in pictures if pixels[:8].mean() < 200 or pixels[-8:].mean() > 60]
     return f"a picture of {dark[0]} lies on its side" if dark else ""
 
 
 def lying(orientation: int) -> Build:
-    """Photographs that are stood upright by their EXIF: bright above, once they stand."""
     turned = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
 
     def write(path: Path, values: Array) -> None:
@@ -103,19 +91,16 @@ def lying(orientation: int) -> Build:
 
 
 def clear(rng: np.random.Generator) -> Array:
-    """Black pixels that are all transparent, so that white is what is seen."""
     del rng
     return np.zeros((SIDE, SIDE, 4), np.uint8)
 
 
 def white(pictures: Pictures) -> str:
-    """Complain of a picture that is not white."""
     other = [name for name, pixels in pictures if pixels.min() < 255]
     return f"a picture of {other[0]} is not laid on white" if other else ""
 
 
 def moving(kind: str) -> Callable[[Path, Array], None]:
-    """Write a picture that moves: first as drawn, then black."""
     black = Image.new("L", (SIDE, SIDE))
     return lambda path, values: Image.fromarray(values).save(path, kind, save_all=True, append_images=[black])
 
@@ -123,7 +108,6 @@ def moving(kind: str) -> Callable[[Path, Array], None]:
 def given(
     name: str, build: Build, expected: Outcome, looks: Callable[[Pictures], str] | None = None, **options: Any
 ) -> Input:
-    """An input whose pictures are looked at."""
     if looks is not None:
         assert isinstance(expected, Read)
         expected = Read(expected.classes, expected.records, expected.subjects, expected.said, looks)
@@ -137,7 +121,6 @@ OFFSET = spread(32768 - 800, 32768 + 800, "u2")  # Hounsfield units + 32,768
 
 
 def hot(rng: np.random.Generator) -> Array:
-    """A dim picture with a few pixels that are black or white."""
     values = spread(900, 1700, "u2")(rng)
     values[0, 0], values[9, 9] = 0, 65535
     return values

@@ -23,7 +23,6 @@ OWNED = Read(WORDS, COUNT, PATIENTS)
 
 
 def dicom(values: np.ndarray[Any, Any], syntax: str = ExplicitVRLittleEndian, **tags: Any) -> bytes:
-    """A DICOM file of numbers; see `radiograph`."""
     file = radiograph(values, **tags)
     if syntax == RLELossless:
         file.compress(RLELossless)
@@ -34,7 +33,6 @@ def dicom(values: np.ndarray[Any, Any], syntax: str = ExplicitVRLittleEndian, **
 
 
 def radiograph(values: np.ndarray[Any, Any], **tags: Any) -> FileDataset:
-    """What is in a DICOM file of numbers (h, w), or of frames (n, h, w), or of colours (h, w, 3)."""
     coloured = tags.get("PhotometricInterpretation") == "RGB"
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = RADIOGRAPH, generate_uid()
@@ -64,8 +62,6 @@ def files(
     patients: int = PATIENTS,
     **tags: Any,
 ) -> Build:
-    """DICOM files in two classes; text tags may hold {word}, {patient} and {number}."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         for number in range(COUNT):
             said = {"word": WORDS[number % 2], "patient": f"P{number % patients}", "number": number}
@@ -78,8 +74,6 @@ def files(
 
 
 def with_more(build: Build, more: Callable[[Path, np.random.Generator], None]) -> Build:
-    """The same folder with something else in it."""
-
     def both(folder: Path, rng: np.random.Generator) -> None:
         build(folder, rng)
         more(folder, rng)
@@ -88,8 +82,6 @@ def with_more(build: Build, more: Callable[[Path, np.random.Generator], None]) -
 
 
 def zipped(build: Build) -> Build:
-    """The same in a zip."""
-
     def zip_it(folder: Path, rng: np.random.Generator) -> None:
         build(folder / "in", rng)
         with zipfile.ZipFile(folder / "a.zip", "w") as archive:
@@ -100,38 +92,31 @@ def zipped(build: Build) -> Build:
 
 
 def report(folder: Path, rng: np.random.Generator) -> None:
-    """A DICOM file without a picture: what stands before the number of its rows."""
     whole = dicom(TWELVE(rng), PatientID="P0")
     (folder / "sick" / "report.dcm").write_bytes(whole[: whole.index(b"\x28\x00\x02\x00")])
 
 
 def objects(folder: Path, rng: np.random.Generator) -> None:
-    """Objects with pixels that are no image: a segmentation and a dose."""
     for name, stored, modality in (("seg", "66.4", "SEG"), ("dose", "481.2", "RTDOSE")):
         content = dicom(frames(rng), PatientID="P0", Modality=modality, SOPClassUID=f"1.2.840.10008.5.1.4.1.1.{stored}")
         (folder / "sick" / f"{name}.dcm").write_bytes(content)
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file, and return nothing."""
     path.write_bytes(content)
 
 
 def picture(folder: Path, rng: np.random.Generator) -> None:
-    """A picture beside the DICOM files."""
     from PIL import Image
 
     Image.fromarray(grey(rng, SIDE, SIDE)).save(folder / "sick" / "x.png")
 
 
 def frames(rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Five frames."""
     return np.stack([TWELVE(rng) for _ in range(5)])
 
 
 def volumes(path: str = "{word}/sub-{number:02d}.nii.gz", kind: str = "u1", window: bool = False) -> Build:
-    """NIfTI volumes in two classes: brighter from the patient's right to the left, as axial slices show it."""
-
     def build(folder: Path, rng: np.random.Generator) -> None:
         for number in range(COUNT):
             values = spread(0, 255, kind)(rng)[5][::-1]
@@ -148,24 +133,20 @@ def volumes(path: str = "{word}/sub-{number:02d}.nii.gz", kind: str = "u1", wind
 
 
 def as_decathlon(folder: Path, _: np.random.Generator) -> None:
-    """Call the class folders as the Medical Segmentation Decathlon calls its images and masks."""
     for word, name in zip(WORDS, ("imagesTr", "labelsTr"), strict=True):
         (folder / word).rename(folder / name)
 
 
 def segmented(folder: Path, _: np.random.Generator) -> None:
-    """A mask beside its volume."""
     volume = folder / "sick" / "BRATS_001_flair.nii.gz"
     volume.with_name("BRATS_001_seg.nii.gz").write_bytes(volume.read_bytes())
 
 
 def of(name: str, build: Build, expected: Outcome, unit: Any = "subject", path: str = "", **options: Any) -> Input:
-    """An input of an account of subjects."""
     return Input(name, build, expected, path, unit, options)
 
 
 def looking(looks: Callable[[Pictures], str], subjects: int | None = PATIENTS, records: int = COUNT) -> Read:
-    """Read, and looked at."""
     return Read(WORDS, records, subjects, looks=looks)
 
 

@@ -17,11 +17,7 @@ _OF_FILES = (idx.find_file, npz.find_file, parquet.find_file, webdataset.find_fi
 
 
 def find_layout(path: Path, choices: Choices, *, subjects: bool) -> Source | None:
-    """Recognise a layout.
-
-    Raises:
-        PackingError: It is one, and something of it is missing or damaged.
-    """
+    """Return the source of the first layout that recognises the path, or None."""
     if path.is_dir():
         attempts = (find(path, choices, subjects) for find in _OF_FOLDERS)
     else:
@@ -33,11 +29,7 @@ def find_layout(path: Path, choices: Choices, *, subjects: bool) -> Source | Non
 
 
 def refuse_attribute() -> None:
-    """Refuse an attribute if every image has one label.
-
-    Raises:
-        PackingError: Always.
-    """
+    """Raise because --attribute needs several labels per image."""
     raise PackingError(
         "--attribute is for tables and arrays with several labels per image; here every image has one class. Leave "
         "--attribute out, or name a table of labels with --labels."

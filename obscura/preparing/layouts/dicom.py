@@ -1,6 +1,6 @@
-"""Folders and zips with DICOM files, alone or among other pictures, with or without a suffix or a DICOMDIR.
+"""Folders and zips with DICOM files, alone or among other images, with or without a suffix or a DICOMDIR.
 
-Of the tags of a file, one says whose the picture is, and another may say its class. No other tag is looked at, but for
+Of the tags of a file, one says whose the image is, and another may say its class. No other tag is looked at, but for
 what the pixels mean. Subjects leave as numbers in random order.
 """
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from obscura.pictures.types import picture_suffixes
+from obscura.image_types import image_suffixes
 from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
 from obscura.preparing.dicom import (
     HEAD_BYTES,
     begins_like_dicom,
     describes_images,
     frames_of,
-    has_picture,
+    has_pixels,
     open_dicom,
     read_frame,
     require_reader,
@@ -38,26 +38,21 @@ if TYPE_CHECKING:
 
 _DIRECTORY_NAME = "dicomdir"  # it names files of the folders, which are looked through anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
-NO_PICTURE = "DICOM file without a picture"
+NO_PIXELS = "DICOM file without pixels"
 NO_IMAGE = "DICOM object without an image (segmentation, dose, ...)"
 BURNT_IN = (
     "may show text that is burnt into the pixels, for their files do not say that there is none (BurnedInAnnotation): "
     "look at some of them first"
 )
 SAME_STUDY = (
-    "have no subject and the StudyInstanceUID of another picture, so they seem to be of one person: use an account "
+    "have no subject and the StudyInstanceUID of another image, so they seem to be of one person: use an account "
     "whose unit is the subject"
 )
 FIRST_FRAMES = "are the first frame of a file that has several"
 
 
 def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
-    """Recognise a folder in which there is at least one DICOM file, in any folder.
-
-    Raises:
-        MissingExtra: What reads DICOM is not installed.
-        PackingError: There is no such tag, or one was named and there is no DICOM file.
-    """
+    """Recognise a tree with at least one DICOM file."""
     if not is_in(tree):
         if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.all_frames:
             raise PackingError(
@@ -81,27 +76,21 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
 
 
 def _holds(tree: Tree, at: str) -> bool:
-    """Whether a folder itself holds pictures, DICOM files among them."""
     return any(
-        suffix_of(name) in picture_suffixes()
-        or (_is_dicom(tree, below(at, name)) and name.casefold() != _DIRECTORY_NAME)
+        suffix_of(name) in image_suffixes() or (_is_dicom(tree, below(at, name)) and name.casefold() != _DIRECTORY_NAME)
         for name in tree.files(at)
     )
 
 
 def is_in(tree: Tree) -> bool:
-    """Whether there is a DICOM file in a folder, or in one inside it."""
+    """Return whether the tree contains a DICOM file."""
     return any(_is_dicom(tree, path) for path in all_files(tree))
 
 
 def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> Source:
-    """Where DICOM files come by another layout, as a table: keep to whose their tags say that they are.
-
-    Raises:
-        PackingError: Classes are to be those of a tag, and the layout names them.
-    """
+    """Add subjects from DICOM tags to images that another layout, such as a table, lists."""
     if choices.label_tag is not None:
-        raise PackingError(f"{source.title} says of which class each picture is: leave --label-tag out.")
+        raise PackingError(f"{source.title} says of which class each image is: leave --label-tag out.")
     owned = source.owned or (f"The tag {choices.subject_tag}" if subjects else None)
     return replace(source, walk=lambda tally: _owned(source, _Reader(choices, subjects, tally)), owned=owned)
 
@@ -123,7 +112,7 @@ def _owned(source: Source, reader: _Reader) -> Iterator[Record]:
 
 def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
     tally, tagged = reader.tally, reader.choices.label_tag is not None
-    others: dict[str, None] = {}  # class folders with files that are no pictures
+    others: dict[str, None] = {}  # class folders with files that are no images
     for path in all_files(tree, base, tally):
         if path.rpartition("/")[2].casefold() == _DIRECTORY_NAME:
             continue
@@ -131,7 +120,7 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
         label = unicodedata.normalize("NFC", folder) if inside else ""
         record = Record(label, None, path, partial(tree.read, path))
         is_dicom = _is_dicom(tree, path)
-        if not is_dicom and suffix_of(path) not in picture_suffixes():
+        if not is_dicom and suffix_of(path) not in image_suffixes():
             tally.left_out[OTHER] += 1
             tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
             others |= {label: None} if label else {}
@@ -144,8 +133,8 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
                 yield replace(record, read=partial(_fail, error))
         elif reader.subjects or tagged:
             raise PackingError(
-                f"{path} is a picture without tags among DICOM files: nothing says whose it is, or of which class. "
-                "Push the DICOM files alone, or name a table of all pictures with --labels."
+                f"{path} is an image without tags among DICOM files: nothing says whose it is, or of which class. "
+                "Push the DICOM files alone, or name a table of all images with --labels."
             )
         else:
             reader.private_owners[label].add(None)
@@ -157,24 +146,21 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
 
 @dataclass
 class _Reader:
-    """Makes records of DICOM files, each with the subject and the class that its tags say."""
-
     choices: Choices
     subjects: bool | None
     tally: Tally
     private_owners: defaultdict[str, set[str | None]] = field(default_factory=lambda: defaultdict(set))  # by class
     private_studies: set[str] = field(default_factory=set)
-    private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no picture
+    private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no image
 
     def records(self, record: Record, content: bytes) -> Iterator[Record]:
-        """Return what becomes of a file: nothing, a picture, or several frames."""
         try:
             dataset = open_dicom(content)
             describing = describes_images(dataset)
-            if describing or not has_picture(dataset):
+            if describing or not has_pixels(dataset):
                 if not describing and ("SOPClassUID" not in dataset or "Rows" in dataset):
                     raise Unreadable("it is damaged: its pixels are missing")
-                self.tally.left_out[NO_IMAGE if has_picture(dataset) else NO_PICTURE] += 1
+                self.tally.left_out[NO_IMAGE if has_pixels(dataset) else NO_PIXELS] += 1
                 self.private_reports |= {record.label: None} if record.label else {}
                 return
             label, owner = record.label, record.subject
@@ -200,20 +186,15 @@ class _Reader:
             yield Record(label, owner, shown, partial(read_frame, dataset, number))
 
     def _know(self, dataset: Dataset, label: str) -> None:
-        """Remember whose a picture is; of a record account, let one pass of whom there was none before.
-
-        Raises:
-            PackingError: There was.
-        """
         tag = self.choices.subject_tag
         owner = "" if tag == NO_TAG else tag_text(dataset, tag)
         if owner and self.subjects is False and any(owner in owners for owners in self.private_owners.values()):
             raise PackingError(
-                f"Several pictures have the same {tag}, and the account protects single records: somebody with several "
+                f"Several images have the same {tag}, and the account protects single records: somebody with several "
                 "would be protected less than it seems. Use an account whose unit is the subject, and state how many "
                 f"there are at most (--at-most, --subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not say "
-                f"whose a picture is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
-                "no two pictures are of one person."
+                f"whose an image is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
+                "no two images are of one person."
             )
         study = "" if owner or self.subjects is not False else tag_text(dataset, "StudyInstanceUID")
         self.tally.notes[SAME_STUDY] += study in self.private_studies
@@ -221,17 +202,12 @@ class _Reader:
         self.private_owners[label].add(owner or None)
 
     def require_classes(self) -> None:
-        """Let folders pass that hold pictures of more than one person each.
-
-        Raises:
-            ChoiceNeeded: Each is one person's, and nobody has stated that they are classes.
-        """
         every = [owner for owners in self.private_owners.values() for owner in owners]
         alone = len(every) == len(self.private_owners) > 1 and len(set(every)) == len(every) and None not in every
         if alone and self.choices.classes is None and self.choices.renamed is None:
             names = sorted(self.private_owners)
             raise ChoiceNeeded(
-                f"Every folder on top holds pictures of one person alone by {self.choices.subject_tag}, so they seem "
+                f"Every folder on top holds images of one person alone by {self.choices.subject_tag}, so they seem "
                 f"to be people: {some(names, len(names))}. Names of classes become public for ever. Say the classes in "
                 "a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
                 [classes_flag(names)],
@@ -242,7 +218,7 @@ def _is_dicom(tree: Tree, path: str) -> bool:
     suffix = suffix_of(path)
     if suffix in SUFFIXES:
         return True
-    return suffix not in picture_suffixes() and begins_like_dicom(begin(tree, path, HEAD_BYTES))
+    return suffix not in image_suffixes() and begins_like_dicom(begin(tree, path, HEAD_BYTES))
 
 
 def _required(dataset: Dataset, tag: str) -> str:

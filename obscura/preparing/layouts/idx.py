@@ -19,9 +19,8 @@ import numpy as np
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import class_numbers
-from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_member, zip_stream
-from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally, choose_part, title_of
 from obscura.preparing.subjects import number_subjects
 from obscura.wire.formats import UPLOAD_RECORDS_MAX
 from obscura.wire.subjects import SubjectId
@@ -33,8 +32,6 @@ _INSIDE = (".", "raw", "MNIST/raw", "FashionMNIST/raw")  # the last three as tor
 
 @dataclass(frozen=True)
 class _Pair:
-    """The files of one part, whose headers have been read."""
-
     split: str
     images: Path
     labels: Path
@@ -76,18 +73,14 @@ class _Pair:
                 except (EOFError, OSError, zlib.error):
                     data = b""
                 if len(data) != self.height * self.width:
-                    raise PackingError(f"{self.images.name} ends before its last picture.")
+                    raise PackingError(f"{self.images.name} ends before its last image.")
                 pixels: Pixels = np.frombuffer(data, np.uint8).reshape(self.height, self.width)
                 owner = None if self.ids is None else self.ids[number]
                 yield Record(str(label), owner, f"number {number}", lambda pixels=pixels: pixels)  # type: ignore[misc]
 
 
 def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a folder with at least one pair.
-
-    Raises:
-        PackingError: A pair is incomplete or damaged, or there are several and none is called train.
-    """
+    """Recognise a folder with at least one IDX pair."""
     at = next((folder / inner for inner in _INSIDE if _images(folder / inner)), None)
     if at is None:
         return None
@@ -98,7 +91,7 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one file of a pair."""
+    """Recognise the images file of an IDX pair."""
     if "idx3-ubyte" not in path.name:
         return None
     split = _split_of(path)
@@ -122,7 +115,7 @@ def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
         with _open(labels) as file:
             label_magic, label_count = struct.unpack(">2I", file.read(8))
             if label_count != records or records > _RECORDS_MAX or height * width > PIXELS_MAX:
-                raise ValueError("not as many labels as pictures, or more than can be")
+                raise ValueError("not as many labels as images, or more than can be")
             private_labels = file.read(records)
         ids = None if owners is None else _ids(owners, records)
     except (struct.error, OSError, EOFError, ValueError, zlib.error) as error:
@@ -130,7 +123,7 @@ def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
     if (magic, label_magic) != (_IMAGES_MAGIC, _LABELS_MAGIC):
         raise PackingError(f"The files of the pair {split!r} in {folder} do not begin like IDX files of bytes.")
     if len(private_labels) != records or (ids is not None and len(ids) != records):
-        raise PackingError(f"The IDX pair {split!r} in {folder} is damaged: not as many labels as pictures.")
+        raise PackingError(f"The IDX pair {split!r} in {folder} is damaged: not as many labels as images.")
     return _Pair(split, images, labels, owners, records, height, width, private_labels, ids, owned)
 
 

@@ -1,26 +1,114 @@
-"""Folders and zips with NIfTI volumes in class folders: slices of each, along an axis that their owner names.
+"""NIfTI volumes in class folders: slices along an axis that the owner names, oriented as radiologists see them.
 
-All slices of a file are one person's. Two files are of one person where their paths say so: by a folder inside the
-class folder, or as BIDS does (`sub-01`).
+Axes are those of the body (nibabel's closest canonical orientation): the patient's right is on the left of a slice, and
+the front or the head is above. Voxels that are longer in one direction are not stretched. All slices of a file belong
+to one person. Two files belong to one person if their paths say so: by a folder inside the class folder, or by a BIDS
+name (`sub-01`).
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from obscura.pictures.types import picture_suffixes
+import numpy as np
+
+from obscura.extras import extras
+from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Axis, Choices
+from obscura.preparing.depth import Numbers, Window
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.folders import LOOSE, base_of, require_no_masks
-from obscura.preparing.nifti import SUFFIXES, Volume, open_volume, require_reader
-from obscura.preparing.sources import Content, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Content, Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_files, below, folders, suffix_of
+
+SUFFIXES = (".nii", ".nii.gz")
+_WHAT = "Reading NIfTI files"
+_VOLUME_BYTES_MAX = 2**30  # unpacked
+_ACROSS = {"sagittal": 0, "coronal": 1, "axial": 2}  # of (right, front, head)
+_NIFTI_2_HEADER = 540  # what its first four bytes say; those of NIfTI-1 say 348
+
+
+@dataclass(frozen=True)
+class Volume:
+    """One series.
+
+    Attributes:
+        values: (right, front, head).
+        limits: See `Numbers`.
+        own: The window in the header, if any.
+        volumes: Number of volumes in the file, of which this is the first.
+    """
+
+    values: np.ndarray[Any, Any]
+    limits: Window | None
+    own: Window | None
+    volumes: int
+
+    def count(self, axis: Axis) -> int:
+        """Return the number of slices along an axis."""
+        return int(self.values.shape[_ACROSS[axis]])
+
+    def slice(self, axis: Axis, number: int) -> Numbers:
+        """Return one slice, counted from the patient's left, back or feet."""
+        flat = np.take(self.values, number, axis=_ACROSS[axis])[::-1, ::-1].T
+        own = None if self.own is None else Numbers(flat, self.own)
+        return Numbers(flat, self.limits, own, integers=self.limits is not None and self.values.dtype.kind == "u")
+
+
+def require_reader() -> None:
+    with extras(_WHAT):
+        import nibabel  # noqa: F401  # slow to import, and wanted for these files alone
+
+
+def open_volume(data: bytes) -> Volume:
+    """Parse a NIfTI file, gzipped or not."""
+    try:
+        return _volume(_unpacked(data))
+    except Unreadable:
+        raise
+    except Exception as error:  # damaged files fail in many ways
+        raise Unreadable(f"it is damaged ({type(error).__name__})") from None
+
+
+def _unpacked(data: bytes) -> bytes:
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    with gzip.open(io.BytesIO(data)) as file:
+        plain = file.read(_VOLUME_BYTES_MAX + 1)
+    if len(plain) > _VOLUME_BYTES_MAX:
+        raise Unreadable(f"it is larger than {_VOLUME_BYTES_MAX // 2**20} MiB unpacked")
+    return plain
+
+
+def _volume(data: bytes) -> Volume:
+    with extras(_WHAT):
+        import nibabel as untyped
+
+    nibabel: Any = untyped
+    second = _NIFTI_2_HEADER in (int.from_bytes(data[:4], order) for order in ("little", "big"))
+    image = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(data)
+    if image.get_data_dtype().kind not in "iuf":
+        raise Unreadable("its voxels are colours or complex numbers, which are not taken")
+    shape = (*image.shape, 1, 1)[: max(3, len(image.shape))]
+    if sorted(shape[:3])[1] * sorted(shape[:3])[2] > PIXELS_MAX:
+        raise Unreadable(f"its slices have more than {PIXELS_MAX:,} pixels")
+    first = (slice(None),) * min(3, len(image.shape)) + (0,) * (len(image.shape) - 3)
+    # Read before it is turned: of several volumes the others are not scaled.
+    spatial = nibabel.Nifti1Image(np.asarray(image.dataobj[first]).reshape(shape[:3]), image.affine)
+    values = np.asarray(nibabel.as_closest_canonical(spatial).dataobj)
+    whole = values.dtype.kind == "u"
+    low, high = float(image.header["cal_min"]), float(image.header["cal_max"])
+    limits = (0, 2 ** (8 * values.dtype.itemsize) - 1) if whole else None
+    return Volume(values, limits, (low, high) if low < high else None, int(np.prod(shape[3:], initial=1)))
+
 
 FIRST_VOLUMES = "are of the first volume of a file that has several"
 BY_FILE = (
@@ -30,14 +118,7 @@ _BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
 
 
 def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
-    """Recognise a folder in which there is at least one NIfTI file.
-
-    Raises:
-        MissingExtra: What reads NIfTI is not installed.
-        ChoiceNeeded: No axis was named.
-        PackingError: Several slices of one person are wanted, and the account protects single records; or slices of
-            what holds no volume.
-    """
+    """Recognise a tree with at least one NIfTI file."""
     if not any(_is_nifti(path) for path in all_files(tree)):
         if choices.slices is not None or choices.every is not None:
             raise PackingError(f"--slices and --every are for NIfTI volumes, and {tree.name} has none.")
@@ -45,7 +126,7 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
     require_reader()
     if choices.slices is None:
         raise ChoiceNeeded(
-            f"{tree.name} holds volumes, and pictures are flat: name the axis along which they are cut, axial, coronal "
+            f"{tree.name} holds volumes, and images are flat: name the axis along which they are cut, axial, coronal "
             "or sagittal. One slice of each is taken, the middle one, or with --every 5 every fifth.",
             ["--slices axial"],
         )
@@ -69,8 +150,6 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
 
 @dataclass
 class _Owners:
-    """Whose files there have been, of an account that protects single records."""
-
     seen: set[str] = field(default_factory=set)
 
     def require_new(self, owner: str) -> None:
@@ -89,8 +168,8 @@ def _walk(
     owners, others, found = _Owners(), dict[str, None](), set[str]()
     for path in all_files(tree, base, tally):
         folder, _, inside = path.removeprefix(f"{base}/" if base else "").partition("/")
-        if suffix_of(path) in picture_suffixes():
-            raise PackingError(f"{tree.name} holds volumes and other pictures ({path}): push them as two datasets.")
+        if suffix_of(path) in image_suffixes():
+            raise PackingError(f"{tree.name} holds volumes and other images ({path}): push them as two datasets.")
         if not _is_nifti(path):
             tally.left_out[OTHER] += 1
             tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
@@ -118,7 +197,6 @@ def _walk(
 
 
 def _numbers(count: int, every: int | None) -> range:
-    """Which slices are taken: the middle one, or every so many, as far from one end as from the other."""
     if every is None:
         return range(count // 2, count // 2 + 1)
     first = (count - 1) % every // 2
@@ -126,7 +204,6 @@ def _numbers(count: int, every: int | None) -> range:
 
 
 def _owner(inside: str) -> str | None:
-    """The person that a path inside a class folder names."""
     named = _BIDS.search(inside)
     if named is not None:
         return named[1]

@@ -20,16 +20,14 @@ import numpy as np
 from PIL import Image
 
 from obscura.preparing.choices import Choices
-from obscura.preparing.column_names import known_subjects
 from obscura.preparing.columns import NOT_ONE, read_columns
 from obscura.preparing.depth import Numbers
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
-from obscura.preparing.layouts.parts import choose_part, title_of
 from obscura.preparing.package import Package, file_stream
-from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part, title_of
 from obscura.preparing.subjects import number_subjects
-from obscura.preparing.tables import Table
+from obscura.preparing.tables import Table, known_subjects
 from obscura.wire.subjects import SubjectId
 
 _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
@@ -40,8 +38,6 @@ _CHANNELS = ((), (1,), (3,), (4,))
 
 @dataclass(frozen=True)
 class _Header:
-    """What the beginning of an array says."""
-
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran_order: bool
@@ -79,9 +75,9 @@ class _Arrays:
                 if label is None:
                     continue
                 owner = None if self.ids is None else self.ids[number]
-                yield Record(label, owner, f"number {number}", partial(self._picture, data))
+                yield Record(label, owner, f"number {number}", partial(self._image, data))
 
-    def _picture(self, data: bytes) -> Content:
+    def _image(self, data: bytes) -> Content:
         if self.dtype != np.uint8:
             values = np.frombuffer(data, self.dtype).reshape(self.shape[1:3])
             whole = self.dtype.kind == "u"
@@ -93,18 +89,13 @@ class _Arrays:
             return pixels[:, :, 0]
         if pixels.shape[2:] != (4,):
             return pixels
-        file = io.BytesIO()  # transparency is laid on the background as that of any picture
+        file = io.BytesIO()  # transparency is laid on the background as that of any image
         Image.fromarray(pixels).save(file, "PNG", compress_level=1)
         return file.getvalue()
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise an .npz.
-
-    Raises:
-        ChoiceNeeded: Its labels do not say what the classes are.
-        PackingError: It is not made of the arrays that are wanted.
-    """
+    """Recognise an .npz file."""
     if path.suffix.lower() != ".npz":
         return None
     try:
@@ -141,7 +132,6 @@ def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
 
 
 def _headers(path: Path) -> tuple[set[str], dict[str, _Header]]:
-    """The names of all members, and what the beginnings of the arrays say."""
     found = {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -159,7 +149,6 @@ def _header(member: IO[bytes]) -> _Header:
 
 
 def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, str]]:
-    """The names of the arrays of each part, by what they are; the only part of an .npz without any is ""."""
     parts: dict[str, dict[str, str]] = {}
     for name in headers:
         split = re.fullmatch(r"(?:(train|val|valid|test)_)?(\w+?)(?:_(train|val|valid|test))?", name, re.IGNORECASE)
@@ -181,16 +170,11 @@ def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, st
 
 
 def _channels_first(path: Path, header: _Header) -> bool:
-    """Whether images are (n, c, h, w).
-
-    Raises:
-        PackingError: They are no images of bytes.
-    """
     shape = header.shape
     if len(shape) not in (3, 4):
         raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
     if int(np.prod(shape[1:])) > 4 * PIXELS_MAX or 0 in shape[1:]:
-        raise PackingError(f"The images of {path.name} are larger than any picture, or have no pixels: {shape}.")
+        raise PackingError(f"The images of {path.name} are larger than any image, or have no pixels: {shape}.")
     deep = header.dtype.str[1:] in _DEEP and (len(shape) == 3 or shape[3:] == (1,))
     if not (deep or header.dtype == np.uint8) or header.fortran_order:
         raise PackingError(
@@ -216,7 +200,6 @@ def _size(shape: tuple[int, ...], *, channels_first: bool) -> tuple[int, int, in
 def _labels_of(
     path: Path, found: Mapping[str, np.ndarray[Any, Any]], count: int, choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """The label of each image, None where it is left out, and the classes in label order, where labels are numbers."""
     labels = found["labels"]
     labels = labels.astype(np.uint8) if labels.dtype == bool or _is_one_hot(labels) else labels
     if labels.ndim == 2 and labels.shape[1] > 1:
@@ -234,7 +217,6 @@ def _is_one_hot(labels: np.ndarray[Any, Any]) -> bool:
 def _of_columns(
     path: Path, labels: np.ndarray[Any, Any], count: int, choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """Labels of shape (n, k), 0 or 1 each: the columns are called 0, 1, ..."""
     if len(labels) != count or labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
         raise PackingError(
             f"The labels of {path.name} are {labels.dtype} of shape {labels.shape}: give one for each image, or "

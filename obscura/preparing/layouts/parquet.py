@@ -1,6 +1,6 @@
-"""Tables with the pictures inside, as Hugging Face's `datasets` writes them: Parquet, and what `save_to_disk` makes.
+"""Tables with the images inside, as Hugging Face's `datasets` writes them: Parquet, and what `save_to_disk` makes.
 
-Pictures stand in a column of structs (`bytes`, `path`) or of bytes. A column of ClassLabel names its classes in the
+Images stand in a column of structs (`bytes`, `path`) or of bytes. A column of ClassLabel names its classes in the
 schema's metadata. A folder or an archive may hold several files and several parts, such as data/train-00000-of-00002.
 """
 
@@ -17,13 +17,11 @@ from typing import Any
 
 from obscura.extras import extras
 from obscura.preparing.choices import Choices
-from obscura.preparing.column_names import known_groups, known_labels, known_subjects
 from obscura.preparing.columns import NOT_ONE, read_columns, shared_column
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
-from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
-from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.tables import Table
+from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part, title_of
+from obscura.preparing.tables import Table, known_groups, known_labels, known_subjects
 from obscura.preparing.trees import FolderTree, Tree, all_files, suffix_of
 
 _SUFFIXES = (".parquet", ".arrow")
@@ -34,8 +32,6 @@ _ARROW_FILE = b"ARROW1"  # how files of Arrow begin; its streams do not
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which columns are which, and the names of the classes, where the schema tells them."""
-
     image: str
     label: str
     subject: str | None
@@ -63,17 +59,11 @@ class _Rows:
                         owner = row.get(self.columns.subject) if self.columns.subject else None
                         if self.columns.subject and not isinstance(owner, str | int):
                             owner = ""  # refused, as any id that stands for nobody
-                        yield Record(label, owner, shown, partial(_picture, row[self.columns.image]))
+                        yield Record(label, owner, shown, partial(_image, row[self.columns.image]))
 
 
 def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a folder or an archive with such files.
-
-    Raises:
-        ChoiceNeeded: Its columns do not say what the classes are.
-        MissingExtra: pyarrow is not installed.
-        PackingError: A file is damaged, or of another kind.
-    """
+    """Recognise a tree with Parquet or Arrow files."""
     files = [path for path in all_files(tree) if suffix_of(path) in _SUFFIXES]
     if not files:
         return None
@@ -98,26 +88,22 @@ def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one such file."""
+    """Recognise one Parquet or Arrow file."""
     if suffix_of(path.name) not in _SUFFIXES:
         return None
     return find_tree(_OneFile(path), choices, subjects)
 
 
 class _OneFile(FolderTree):
-    """A file as the only one of its folder."""
-
     def __init__(self, path: Path) -> None:
         super().__init__(path.parent)
         self.name, self._only = path.name, path.name
 
     def folders(self, at: str) -> list[str]:
-        """None."""
         del at
         return []
 
     def files(self, at: str) -> list[str]:
-        """The file alone."""
         del at
         return [self._only]
 
@@ -132,7 +118,7 @@ def _columns_of(tree: Tree, file: str, choices: Choices, *, subjects: bool) -> _
     images = [name for name in types if _kind(features, name) == "Image"] or named
     labels = [name for name in types if _kind(features, name) == "ClassLabel"] or known_labels(list(types))
     owners = known_subjects(list(types))
-    image = _one(file, types, choices.file_column, images, "--file-column", "pictures")
+    image = _one(file, types, choices.file_column, images, "--file-column", "images")
     label = _one(file, types, choices.label_column, labels, "--label-column", "classes")
     subject: str | None = choices.subject_column or (owners[0] if owners else None)
     if subjects:
@@ -172,7 +158,6 @@ def _grouped(tree: Tree, files: tuple[str, ...], known: _Columns) -> str:
 def _labels_of(
     tree: Tree, files: tuple[str, ...], columns: _Columns, choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """The label of each row, None where it is left out, and the classes in label order where they are numbers."""
     values = [
         value
         for file in files
@@ -183,7 +168,7 @@ def _labels_of(
     if any(isinstance(value, list) for value in values):
         return _of_lists(files[0], values, names, choices)
     if choices.attributes:
-        raise PackingError("--attribute is for labels in several columns, or for several labels of a picture.")
+        raise PackingError("--attribute is for labels in several columns, or for several labels of an image.")
     values = [int(value) if isinstance(value, bool) else value for value in values]
     absent = "" if any(isinstance(value, str) for value in values) else -1
     told = [absent if value is None else value for value in values]
@@ -209,7 +194,6 @@ def _batches(tree: Tree, file: str, columns: list[str]) -> Iterator[Any]:
 
 @contextmanager
 def _opened(tree: Tree, file: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterator[Any]]]]:
-    """Open a file; yields its schema, and what reads some of its columns piece by piece."""
     with extras():
         import pyarrow  # slow to import, and wanted for this layout alone
         from pyarrow import ipc, parquet
@@ -230,11 +214,11 @@ def _opened(tree: Tree, file: str) -> Iterator[tuple[Any, Callable[[list[str]], 
                 stream = ipc.open_stream(content)
                 yield stream.schema, lambda columns: (batch.select(columns) for batch in stream)
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-        raise PackingError(f"{file} cannot be read as a table of pictures: {error}.") from None
+        raise PackingError(f"{file} cannot be read as a table of images: {error}.") from None
 
 
-def _picture(value: object) -> bytes:
+def _image(value: object) -> bytes:
     content = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(content, bytes):
-        raise Unreadable("the table holds only its path, and not the picture")
+        raise Unreadable("the table holds only its path, and not the image")
     return content

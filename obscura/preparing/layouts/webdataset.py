@@ -1,6 +1,6 @@
 """WebDataset: tars in which the files of one record follow each other, with one name and several endings.
 
-`0001.png` is the picture, `0001.cls` its class, a number or a name; or `0001.json` has `label`, `class` or `cls`, and
+`0001.png` is the image, `0001.cls` its class, a number or a name; or `0001.json` has `label`, `class` or `cls`, and
 perhaps `subject`. Names that begin and end with two underscores are no records; Obscura names the classes in
 `__classes.json__`. A folder may hold many tars, whose parts stand in their names: train-000000.tar.
 """
@@ -15,14 +15,12 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from obscura.pictures.types import picture_suffixes
-from obscura.preparing.archives import TAR, TarTree
+from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
-from obscura.preparing.layouts.parts import PARTS, choose_part, title_of
-from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.trees import all_files
+from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part, title_of
+from obscura.preparing.trees import TAR, TarTree, all_files
 from obscura.wire.subjects import SubjectId
 
 _CLASSES = "__classes.json__"
@@ -34,20 +32,20 @@ _LABEL_KEYS, _SUBJECT_KEYS = ("label", "class", "cls"), ("subject", "subject_id"
 @dataclass(frozen=True)
 class _Sample:
     tar: TarTree
-    picture: str
+    image: str
     label: str
     subject: SubjectId | None
 
 
 def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a folder of such tars."""
+    """Recognise a folder of WebDataset tars."""
     found = (path for place in ("*.tar*", "*/*.tar*") for path in folder.glob(place))
     tars = sorted(path for path in found if path.is_file() and TAR.search(path.name))
     return _source(folder.name, tars, choices, subjects) if tars else None
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one such tar."""
+    """Recognise one WebDataset tar."""
     return _source(path.name, [path], choices, subjects) if TAR.search(path.name) else None
 
 
@@ -64,7 +62,7 @@ def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> So
     told = any(sample.subject is not None for sample in samples)
     if subjects and not told:
         raise PackingError(
-            f"{name} does not tell whose each picture is, and the account protects all records of a subject together: "
+            f"{name} does not tell whose each image is, and the account protects all records of a subject together: "
             "give every record a .json with its label and its subject."
         )
     names = next((names for tree in trees if (names := _names(tree))), ())
@@ -81,11 +79,10 @@ def _walk(samples: list[_Sample], called: tuple[str | None, ...], tally: Tally) 
     tally.left_out[UNLABELLED] += called.count(None)
     for sample, label in zip(samples, called, strict=True):
         if label is not None:
-            yield Record(label, sample.subject, sample.picture, partial(sample.tar.read, sample.picture))
+            yield Record(label, sample.subject, sample.image, partial(sample.tar.read, sample.image))
 
 
 def _samples(tree: TarTree) -> Iterator[_Sample]:
-    """The records of a tar, in its order; of one of class folders, none has a label."""
     records: dict[str, dict[str, str]] = {}
     for path in all_files(tree):
         at, _, name = path.rpartition("/")
@@ -93,21 +90,21 @@ def _samples(tree: TarTree) -> Iterator[_Sample]:
             stem, _, ending = name.partition(".")
             records.setdefault(f"{at}/{stem}", {})["." + ending.casefold()] = path
     for files in records.values():
-        suffixes = picture_suffixes()
-        picture = next((path for end, path in files.items() if PurePosixPath("x" + end).suffix in suffixes), None)
+        suffixes = image_suffixes()
+        image = next((path for end, path in files.items() if PurePosixPath("x" + end).suffix in suffixes), None)
         text = next((files[ending] for ending in _TEXTS if ending in files), None)
-        if picture is not None and text is not None:
-            yield _Sample(tree, picture, label_text(_read(tree, text)), _subject(tree, files))
-        elif picture is not None and ".json" in files:
+        if image is not None and text is not None:
+            yield _Sample(tree, image, label_text(_read(tree, text)), _subject(tree, files))
+        elif image is not None and ".json" in files:
             facts = _json(tree, files[".json"])
             label = next((facts[key] for key in _LABEL_KEYS if isinstance(facts.get(key), str | int)), None)
             if label is None:
                 raise PackingError(
                     f"{tree.name}: {files['.json']} has no label, class or cls that is a number or a name."
                 )
-            yield _Sample(tree, picture, label_text(label), _subject(tree, files))
-        elif picture is not None:
-            yield _Sample(tree, picture, "", None)
+            yield _Sample(tree, image, label_text(label), _subject(tree, files))
+        elif image is not None:
+            yield _Sample(tree, image, "", None)
 
 
 def _subject(tree: TarTree, files: dict[str, str]) -> SubjectId | None:

@@ -21,7 +21,7 @@ from obscura.wire.schemas import (
     record_of,
 )
 from service import ledger
-from service.api.conditional import answer
+from service.api.answers import answer, decode_cursor, encode_cursor
 from service.api.deps import (
     DATA,
     INSTALLATION,
@@ -34,11 +34,9 @@ from service.api.deps import (
     Service,
 )
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.pages import decode_cursor, encode_cursor
 from service.api.routes.decisions import answer_asked
 from service.datasets import withdrawal
 from service.db.session import transaction
-from service.dependencies import calling
 from service.identity import projects
 from service.identity.access import Principal
 from service.views import accounts as views
@@ -177,7 +175,6 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
 
 
 def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
-    # The slot first: a request that waits for one must not block other writers.
-    with calling("storage"), transaction(service.factory) as session:
+    with transaction(service.factory) as session:
         record = views.account(ledger.set_closed(session, account_id, closed=closed))
     return answer(request, record)

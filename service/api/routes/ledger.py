@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Identifier, Minute
-from service.api.conditional import answer
+from service.api.answers import answer
 from service.api.deps import AUDIT, INSTALLATION, PROBLEMS, ApiRoute, Running
 from service.audit.findings import verifications
 from service.audit.proofs import newest_checkpoint

@@ -50,11 +50,7 @@ def accept(
     """Accept a training and hold its price on the dataset's account.
 
     Raises:
-        InvalidInput: an argument is out of range.
-        NotFound: no such dataset.
-        Conflict: a dataset's content has not arrived.
         InsufficientBudget: the account has too little left; carries every number.
-        AccountFrozen: the account takes no new jobs.
         RateChanged: the account's limit was raised again and again while this was priced.
     """
 
@@ -115,7 +111,6 @@ def hold_price(
     Raises:
         RateChanged: the account's limit was raised since `trained` was read.
         InsufficientBudget: the account has too little left; carries every number.
-        AccountFrozen: the account takes no new jobs.
     """
     job = planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
     details: dict[str, Any] = {
@@ -180,8 +175,6 @@ def publish(
 
     Raises:
         StaleAttempt: the attempt has been superseded, or the job has ended otherwise or was discarded.
-        Conflict: the hold was never armed or nothing was charged to it.
-        InvalidInput: a field is malformed.
     """
     if not is_id(release_id, "rel"):
         raise InvalidInput("A release id is rel_ and 20 base32 characters.")

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from obscura import client
-from obscura.client.live import Live
+from obscura.client.resources import Live
 
 PAIRS = [
     (client.Account, client.AsyncAccount),

@@ -153,16 +153,16 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(tmp_path, kind):
 
 
 def test_a_hostile_description_is_refused(tmp_path):
-    picture, huge = io.BytesIO(), io.BytesIO()
-    Image.new("L", (8, 8)).save(picture, "PNG")
+    image, huge = io.BytesIO(), io.BytesIO()
+    Image.new("L", (8, 8)).save(image, "PNG")
     Image.new("1", (4000, 4000)).save(huge, "PNG")
     for line, content in (
-        ({"file_name": "a.png", "label": 10**15, "class": "a"}, picture),
-        ({"file_name": "a.png", "label": "a", "class": "a"}, picture),
-        ({"file_name": "b.png", "label": 0, "class": "a"}, picture),
-        ({"label": 0}, picture),
+        ({"file_name": "a.png", "label": 10**15, "class": "a"}, image),
+        ({"file_name": "a.png", "label": "a", "class": "a"}, image),
+        ({"file_name": "b.png", "label": 0, "class": "a"}, image),
+        ({"label": 0}, image),
         ({"file_name": "a.png", "label": 0, "class": "a"}, huge),
-        ({"file_name": "a.png", "label": 0, "class": "a"}, io.BytesIO(b"no picture")),
+        ({"file_name": "a.png", "label": 0, "class": "a"}, io.BytesIO(b"no image")),
     ):
         with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
             archive.writestr("metadata.jsonl", json.dumps(line))

@@ -1,4 +1,4 @@
-"""Folders of pictures as people have them."""
+"""Folders of images as people have them."""
 
 import struct
 import zlib
@@ -36,23 +36,23 @@ def colours() -> Callable[..., Array]:
 
 @pytest.fixture
 def motley(tmp_path: Path, colours: Callable[..., Array]) -> Path:
-    """Mixed sizes, modes, transparency, orientation, depths and frames, with what systems leave behind: 13 pictures."""
+    """Mixed sizes, modes, transparency, orientation, depths and frames, with what systems leave behind: 13 images."""
     root = tmp_path / "motley"
     cat, dog = root / "cat", root / "dog"
     for folder in (cat, dog, root / "empty", root / "__MACOSX" / "cat"):
         folder.mkdir(parents=True)
-    picture = Image.fromarray(colours())
-    picture.save(cat / "plain.png")
-    picture.save(cat / "plain.jpg")
-    picture.save(cat / "plain.webp", lossless=True)
-    picture.save(cat / "plain.bmp")
+    image = Image.fromarray(colours())
+    image.save(cat / "plain.png")
+    image.save(cat / "plain.jpg")
+    image.save(cat / "plain.webp", lossless=True)
+    image.save(cat / "plain.bmp")
     Image.fromarray(colours(60, 90)).save(cat / "wide.jpeg")
     lying = Image.Exif()
     lying[0x0112] = 6
     Image.fromarray(colours(64, 40)).save(cat / "lying.jpg", exif=lying)
-    picture.convert("L").save(cat / "grey.png")
-    picture.convert("CMYK").save(dog / "printed.jpg")
-    picture.convert("P").save(dog / "palette.gif")
+    image.convert("L").save(cat / "grey.png")
+    image.convert("CMYK").save(dog / "printed.jpg")
+    image.convert("P").save(dog / "palette.gif")
     clear = np.dstack([colours(), np.full((48, 48), 255, np.uint8)])
     clear[:10, :, 3] = 100
     Image.fromarray(clear).save(dog / "clear.png")

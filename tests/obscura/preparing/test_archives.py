@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from obscura.preparing import PackingError, archives
-from obscura.preparing.archives import open_archive
+from obscura.preparing import PackingError, trees
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.trees import FolderTree, SubTree, Tree, all_files
+from obscura.preparing.trees import FolderTree, SubTree, Tree, all_files, open_archive
 
 FILES = {"a/1.png": b"one", "a/b/2.png": b"two", "3.txt": b"three"}
 
@@ -109,7 +108,7 @@ def test_links_in_a_tar_lead_to_files_of_the_tar_alone(tmp_path: Path) -> None:
 
 
 def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "UNPACKED_BYTES_MAX", 1000)
+    monkeypatch.setattr(trees, "UNPACKED_BYTES_MAX", 1000)
     with pytest.raises(PackingError, match="unpack it"):
         open_archive(packed(tmp_path, "x.tar.gz", {"a.png": bytes(2000)}))
     assert open_archive(packed(tmp_path, "x.tar", {"a.png": bytes(2000)})) is not None

@@ -188,23 +188,23 @@ ONLY_WITH_FEW = {
     "gaps",
     "one_to_forty",
     "among_classes",
-}  # with many pictures each, these may be classes
-ONLY_WITH_MANY = {"jets"}  # with few pictures each, these may be records
+}  # with many images each, these may be classes
+ONLY_WITH_MANY = {"jets"}  # with few images each, these may be records
 
 
 @pytest.mark.parametrize("kind", IDENTIFIERS)
-@pytest.mark.parametrize("pictures", [FEW, SOME])
-def test_identifiers_are_asked_about(kind: str, pictures: int) -> None:
-    counts = dict.fromkeys(IDENTIFIERS[kind], FEW if kind in ONLY_WITH_FEW else pictures)
+@pytest.mark.parametrize("images", [FEW, SOME])
+def test_identifiers_are_asked_about(kind: str, images: int) -> None:
+    counts = dict.fromkeys(IDENTIFIERS[kind], FEW if kind in ONLY_WITH_FEW else images)
     with pytest.raises(ChoiceNeeded) as needed:
         ask_about_classes(counts, folders=True)
     assert needed.value.flags[0].split()[0] in ("--classes", "--rename-classes")
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("pictures", [FEW, MANY])
-def test_classes_with_numbers_pass(kind: str, pictures: int) -> None:
-    ask_about_classes(dict.fromkeys(CLASSES[kind], MANY if kind in ONLY_WITH_MANY else pictures), folders=True)
+@pytest.mark.parametrize("images", [FEW, MANY])
+def test_classes_with_numbers_pass(kind: str, images: int) -> None:
+    ask_about_classes(dict.fromkeys(CLASSES[kind], MANY if kind in ONLY_WITH_MANY else images), folders=True)
 
 
 def test_the_tables_are_large() -> None:
@@ -248,7 +248,7 @@ NO_MASKS = [
 
 
 @pytest.mark.parametrize(("names", "masks"), MASKS)
-def test_masks_beside_their_pictures_are_found(names: list[str], masks: list[str]) -> None:
+def test_masks_beside_their_images_are_found(names: list[str], masks: list[str]) -> None:
     assert masks_among(names) == masks
     with pytest.raises(ChoiceNeeded):
         ask_about_classes(dict.fromkeys(names, MANY), folders=True)

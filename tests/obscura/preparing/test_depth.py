@@ -1,4 +1,4 @@
-"""More than eight bits: white is what is stated, the same for all pictures, and nobody reads it off them."""
+"""More than eight bits: white is what is stated, the same for all images, and nobody reads it off them."""
 
 import io
 import struct
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.pictures.parts import PNG_MAGIC
+from obscura.image_types import PNG_MAGIC
 from obscura.preparing import ChoiceNeeded, PackingError, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
-from obscura.preparing.pictures import Target, look, prepare_picture
+from obscura.preparing.images import Target, look, prepare_image
 from tests.obscura.preparing.conftest import deep_png
 from tests.obscura.preparing.dicom_files import dicom_file
 
@@ -41,7 +41,7 @@ def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1, bits:
 
 
 def shown(content: bytes, scale: Scale = FORMAT_SCALE, side: int = SIDE) -> np.ndarray:
-    _, png = prepare_picture(content, Target(side, side, 1, scale))
+    _, png = prepare_image(content, Target(side, side, 1, scale))
     return np.asarray(Image.open(io.BytesIO(png)))
 
 
@@ -82,7 +82,7 @@ def test_signed_and_measured_values_take_the_stated_window(kind):
 
 
 @pytest.mark.parametrize("kind", ["u2", "u1"])
-def test_pictures_whose_white_is_zero_are_inverted_at_every_depth(kind):
+def test_images_whose_white_is_zero_are_inverted_at_every_depth(kind):
     most = np.iinfo(kind).max
     values = (np.linspace(0, 1, SIDE * SIDE).reshape(SIDE, SIDE) * most).astype(kind)
     assert np.abs(shown(tiff(values, photometric=0)) - (255 - values / most * 255)).max() <= 1
@@ -105,7 +105,7 @@ def test_pictures_whose_white_is_zero_are_inverted_at_every_depth(kind):
         ([tiff(RAMP.astype("u4"))] * 2, ("--depth 12",)),
     ],
 )
-def test_where_a_guess_would_destroy_pictures_their_owner_is_asked(tmp_path, files, flags):
+def test_where_a_guess_would_destroy_images_their_owner_is_asked(tmp_path, files, flags):
     assert asked(folder(tmp_path, *files)) == flags
 
 
@@ -154,9 +154,9 @@ def offset_ct(offset: int) -> list[bytes]:
 def test_a_window_is_proposed_where_few_grey_levels_would_be_left(tmp_path, files, window):
     assert asked(folder(tmp_path, *files)) == (f"--window {window}",)
     package = prepare(tmp_path, Choices(window=window, size=64, grey=True))
-    pictures = [shown(content, Choices(window=window).scale, 64) for content in files]
+    images = [shown(content, Choices(window=window).scale, 64) for content in files]
     assert package.private_records == 2
-    assert len(np.unique(pictures)) > 30
+    assert len(np.unique(images)) > 30
 
 
 def test_few_levels_through_the_windows_of_the_files_are_asked_about(tmp_path):
@@ -167,7 +167,7 @@ def test_few_levels_through_the_windows_of_the_files_are_asked_about(tmp_path):
     assert prepare(folder(tmp_path / "narrow", *narrow), Choices()).private_records == 2
 
 
-def test_an_offset_of_colour_pictures_is_asked_about(tmp_path):
+def test_an_offset_of_colour_images_is_asked_about(tmp_path):
     colours = NOISE.integers(40000, 50000, (2, 16, 16, 3)).astype(np.uint16)
     assert asked(folder(tmp_path, *map(deep_png, colours))) == ("--depth 16",)
     assert prepare(tmp_path, Choices(depth=16)).private_records == 2
@@ -184,7 +184,7 @@ def test_an_offset_of_colour_pictures_is_asked_about(tmp_path):
         (NOISE.beta(4, 4, (64, 64)) * 65535).astype(np.uint16),
     ],
 )
-def test_drawings_and_pictures_with_contrast_are_not_asked_about(tmp_path, values):
+def test_drawings_and_images_with_contrast_are_not_asked_about(tmp_path, values):
     assert prepare(folder(tmp_path, saved(values), saved(np.flipud(values).copy())), Choices()).private_records == 2
 
 
@@ -195,7 +195,7 @@ def test_eight_bits_with_little_contrast_are_not_asked_about(tmp_path):
     assert prepare(folder(tmp_path, *files), Choices()).private_records == 3
 
 
-def test_the_question_names_no_number_of_the_pictures(tmp_path):
+def test_the_question_names_no_number_of_the_images(tmp_path):
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(folder(tmp_path, TWELVE, TWELVE))
     assert not {"4080", "4,080"} & set(str(needed.value).split())
@@ -213,7 +213,7 @@ def test_the_question_names_no_number_of_the_pictures(tmp_path):
         ([tiff(np.full((SIDE, SIDE), np.nan, "f4"), 1, 3)] * 2, Scale(window=(0, 1)), "no numbers"),
     ],
 )
-def test_what_does_not_go_with_the_pictures_is_refused(tmp_path, files, scale, says):
+def test_what_does_not_go_with_the_images_is_refused(tmp_path, files, scale, says):
     with pytest.raises(PackingError, match=says):
         prepare(folder(tmp_path, *files), Choices(depth=scale.depth, window=scale.window))
 
@@ -244,13 +244,13 @@ def test_a_transparent_number_of_sixteen_bits_is_laid_on_white():
     Image.fromarray(values).save(file, "PNG", transparency=int(values[3, 3]))
     seen = look(file.getvalue())
     assert (seen.transparent, seen.deep) == (True, True)
-    _, png = prepare_picture(file.getvalue(), Target(SIDE, SIDE, 3))
+    _, png = prepare_image(file.getvalue(), Target(SIDE, SIDE, 3))
     pixels = np.asarray(Image.open(io.BytesIO(png)))
     assert tuple(pixels[3, 3]) == (255, 255, 255)
     assert tuple(pixels[3, 4]) == (round(values[3, 4] / 257),) * 3
 
 
-def test_the_words_of_the_command_line_reach_the_pictures(tmp_path):
+def test_the_words_of_the_command_line_reach_the_images(tmp_path):
     assert prepare(folder(tmp_path, TWELVE, TWELVE), Choices(depth="12")).private_records == 2
     assert Choices(window="-1,2").scale == Scale(window=(-1, 2))
     for wrong in ({"frames": "some"}, {"slices": "top"}, {"every": 0}, {"depth": "1.5"}, {"window": "best"}):

@@ -16,9 +16,9 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from obscura.preparing import dicom
 from obscura.preparing.depth import FORMAT_SCALE, Numbers, Scale, eight_bits
-from obscura.preparing.dicom import frames_of, has_picture, open_dicom, read_frame, require_reader, tag_text
+from obscura.preparing.dicom import frames_of, has_pixels, open_dicom, read_frame, require_reader, tag_text
 from obscura.preparing.errors import PackingError, Unreadable
-from obscura.preparing.pictures import Target, look, prepare_picture
+from obscura.preparing.images import Target, look, prepare_image
 from tests.obscura.preparing.dicom_files import dicom_file
 
 SHIPPED = sorted(
@@ -108,7 +108,7 @@ def test_what_is_white_follows_the_tags():
     assert (shown(rescaled, scale=Scale(window=(0, 1))) == np.where(RAMP > 512, 255, 0)).all()
 
 
-def test_a_negative_slope_turns_the_picture_around():
+def test_a_negative_slope_turns_the_image_around():
     content = dicom_file(RAMP, BitsStored=12, RescaleSlope=-1, RescaleIntercept=0)
     assert np.abs(shown(content) - (255 - RAMP / 4095 * 255)).max() <= 1
     windowed = dicom_file(
@@ -147,11 +147,11 @@ def test_colours_planes_and_files_without_a_preamble():
     assert (shown(dicom_file(RAMP, preamble=False, BitsStored=12)) == shown(dicom_file(RAMP, BitsStored=12))).all()
 
 
-def test_a_file_is_a_picture_like_any_other():
+def test_a_file_is_an_image_like_any_other():
     content = dicom_file(RAMP, BitsStored=12)
     seen = look(content)
     assert (seen.width, seen.height, seen.grey, seen.deep) == (16, 16, True, True)
-    suffix, png = prepare_picture(content, Target(16, 16, 1))
+    suffix, png = prepare_image(content, Target(16, 16, 1))
     assert suffix == ".png"
     assert (np.asarray(Image.open(io.BytesIO(png))) == shown(content)).all()
     assert b"CANARY" not in png
@@ -180,7 +180,7 @@ def test_tags_are_named_by_keyword_or_number():
     assert tag_text(dataset, "PatientID") == tag_text(dataset, "(0010,0020)") == tag_text(dataset, "00100020") == "P7"
     assert tag_text(dataset, "ImageType") == "ORIGINAL\\PRIMARY"
     assert tag_text(dataset, "StudyID") == ""
-    assert has_picture(dataset)
+    assert has_pixels(dataset)
     require_reader("PatientID", "0010,0020", None, "none")
     for none in ("PatientIdentity", "", "0010", "zzzz,0020"):
         with pytest.raises(PackingError, match="no tag of DICOM"):

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import BrokenPictures, ChoiceNeeded, Choices, PackingError, prepare
+from obscura.preparing import BrokenImages, ChoiceNeeded, Choices, PackingError, prepare
 
 Fill = Callable[..., Path]
 
 
 @pytest.fixture
 def fill(tmp_path: Path) -> Fill:
-    """Put pictures of 16 x 16 pixels at paths below a folder."""
+    """Put images of 16 x 16 pixels at paths below a folder."""
 
-    def make(*paths: str, root: str = "pictures") -> Path:
+    def make(*paths: str, root: str = "images") -> Path:
         for number, path in enumerate(paths):
             file = tmp_path / root / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -30,12 +30,12 @@ def fill(tmp_path: Path) -> Fill:
 
 
 def names(root: Path, **choices: object) -> list[str]:
-    """Class and brightness of each picture that is sent."""
+    """Class and brightness of each image that is sent."""
     found = []
     with zipfile.ZipFile(io.BytesIO(b"".join(prepare(root, Choices(**choices)).open()))) as archive:  # type: ignore[arg-type]
         for name in archive.namelist():
-            with Image.open(io.BytesIO(archive.read(name))) as picture:
-                found.append(f"{name.split('/')[0]} {picture.getpixel((0, 0))[0]}")  # type: ignore[index]
+            with Image.open(io.BytesIO(archive.read(name))) as image:
+                found.append(f"{name.split('/')[0]} {image.getpixel((0, 0))[0]}")  # type: ignore[index]
     return sorted(found)
 
 
@@ -49,9 +49,9 @@ def test_junk_is_skipped_and_counted(fill):
     (root / "a" / "readme.md").write_text("")
     assert names(root) == ["a 0", "b 1"]
     summary = prepare(root).summary
-    assert summary.startswith("2 pictures: 2 scaled to 32 x 32; left out ")
+    assert summary.startswith("2 images: 2 scaled to 32 x 32; left out ")
     for part in (
-        "5 hidden or system files", "1 empty class folder", "1 picture outside of the class folders",
+        "5 hidden or system files", "1 empty class folder", "1 image outside of the class folders",
         "1 other file (.md)",
     ):  # fmt: skip
         assert part in summary
@@ -60,13 +60,13 @@ def test_junk_is_skipped_and_counted(fill):
 def test_of_train_and_test_train_is_taken_and_said(fill):
     root = fill("train/a/1.png", "train/b/1.png", "test/a/1.png", "test/b/1.png", "test/b/2.png")
     assert names(root) == ["a 0", "b 1"]
-    assert prepare(root).summary == "train/ (not test/; --split chooses): 2 pictures: 2 scaled to 32 x 32."
+    assert prepare(root).summary == "train/ (not test/; --split chooses): 2 images: 2 scaled to 32 x 32."
     assert names(root, split="test") == ["a 2", "b 3", "b 4"]
     with pytest.raises(PackingError, match="test, train"):
         prepare(root, Choices(split="val"))
 
 
-def test_pictures_in_train_and_test_are_asked_about(fill):
+def test_images_in_train_and_test_are_asked_about(fill):
     root = fill("train/1.png", "test/1.png")
     with pytest.raises(ChoiceNeeded, match="like parts or copies") as error:
         prepare(root)
@@ -82,16 +82,16 @@ def test_folders_around_everything_and_one_part_alone_are_passed_through_and_sai
     root = fill(f"{around}{part}a/1.png", f"{around}{part}b/1.png")
     package = prepare(root)
     assert package.classes == ("a", "b")
-    assert package.summary == f"{around}{part}: 2 pictures: 2 scaled to 32 x 32.".removeprefix(": ")
+    assert package.summary == f"{around}{part}: 2 images: 2 scaled to 32 x 32.".removeprefix(": ")
     owned = fill(f"{around}{part}a/P1/1.png", f"{around}{part}b/P2/study/1.png", root="owned")
     package = prepare(owned, subjects=True)
     assert (package.classes, package.private_subjects, package.private_records) == (("a", "b"), 2, 2)
 
 
-def test_one_part_alone_of_pictures_without_people(fill):
+def test_one_part_alone_of_images_without_people(fill):
     """`train` was a class, and NORMAL and PNEUMONIA two patients."""
     root = fill("train/NORMAL/1.png", "train/PNEUMONIA/1.png")
-    with pytest.raises(PackingError, match=r"outside of the folders of subjects.*class/subject/picture"):
+    with pytest.raises(PackingError, match=r"outside of the folders of subjects.*class/subject/image"):
         prepare(root, subjects=True)
 
 
@@ -110,8 +110,8 @@ def test_parts_of_which_none_is_the_usual_one_are_asked_about(fill):
     assert names(inside, split="test") == ["a 1", "b 2"]
 
 
-def test_one_folder_of_pictures_is_asked_about(fill):
-    for path in ("pictures/1.png", "around/pictures/1.png", "all/1.png"):
+def test_one_folder_of_images_is_asked_about(fill):
+    for path in ("images/1.png", "around/images/1.png", "all/1.png"):
         root = fill(path, root=path.replace("/", "-"))
         with pytest.raises(ChoiceNeeded, match="one folder"):
             prepare(root)
@@ -137,9 +137,9 @@ def test_a_class_that_loses_all_its_files_stops_and_is_counted(fill):
     root = fill("normal/1.png", "normal/2.png", "torn/1.png")
     (root / "torn" / "1.png").write_bytes(b"\x89PNG")
     (root / "sick").mkdir()
-    (root / "sick" / "1.xyz").write_bytes(b"no picture")
+    (root / "sick" / "1.xyz").write_bytes(b"no image")
     (root / "empty").mkdir()
-    with pytest.raises(BrokenPictures, match=r"No picture of 2 classes \(sick, torn\)") as error:
+    with pytest.raises(BrokenImages, match=r"No image of 2 classes \(sick, torn\)") as error:
         prepare(root)
     assert error.value.flags == ("--skip-broken",)
     package = prepare(root, Choices(skip_broken=True, classes="normal,sick,torn"))
@@ -150,20 +150,18 @@ def test_links_to_nothing_are_named(fill):
     root = fill("normal/1.png", "sick/1.png")
     for number in (2, 3):
         (root / "sick" / f"{number}.png").symlink_to("../../.git/annex/objects/x")
-    with pytest.raises(BrokenPictures, match=r"sick/2\.png \(it is a link to a file that is not there\)") as error:
+    with pytest.raises(BrokenImages, match=r"sick/2\.png \(it is a link to a file that is not there\)") as error:
         prepare(root)
     assert error.value.count == 2
     assert prepare(root, Choices(skip_broken=True)).private_counts == {"normal": 1, "sick": 1}
 
 
-def test_pictures_that_repeat_and_people_in_names_of_files_are_told_their_owner(fill):
+def test_images_that_repeat_and_people_in_names_of_files_are_told_their_owner(fill):
     root = fill("a/1.png", "b/2.png")
     for copy in ("a/3.png", "a/4.png", "b/5.png"):
         (root / copy).write_bytes((root / "a" / "1.png").read_bytes())
     (note,) = prepare(root).private_notes
-    assert note.startswith(
-        "4 pictures are there more than once: 1 different, one of them 4 times; 1 in several classes"
-    )
+    assert note.startswith("4 images are there more than once: 1 different, one of them 4 times; 1 in several classes")
     named = fill(
         *(f"{label}/person{number // 2}_x_{number}.png" for label in "ab" for number in range(6)), root="named"
     )
@@ -171,7 +169,7 @@ def test_pictures_that_repeat_and_people_in_names_of_files_are_told_their_owner(
     assert note.startswith("Files are named after persons")
 
 
-def test_public_pictures_may_lie_in_folders_of_people(fill):
+def test_public_images_may_lie_in_folders_of_people(fill):
     root = fill("a/P1/1.png", "a/P2/2.png", "b/P1/3.png", "b/4.png")
     package = prepare(root, subjects=None)
     assert (package.private_records, package.private_subjects, package.classes) == (4, None, ("a", "b"))
@@ -186,8 +184,8 @@ def test_a_table_of_labels(fill, tmp_path):
     table.write_text("\ufefffile,label,age\n1.png,boat,3\n./2.png,car,4\ndeep\\er\\3.png,boat,5\n", encoding="utf-8")
     assert names(root, labels="labels.csv") == ["boat 0", "boat 2", "car 1"]
     summary = prepare(root, Choices(labels=table)).summary
-    assert summary.startswith("labels from labels.csv: 3 pictures: 3 scaled to 32 x 32; left out ")
-    assert "1 picture not named in the table" in summary
+    assert summary.startswith("labels from labels.csv: 3 images: 3 scaled to 32 x 32; left out ")
+    assert "1 image not named in the table" in summary
 
 
 def test_a_table_with_subjects(fill):
@@ -205,7 +203,7 @@ def test_a_table_with_subjects(fill):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("picture,kind\n1.png,a\n", "Its columns are picture, kind"),
+        ("image,kind\n1.png,a\n", "Its columns are image, kind"),
         ("file,label\n", "holds no rows"),
         ("file,label\n1.png,\n", "do not tell the class"),
         ("file,label\n1.png,a\n1.png,b\n", "several labels in 'label'"),
@@ -224,14 +222,14 @@ def test_tables_that_will_not_do(fill, text, message):
 def test_a_table_that_names_what_is_not_there(fill):
     root = fill("1.png")
     (root / "labels.csv").write_text("file,label\n1.png,a\n2.png,a\n")
-    with pytest.raises(BrokenPictures, match=r"2\.png .*cannot be opened"):
+    with pytest.raises(BrokenImages, match=r"2\.png .*cannot be opened"):
         prepare(root, Choices(labels="labels.csv"))
     assert names(root, labels="labels.csv", skip_broken=True) == ["a 0"]
     with pytest.raises(PackingError, match="cannot be read"):
         prepare(root, Choices(labels="missing.csv"))
 
 
-def test_whose_pictures_a_table_tells_is_not_ignored(fill):
+def test_whose_images_a_table_tells_is_not_ignored(fill):
     root = fill("1.png", "2.png", "p/patient00001/study1/view1.png")
     table = root / "labels.csv"
     table.write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n")
@@ -264,12 +262,12 @@ def test_ids_that_stand_for_nobody_are_refused(fill, blank):
         prepare(root, Choices(labels="labels.csv"), subjects=True)
 
 
-def test_one_person_with_a_large_share_is_told_to_the_owner_of_the_pictures(fill):
+def test_one_person_with_a_large_share_is_told_to_the_owner_of_the_images(fill):
     root = fill(*(f"{number}.png" for number in range(12)))
     rows = "".join(f"{n}.png,{'ab'[n % 2]},{'most' if n < 6 else f'P{n}'}\n" for n in range(12))
     (root / "labels.csv").write_text(f"file,label,subject\n{rows}")
     _, note = prepare(root, Choices(labels="labels.csv"), subjects=True).private_notes
-    assert note.startswith("One subject (most) has 6 of the 12 pictures.")
+    assert note.startswith("One subject (most) has 6 of the 12 images.")
 
 
 @pytest.mark.parametrize("around", [False, True])
@@ -279,12 +277,12 @@ def test_a_zip_is_a_folder(fill, tmp_path, around):
     archive = shutil.make_archive(str(tmp_path / "set"), "zip", *((tmp_path, "set") if around else (root,)))
     with zipfile.ZipFile(archive, "a") as more:
         more.writestr("__MACOSX/set/a/._1.png", b"junk")
-    with pytest.raises(BrokenPictures, match=r"b/torn\.jpg"):
+    with pytest.raises(BrokenImages, match=r"b/torn\.jpg"):
         prepare(Path(archive))
     assert names(Path(archive), skip_broken=True) == ["a 0", "b 1"]
 
 
-def test_pictures_of_subjects_and_records_of_nobody(fill):
+def test_images_of_subjects_and_records_of_nobody(fill):
     with pytest.raises(PackingError, match="single records"):
         prepare(fill("a/x/y/anna/1.png", "a/1.png", "b/1.png"))
     root = fill("a/anna/1.png", "a/anna/study1/left/2.png", "b/carl/3.png", root="owned")
@@ -314,26 +312,26 @@ def test_a_class_whose_accent_is_written_in_two_ways(fill):
 def test_what_is_said_of_nothing(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "notes.txt").write_text("")
-    with pytest.raises(PackingError, match="no class folders with pictures"):
+    with pytest.raises(PackingError, match="no class folders with images"):
         prepare(tmp_path)
     with pytest.raises(PackingError, match="--attribute is for tables"):
         prepare(tmp_path, Choices(attribute="Male"))
 
 
-def test_a_picture_that_is_no_picture_of_this_size_is_not_read_whole(fill, monkeypatch):
+def test_an_image_that_is_no_image_of_this_size_is_not_read_whole(fill, monkeypatch):
     root = fill("a/1.png")
     with (root / "a" / "huge.png").open("wb") as file:
         file.truncate(2**40)  # a hole of a terabyte
-    with pytest.raises(BrokenPictures, match="larger than 256 MiB"):
+    with pytest.raises(BrokenImages, match="larger than 256 MiB"):
         prepare(root)
 
 
 def test_names_of_systems_stay_out_of_arrays(tmp_path):
     np.savez(tmp_path / "a.npz", images=np.zeros((4, 16, 16), np.uint8), labels=np.arange(4) % 2)
-    assert prepare(tmp_path / "a.npz").summary == "Arrays: 4 pictures, as they are."
+    assert prepare(tmp_path / "a.npz").summary == "Arrays: 4 images, as they are."
     package = prepare(tmp_path / "a.npz", Choices(size="8"))
     assert (package.format, package.height, package.width, package.classes) == ("zip", 8, 8, ("0", "1"))
-    assert package.summary == "Arrays: 4 pictures: 4 scaled to 8 x 8."
+    assert package.summary == "Arrays: 4 images: 4 scaled to 8 x 8."
 
 
 @pytest.mark.parametrize("name", ["cat\u202e", "c\u200bat", "c\x85at", " cat", "cat\u00a0", "cat\u200d"])
@@ -385,7 +383,7 @@ def test_a_table_leaves_masks_out(fill):
 
 
 @pytest.mark.parametrize("kinds", [("img", "seg"), ("imagesTr", "labelsTr"), ("images", "masks"), ("input", "gt")])
-def test_kinds_of_pictures_inside_class_folders_are_asked_about(fill, kinds):
+def test_kinds_of_images_inside_class_folders_are_asked_about(fill, kinds):
     root = fill(*(f"{label}/{kind}/1.png" for label in ("a", "b") for kind in kinds))
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(root)

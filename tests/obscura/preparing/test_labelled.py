@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import BrokenPictures, ChoiceNeeded, Choices, Package, PackingError, prepare
+from obscura.preparing import BrokenImages, ChoiceNeeded, Choices, Package, PackingError, prepare
 
 
 def labelled(root: Path, paths: Sequence[str], cells: Sequence[str], head: str = "file", at: str = "t.csv") -> Path:
@@ -51,7 +51,7 @@ def test_a_table_whose_names_match_nothing_says_why(tmp_path, cells, one, other,
     root = labelled(tmp_path, NAMES, cells)
     with pytest.raises(PackingError, match=r"No name in column 'file' of t\.csv is the name of an image") as error:
         prepare(root, Choices(labels="t.csv"))
-    assert not isinstance(error.value, BrokenPictures)
+    assert not isinstance(error.value, BrokenImages)
     assert all(words in str(error.value) for words in (one, other, cause))
 
 
@@ -68,9 +68,9 @@ def test_zeros_that_are_lost_of_some_names_alone_are_not_left_out_as_broken(tmp_
         PackingError, match=r"9 of 12 names in column 'file' of t\.csv are not.*'1'.*'01\.png'.*zeros"
     ) as error:
         prepare(root, Choices(labels="t.csv"))
-    assert not isinstance(error.value, BrokenPictures)
+    assert not isinstance(error.value, BrokenImages)
     labelled(tmp_path / "dead", names, [*names[:-1], "gone.png"])
-    with pytest.raises(BrokenPictures, match=r"gone\.png"):
+    with pytest.raises(BrokenImages, match=r"gone\.png"):
         prepare(tmp_path / "dead", Choices(labels="t.csv"))
 
 

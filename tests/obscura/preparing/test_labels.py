@@ -35,7 +35,7 @@ def test_what_is_neither_integer_nor_text_is_refused(values: Any) -> None:
 
 
 @pytest.mark.parametrize("values", [[0], [[0, 1], [1, 0]], np.zeros((2, 1, 1), int)])
-def test_there_are_as_many_labels_as_pictures(values: Any) -> None:
+def test_there_are_as_many_labels_as_images(values: Any) -> None:
     with pytest.raises(PackingError, match="as many labels"):
         read_labels(values, 2, "x", Choices())
 
@@ -72,8 +72,8 @@ def test_numbers_that_are_classes(used: list[int], stated: Any, used_only: bool,
 @pytest.mark.parametrize(
     ("used", "known", "gap"), [([1, 2], 0, 0), ([0, 2], 0, 1), ([0, 1], 3, 2), ([0, 10**12], 0, 1)]
 )
-def test_a_number_without_pictures_is_asked_about(used: list[int], known: int, gap: int) -> None:
-    with pytest.raises(ChoiceNeeded, match=f"No picture has the label {gap},") as asked:
+def test_a_number_without_images_is_asked_about(used: list[int], known: int, gap: int) -> None:
+    with pytest.raises(ChoiceNeeded, match=f"No image has the label {gap},") as asked:
         class_numbers(used, None, used_only=False, known=known)
     assert asked.value.flags == ("--used-classes",)
 

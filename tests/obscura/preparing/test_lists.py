@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
-from obscura.preparing.screen import screen
 from obscura.preparing.subjects import read_ids, require_plain_ids
+from obscura.preparing.survey import screen
 from obscura.preparing.tables import read_lines, read_renames
 
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"]
@@ -118,7 +118,7 @@ def test_ids_that_were_joined_may_differ_in_zeros_and_decimals():
     require_plain_ids(dict.fromkeys(["0010", "12", "13.0"], ""), join=True, withdrawal=True)
 
 
-def pictures(tmp_path: Path, *paths: str) -> Path:
+def images(tmp_path: Path, *paths: str) -> Path:
     for number, path in enumerate(paths):
         (tmp_path / "p" / path).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (16, 16), number).save(tmp_path / "p" / path)
@@ -127,7 +127,7 @@ def pictures(tmp_path: Path, *paths: str) -> Path:
 
 @pytest.mark.parametrize(("text", "said"), [*FAULTS, *REWRITTEN])
 def test_a_suspicious_id_ends_an_upload_and_says_where_it_is(tmp_path, text, said):
-    root = pictures(tmp_path, "1.png", "2.png")
+    root = images(tmp_path, "1.png", "2.png")
     cell = '"' + text.replace('"', '""') + '"'
     (root / "t.csv").write_text(f"file,label,subject\n1.png,a,0010\n2.png,b,{cell}\n", encoding="utf-8")
     with pytest.raises(PackingError, match=rf"(?i)line \d of t\.csv, column 'subject': .*{said}"):
@@ -135,14 +135,14 @@ def test_a_suspicious_id_ends_an_upload_and_says_where_it_is(tmp_path, text, sai
 
 
 def test_suspicious_folders_of_subjects_end_an_upload(tmp_path):
-    root = pictures(tmp_path, "a/0010/1.png", "b/12.0/2.png")
+    root = images(tmp_path, "a/0010/1.png", "b/12.0/2.png")
     with pytest.raises(ChoiceNeeded, match=r"^B/12\.0/2\.png: subject id '12\.0' is a number with decimals") as error:
         prepare(root, Choices(), subjects=True)
     assert error.value.flags == ("--join-subjects",)
 
 
 def labelled(tmp_path: Path, *labels: str) -> Path:
-    root = pictures(tmp_path, *(f"{number}.png" for number in range(len(labels))))
+    root = images(tmp_path, *(f"{number}.png" for number in range(len(labels))))
     cells = ['"' + label.replace('"', '""') + '"' for label in labels]
     rows = "".join(f"{number}.png,{cell}\n" for number, cell in enumerate(cells))
     (root / "t.csv").write_text(f"file,label\n{rows}", encoding="utf-8")
@@ -202,14 +202,14 @@ def test_lists_that_are_stated_to_be_classes_are_classes(tmp_path):
 
 
 def test_folders_with_several_findings_in_their_names_are_asked_about(tmp_path):
-    root = pictures(tmp_path, "Mass/1.png", "Effusion/2.png", "Mass, Effusion/3.png")
+    root = images(tmp_path, "Mass/1.png", "Effusion/2.png", "Mass, Effusion/3.png")
     with pytest.raises(ChoiceNeeded, match=r"several labels of one image.*'Mass, Effusion'") as error:
         prepare(root)
     assert error.value.flags == ("--classes classes.txt",)
 
 
 def of_records(tmp_path: Path, head: str, *cells: str) -> Path:
-    root = pictures(tmp_path, *(f"{number}.png" for number in range(len(cells))))
+    root = images(tmp_path, *(f"{number}.png" for number in range(len(cells))))
     rows = "".join(f"{number}.png,{'ab'[number % 2]},{cell}\n" for number, cell in enumerate(cells))
     (root / "t.csv").write_text(f"file,label,{head}\n{rows}", encoding="utf-8")
     return root
@@ -238,7 +238,7 @@ def test_other_columns_are_not_remarked_upon(tmp_path, head, cells):
 
 
 def test_both_eyes_of_a_person_are_remarked_upon_in_an_account_of_records_alone(tmp_path):
-    root = pictures(tmp_path, *(f"{'ab'[n // 2 % 2]}/{10 + n // 2}_{('left', 'right')[n % 2]}.png" for n in range(8)))
+    root = images(tmp_path, *(f"{'ab'[n // 2 % 2]}/{10 + n // 2}_{('left', 'right')[n % 2]}.png" for n in range(8)))
     (note,) = prepare(root).private_notes
     assert "a/10_left.png and a/10_right.png" in note
     assert prepare(root, subjects=None).private_notes == ()
@@ -248,8 +248,8 @@ def test_the_screen_shows_how_many_subjects_there_are_and_where_their_ids_come_f
     package = prepare(of_records(tmp_path, "patient", "P7", "P7", "P8", "P9"), Choices(labels="t.csv"), subjects=True)
     lines = [*screen(package, at_most=10, subjects_at_most=5, private=True)]
     assert "Stays here: 3 subjects; their ids come from the column 'patient' of t.csv, such as 'P7'." in lines
-    root = pictures(tmp_path / "folders", "sick, old/anna/1.png", "well/bert/2.png")
+    root = images(tmp_path / "folders", "sick, old/anna/1.png", "well/bert/2.png")
     lines = [*screen(prepare(root, subjects=True), at_most=10, subjects_at_most=5, private=True)]
-    assert lines[1] == 'Stays here: pictures by class: "sick, old" 1, "well" 1.'
+    assert lines[1] == 'Stays here: images by class: "sick, old" 1, "well" 1.'
     assert lines[2].endswith("from the names of the folders inside the class folders, such as 'anna'.")
     assert 'classes "sick, old", "well"; images' in lines[-1]

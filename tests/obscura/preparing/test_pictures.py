@@ -1,4 +1,4 @@
-"""One picture: recognised for what it is, made to fit, and taken by the service exactly as it was made."""
+"""One image: recognised for what it is, made to fit, and taken by the service exactly as it was made."""
 
 import io
 import struct
@@ -14,7 +14,7 @@ from benchmarks.intake.kinds.oddities import tiff
 from obscura.preparing import prepare
 from obscura.preparing.depth import FORMAT_SCALE, Scale
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.pictures import Target, look, prepare_picture
+from obscura.preparing.images import Target, look, prepare_image
 from obscura.preparing.sources import PIXELS_MAX
 from service.ingest.pictures import decode_picture
 from service.ingest.request import IngestLimits, IngestRequest
@@ -34,7 +34,7 @@ def target(width: int, height: int, channels: int = 3, **changes: Any) -> Target
 
 
 def received(content: bytes, wanted: Target) -> np.ndarray:
-    """What the service keeps of a picture file."""
+    """What the service keeps of an image file."""
     request = IngestRequest(
         dataset_id="ds", classes=("a",), height=wanted.height, width=wanted.width, channels=wanted.channels,
         records_declared=1, source=Path(), target=Path(), format="zip", limits=IngestLimits(), source_key=b"",
@@ -44,7 +44,7 @@ def received(content: bytes, wanted: Target) -> np.ndarray:
 
 
 def prepared(content: bytes, wanted: Target) -> np.ndarray:
-    return received(prepare_picture(content, wanted)[1], wanted)
+    return received(prepare_image(content, wanted)[1], wanted)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -60,8 +60,8 @@ def test_the_service_takes_whatever_comes_out(motley, size, channels):
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
 def test_what_fits_is_sent_as_it_is(colours, kind):
     content = saved(Image.fromarray(colours()), kind)
-    assert prepare_picture(content, target(48, 48))[1] == content
-    assert prepare_picture(content, target(40, 40))[1] != content
+    assert prepare_image(content, target(48, 48))[1] == content
+    assert prepare_image(content, target(40, 40))[1] != content
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
@@ -121,10 +121,10 @@ def test_palettes_of_greys_are_grey():
 def test_opaque_alpha_is_no_transparency(colours):
     content = saved(Image.fromarray(np.dstack([colours(), np.full((48, 48), 255, np.uint8)])))
     assert not look(content).transparent
-    assert prepare_picture(content, target(48, 48))[1] == content
+    assert prepare_image(content, target(48, 48))[1] == content
 
 
-def test_printed_pictures_become_rgb():
+def test_printed_images_become_rgb():
     content = saved(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95)
     assert look(content).printed
     red, green, blue = prepared(content, target(16, 16))[8, 8]
@@ -132,7 +132,7 @@ def test_printed_pictures_become_rgb():
     assert max(green, blue) < 15
 
 
-def test_of_moving_pictures_the_first_frame_is_kept():
+def test_of_moving_images_the_first_frame_is_kept():
     first, second = Image.new("RGB", (16, 16), (200, 0, 0)), Image.new("RGB", (16, 16), (0, 200, 0))
     for kind in ("GIF", "PNG", "WEBP", "TIFF"):
         content = saved(first, kind, save_all=True, append_images=[second])
@@ -160,10 +160,10 @@ def cut(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
-def test_damaged_pictures_are_told_from_whole_ones(colours, kind):
+def test_damaged_images_are_told_from_whole_ones(colours, kind):
     content = saved(Image.fromarray(colours()), kind)
     look(content)
-    for damaged in (cut(content), b"", b"no picture at all", content[:20]):
+    for damaged in (cut(content), b"", b"no image at all", content[:20]):
         with pytest.raises(Unreadable):
             look(damaged)
 
@@ -218,7 +218,7 @@ def test_colours_that_are_not_converted():
         (1, "u2", 32803, "TIFF of a kind that is not read"),
     ],
 )
-def test_a_tiff_that_is_no_picture_is_refused_with_its_reason(tmp_path, capfd, bands, kind, photometric, says):
+def test_a_tiff_that_is_no_image_is_refused_with_its_reason(tmp_path, capfd, bands, kind, photometric, says):
     for apart in (False, True) if bands > 1 else (False,):
         values = np.ones((bands, 9, 9) if apart else (9, 9, bands), kind)
         sample = {"u": 1, "f": 3, "c": 6}[kind[0]]
@@ -239,8 +239,8 @@ def test_a_fourth_channel_beside_colours_is_left_out_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"\0\0\0\x18ftypheic", "a HEIC picture"),
-        (b"\0\0\0\x18ftypavif", "an AVIF picture"),
+        (b"\0\0\0\x18ftypheic", "a HEIC image"),
+        (b"\0\0\0\x18ftypavif", "an AVIF image"),
         (b"\0\0\0\x18ftypisom", "a film"),
         (b"%PDF-1.7", "a PDF"),
         (b"8BPS\0\1", "a Photoshop file"),
@@ -250,7 +250,7 @@ def test_a_fourth_channel_beside_colours_is_left_out_and_counted(tmp_path):
         (b"words", "not a PNG"),
     ],
 )
-def test_other_files_that_are_called_like_pictures_are_named(content, says):
+def test_other_files_that_are_called_like_images_are_named(content, says):
     with pytest.raises(Unreadable, match=says):
         look(content)
 
@@ -263,19 +263,19 @@ def test_every_mode_that_is_taken_at_the_first_look_can_be_prepared(mode):
         prepared(content, target(8, 8, channels, scale=Scale(window=(0, 1)) if mode in "IF" else FORMAT_SCALE))
 
 
-def test_a_copy_has_the_digest_of_the_picture_in_another_type_and_with_other_metadata():
+def test_a_copy_has_the_digest_of_the_image_in_another_type_and_with_other_metadata():
     rng = np.random.default_rng()
-    picture = Image.fromarray(rng.integers(0, 256, (40, 60), dtype=np.uint8))
+    image = Image.fromarray(rng.integers(0, 256, (40, 60), dtype=np.uint8))
     plain, turned, moved = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    picture.save(plain, "PNG")
+    image.save(plain, "PNG")
     exif = Image.Exif()
     exif[0x0112] = 6
-    picture.convert("RGB").transpose(Image.Transpose.ROTATE_90).save(turned, "PNG", exif=exif)
-    picture.save(moved, "TIFF")
+    image.convert("RGB").transpose(Image.Transpose.ROTATE_90).save(turned, "PNG", exif=exif)
+    image.save(moved, "TIFF")
     assert len({look(file.getvalue()).digest for file in (plain, turned, moved)}) == 1
     jpeg, noted = io.BytesIO(), io.BytesIO()
-    picture.save(jpeg, "JPEG")
-    picture.save(noted, "JPEG", comment="by hand")
+    image.save(jpeg, "JPEG")
+    image.save(noted, "JPEG", comment="by hand")
     assert look(jpeg.getvalue()).digest == look(noted.getvalue()).digest != look(plain.getvalue()).digest
     other = Image.fromarray(rng.integers(0, 256, (60, 40), dtype=np.uint8))
     other.save(changed := io.BytesIO(), "PNG")

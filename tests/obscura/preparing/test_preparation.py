@@ -17,8 +17,8 @@ from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
-    """Two class folders with five pictures, one of them with a name that tells too much."""
-    root = tmp_path / "pictures"
+    """Two class folders with five images, one of them with a name that tells too much."""
+    root = tmp_path / "images"
     for name, count in (("dog", 2), ("cat", 3)):
         (root / name).mkdir(parents=True)
         for number in range(count):
@@ -108,7 +108,7 @@ JOINED = Choices(join_subjects=True)
 
 @pytest.fixture
 def people(tmp_path: Path) -> Path:
-    """Two classes; anna in both, written in two ways; seven pictures of three people."""
+    """Two classes; anna in both, written in two ways; seven images of three people."""
     root = tmp_path / "people"
     for folder, count in (("cat/Zoë", 2), ("cat/CANARY-bert", 1), ("dog/Zoe\u0308", 3), ("dog/carl", 1)):
         (root / folder).mkdir(parents=True)
@@ -118,7 +118,7 @@ def people(tmp_path: Path) -> Path:
 
 
 def owners_in(body: bytes) -> Counter[tuple[str, str]]:
-    """How many pictures each owner has in each class."""
+    """How many images each owner has in each class."""
     return Counter((label, owner) for label, owner, _ in (name.split("/") for name in members(body)))
 
 
@@ -165,7 +165,7 @@ def test_zip_and_idx_files_with_subjects(people, tmp_path):
     assert (prepare(archive, subjects=True).private_subjects, prepare(archive, subjects=True).private_records) == (3, 7)
     with zipfile.ZipFile(archive, "a") as more:
         more.writestr("cat/1.png", b"")
-    assert_refused(archive, "class/subject/picture", subjects=True)
+    assert_refused(archive, "class/subject/image", subjects=True)
     folder.mkdir()
     idx(folder, "train", 4, packed=False)
     assert_refused(folder, "train-subjects-idx1-int", subjects=True)

@@ -58,7 +58,7 @@ def test_people_are_asked_about_before_they_are_classes(name):
 @pytest.mark.parametrize(
     ("counts", "stated"),
     [
-        ({"pictures": 90}, "pictures"),
+        ({"images": 90}, "images"),
         ({"train": 40, "test": 9}, "test,train"),
         ({"train2017": 40, "val2017": 9}, "train2017,val2017"),
         ({"images": 40, "masks": 40}, "images,masks"),
@@ -110,7 +110,7 @@ def test_a_long_list_goes_into_a_file():
     ],
 )
 def test_people_on_top_of_their_parts_are_refused(owners):
-    with pytest.raises(PackingError, match=r"class/person/picture\.png"):
+    with pytest.raises(PackingError, match=r"class/person/image\.png"):
         ask_about_owners(owners)
 
 
@@ -135,7 +135,7 @@ def test_texts_that_people_read_as_one(group: list[Any]):
     assert look_alike(["P1", "P10", "1", "10", "1.5", "15"]) == []
 
 
-def test_whose_a_picture_is_stands_in_its_path():
+def test_whose_an_image_is_stands_in_its_path():
     assert owner_in("train/patient00001/study1/view1_frontal.jpg") == "patient00001"
     assert owner_in("sub-01/ses-02/anat.png") == "sub-01"
     assert owner_in("train/normal/patient1.jpg") is None
@@ -163,7 +163,7 @@ def test_whose_a_picture_is_stands_in_its_path():
         ("a/CNV-10160{p}-{n}.jpeg", 3),
     ],
 )
-def test_files_that_are_named_after_persons_with_several_pictures(form: str, many: int):
+def test_files_that_are_named_after_persons_with_several_images(form: str, many: int):
     names = [
         name
         for n in range(12)

@@ -16,7 +16,7 @@ SECRET = "0123456789abcdef" * 4
 
 
 def pushed(subjects: list[Any], key: Path | None, seed: int = 0) -> tuple[list[str], bool]:
-    """The folders of the subjects as they are sent, in the order of the pictures, and what is said of them."""
+    """The folders of the subjects as they are sent, in the order of the images, and what is said of them."""
     images = np.random.default_rng(seed).integers(0, 256, (len(subjects), 16, 16), dtype=np.uint8)
     arrays = Arrays(images, [0] * len(subjects), subjects)
     package = prepare(arrays, Choices(classes="all", subjects_key=key), subjects=True)

@@ -1,4 +1,4 @@
-"""What becomes of the pictures of a folder: what was stated or is fixed, and said in one line when it is done."""
+"""What becomes of the images of a folder: what was stated or is fixed, and said in one line when it is done."""
 
 import io
 import zipfile
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import Arrays, BrokenPictures, Choices, PackingError, prepare
+from obscura.preparing import Arrays, BrokenImages, Choices, PackingError, prepare
 from obscura.preparing.preparation import _Members
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.survey import survey
@@ -25,16 +25,16 @@ def asked(flags: tuple[str, ...]) -> Choices:
 
 
 def sent(package: Any) -> dict[str, Image.Image]:
-    """The pictures of a package by their names."""
+    """The images of a package by their names."""
     with zipfile.ZipFile(io.BytesIO(b"".join(package.open()))) as archive:
         return {name: Image.open(io.BytesIO(archive.read(name))) for name in archive.namelist()}
 
 
-def folder_of(root: Path, **pictures: Image.Image) -> Path:
-    """One class for each picture, called like it."""
-    for name, picture in pictures.items():
+def folder_of(root: Path, **images: Image.Image) -> Path:
+    """One class for each image, called like it."""
+    for name, image in images.items():
         (root / name).mkdir(parents=True)
-        picture.save(root / name / "1.png")
+        image.save(root / name / "1.png")
     return root
 
 
@@ -42,16 +42,16 @@ def test_a_motley_folder_goes_in_as_it_is(motley):
     before = sorted(motley.rglob("*"))
     package = prepare(motley)
     assert (package.classes, package.private_records, package.channels) == (("cat", "dog"), 13, 3)
-    pictures = sent(package)
-    assert len(pictures) == 13
-    assert {picture.size for picture in pictures.values()} == {(32, 32)}
+    images = sent(package)
+    assert len(images) == 13
+    assert {image.size for image in images.values()} == {(32, 32)}
     assert sorted(motley.rglob("*")) == before
 
 
 def test_the_line_says_what_was_done_to_how_many(motley):
     package = prepare(motley, Choices(size="48"))
     assert package.summary == (
-        "13 pictures: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
+        "13 images: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
         "1 brought to 8 bits, 1 turned from CMYK to RGB, 1 cut down to their first frame; "
         "left out 4 hidden or system files, 1 other file (.txt) and 1 empty class folder."
     )
@@ -61,10 +61,10 @@ def test_the_line_says_what_was_done_to_how_many(motley):
     assert "12 turned to grey" in package.summary
 
 
-def test_broken_pictures_are_named_before_anything_is_done(motley):
+def test_broken_images_are_named_before_anything_is_done(motley):
     (motley / "cat" / "torn.png").write_bytes((motley / "cat" / "plain.png").read_bytes()[:200])
     (motley / "dog" / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
-    with pytest.raises(BrokenPictures) as error:
+    with pytest.raises(BrokenImages) as error:
         prepare(motley)
     assert error.value.flags == ("--skip-broken",)
     assert error.value.count == 2
@@ -73,31 +73,31 @@ def test_broken_pictures_are_named_before_anything_is_done(motley):
     assert "dog/phone.heic" in str(error.value)
     package = prepare(motley, asked(error.value.flags))
     assert package.private_records == 13
-    assert "left out 2 unreadable pictures" in package.summary
+    assert "left out 2 unreadable images" in package.summary
     assert len(sent(package)) == 13
 
 
-def test_of_many_broken_pictures_a_few_are_named(tmp_path):
+def test_of_many_broken_images_a_few_are_named(tmp_path):
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
     for number in range(12):
         (folder / f"{number:02}.png").write_bytes(b"?")
     Image.new("L", (9, 9)).save(folder / "whole.png")
-    with pytest.raises(BrokenPictures, match=r"b/04\.png .* and 7 more"):
+    with pytest.raises(BrokenImages, match=r"b/04\.png .* and 7 more"):
         prepare(folder.parent)
     (folder / "whole.png").unlink()
-    with pytest.raises(BrokenPictures, match=r"No picture of the class b .*00\.png"):
+    with pytest.raises(BrokenImages, match=r"No image of the class b .*00\.png"):
         prepare(folder.parent)
-    with pytest.raises(PackingError, match="no picture"):
+    with pytest.raises(PackingError, match="no image"):
         prepare(folder.parent, Choices(skip_broken=True))
 
 
 @pytest.mark.parametrize("side", [7, 8, 32, 256, 257])
-def test_the_size_is_the_same_whatever_the_pictures_are(tmp_path, colours, side):
+def test_the_size_is_the_same_whatever_the_images_are(tmp_path, colours, side):
     root = folder_of(tmp_path / "p", a=Image.fromarray(colours(side, side)), b=Image.fromarray(colours(side, side)))
     package = prepare(root)
     assert (package.height, package.width) == (32, 32)
-    assert package.summary == ("2 pictures: as they are." if side == 32 else "2 pictures: 2 scaled to 32 x 32.")
+    assert package.summary == ("2 images: as they are." if side == 32 else "2 images: 2 scaled to 32 x 32.")
 
 
 @pytest.mark.parametrize("side", [7, 8, 256, 257])
@@ -112,16 +112,16 @@ def test_grey_and_colour(tmp_path, colours):
     assert prepare(folder_of(tmp_path / "grey", a=grey, b=grey), usual).channels == 3
     mixed = folder_of(tmp_path / "mixed", a=grey, b=Image.fromarray(colours()))
     package = prepare(mixed, same)
-    assert (package.channels, package.summary) == (3, "2 pictures: 1 turned to colour.")
+    assert (package.channels, package.summary) == (3, "2 images: 1 turned to colour.")
     package = prepare(mixed, Choices(size=48, grey=True))
-    assert (package.channels, package.summary) == (1, "2 pictures: 1 turned to grey.")
-    assert {picture.mode for picture in sent(package).values()} == {"L"}
+    assert (package.channels, package.summary) == (1, "2 images: 1 turned to grey.")
+    assert {image.mode for image in sent(package).values()} == {"L"}
 
 
-def test_transparent_pictures_are_laid_on_white(tmp_path):
+def test_transparent_images_are_laid_on_white(tmp_path):
     clear = Image.new("LA", (16, 16), (90, 0))
     root = folder_of(tmp_path / "clear", a=clear, b=clear)
-    assert all(picture.getpixel((0, 0)) == (255, 255, 255) for picture in sent(prepare(root)).values())
+    assert all(image.getpixel((0, 0)) == (255, 255, 255) for image in sent(prepare(root)).values())
     assert "turned to grey" not in prepare(root, Choices(grey=True)).summary
 
 
@@ -139,7 +139,7 @@ def test_an_unknown_option_is_an_error():
         Choices(sise=64)  # type: ignore[call-arg]
 
 
-def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours):
+def test_images_are_read_one_at_a_time_while_they_are_sent(colours):
     """After the first megabyte of ten, few have been read."""
     read = 0
 

@@ -1,4 +1,4 @@
-"""How tables are cut into cells, which columns are which, and which picture a cell means."""
+"""How tables are cut into cells, which columns are which, and which image a cell means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from obscura.preparing.columns import COMBINATIONS_MAX, read_columns
 from obscura.preparing.labelled import Finder
 from obscura.preparing.tables import Table, parse_table, read_table
 
-PICTURES = ["train/p1/view1.png", "train/p2/view1.png", "x/Scan.JPG", "a.b.png", "7.png"]
+IMAGES = ["train/p1/view1.png", "train/p2/view1.png", "x/Scan.JPG", "a.b.png", "7.png"]
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_a_table_that_is_not_there(tmp_path: Path) -> None:
         ("y/scan", None),
     ],
 )
-def test_a_cell_means_the_picture_whose_path_ends_like_it(cell: str, path: str | None) -> None:
-    assert Finder(PICTURES).find(cell) == path
+def test_a_cell_means_the_image_whose_path_ends_like_it(cell: str, path: str | None) -> None:
+    assert Finder(IMAGES).find(cell) == path
 
 
 @pytest.mark.parametrize(("cell", "said"), [("view1.png", "any of"), ("view1", "any of"), ("../7.png", "outside")])
 def test_a_cell_that_may_mean_several_is_refused(cell: str, said: str) -> None:
     with pytest.raises(PackingError, match=said):
-        Finder(PICTURES).find(cell)
+        Finder(IMAGES).find(cell)
 
 
 def said_of(table: Table, choices: Choices | None = None) -> list[str | None]:
@@ -131,7 +131,7 @@ def test_numbers_and_names_of_classes_beside_each_other_give_names_in_the_order_
         said_of(Table("t", ("file", "label", "class"), [*rows, ("4", "10", "nine")]))
 
 
-def test_of_several_attributes_a_picture_has_just_one() -> None:
+def test_of_several_attributes_an_image_has_just_one() -> None:
     rows = [("1", "1", "0"), ("2", "0", "1.0"), ("3", "1", "1"), ("4", "0", "0"), ("5", "-1", "1"), ("6", "", "1")]
     table = Table("t", ("file", "A", "B"), rows)
     assert said_of(table, Choices(attribute="A,B")) == ["A", "B", None, None, "", ""]
@@ -149,7 +149,7 @@ def test_combinations_are_few() -> None:
     assert said_of(few, Choices(combinations=True)) == ["none", "A", "B", "A|B"]
 
 
-def test_of_several_columns_that_may_name_pictures_the_one_that_does_is_taken() -> None:
+def test_of_several_columns_that_may_name_images_the_one_that_does_is_taken() -> None:
     table = Table("t", ("id", "image", "label"), [("1", "a", "x"), ("2", "b", "y")])
     found = read_columns(table, Choices(), lambda cell: cell in "ab", subjects=False)
     assert [row.file for row in found.rows] == ["a", "b"]
@@ -158,11 +158,11 @@ def test_of_several_columns_that_may_name_pictures_the_one_that_does_is_taken() 
     unusual = Table("t", ("number", "what it shows", "label"), [("1", "a", "x"), ("2", "b", "y")])
     found = read_columns(unusual, Choices(), lambda cell: cell in "ab", subjects=False)
     assert [row.file for row in found.rows] == ["a", "b"]
-    with pytest.raises(ChoiceNeeded, match="names the pictures"):
+    with pytest.raises(ChoiceNeeded, match="names the images"):
         read_columns(unusual, Choices(), lambda _: True, subjects=False)
 
 
-def test_a_column_that_names_pictures_and_people_tells_of_nobody_with_two() -> None:
+def test_a_column_that_names_images_and_people_tells_of_nobody_with_two() -> None:
     table = Table("t", ("patientId", "Target"), [("a", "1"), ("b", "0")])
     found = read_columns(table, Choices(), lambda cell: cell in "ab", subjects=False)
     assert (found.owned, [row.subject for row in found.rows]) == (None, [None, None])

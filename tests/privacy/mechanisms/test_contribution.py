@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privacy.errors import ContributionUnbounded, InvalidParameter
-from privacy.mechanisms.contribution import assert_one_record_each, one_record_each
+from privacy.mechanisms.partition import assert_one_record_each, one_record_each
 
 KEY = bytes(range(32))
 Record = tuple[int, bytes]

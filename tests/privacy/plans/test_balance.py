@@ -9,10 +9,10 @@ import pytest
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.balance import SharesConfig, stated_shares
 from privacy.plans.moments import VISIBLE
+from privacy.plans.options import SharesConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import RECIPES, build_plan, plan_from_json
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json, stated_shares
 
 ACCOUNT = open_filter(1.0, 1e-5)
 FACTS = PublicFacts(("normal", "sick"), 64, 64, 1, 2020, "record")

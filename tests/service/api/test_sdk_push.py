@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.client import BrokenPictures, PackingError
+from obscura.client import BrokenImages, PackingError
 
 
 @pytest.fixture
 def album(tmp_path: Path) -> Path:
-    """Mixed sizes, modes, transparency, orientation and rubbish: nine pictures of two classes."""
+    """Mixed sizes, modes, transparency, orientation and rubbish: nine images of two classes."""
     rng = np.random.default_rng()
     root = tmp_path / "album"
 
@@ -49,8 +49,8 @@ def test_a_folder_goes_in_as_it_is_and_is_declared_as_stated(served, client, alb
     dataset = client.datasets.push(album, account_id=account_id, at_most=2000, depth=16, say=said.append)
     assert (dataset.state, dataset.name, dataset.visibility) == ("ready", "album", "private")
     assert (dataset.height, dataset.width, dataset.channels, dataset.classes) == (32, 32, 3, ["boat", "car"])
-    assert said[0].startswith("9 pictures: 2 cropped to 32 x 32, 7 scaled to 32 x 32, 1 laid on white, ")
-    assert said[1] == 'Stays here: pictures by class: "boat" 5, "car" 4.'
+    assert said[0].startswith("9 images: 2 cropped to 32 x 32, 7 scaled to 32 x 32, 1 laid on white, ")
+    assert said[1] == 'Stays here: images by class: "boat" 5, "car" 4.'
     assert said[-1].startswith('Declaring, and thereby making public: classes "boat", "car";')
     assert said[-1].endswith("at most 2000 records, each protected by itself.")
     assert [found.id for found in client.datasets()] == [dataset.id]
@@ -66,10 +66,10 @@ def test_sizes_of_any_aspect(served, client, album, size):
     assert dataset.channels == 1
 
 
-def test_broken_pictures_are_named_to_their_owner_and_to_nobody_else(served, client, album):
+def test_broken_images_are_named_to_their_owner_and_to_nobody_else(served, client, album):
     (album / "car" / "CANARY.jpg").write_bytes((album / "boat" / "wide.jpg").read_bytes()[:300])
     choices: dict[str, Any] = {"size": 32, "depth": 16}
-    with pytest.raises(BrokenPictures, match=r"car/CANARY\.jpg") as error:
+    with pytest.raises(BrokenImages, match=r"car/CANARY\.jpg") as error:
         client.datasets.push(album, public=True, **choices)
     assert (error.value.count, error.value.flags) == (1, ("--skip-broken",))
     assert client.datasets.push(album, public=True, **choices, skip_broken=True).state == "ready"
@@ -87,7 +87,7 @@ def test_an_official_layout(served, client, tmp_path):
     said: list[str] = []
     as_it_is = client.datasets.push(tmp_path, public=True, say=said.append)
     assert (as_it_is.state, as_it_is.format, as_it_is.records_declared) == ("ready", "idx", 30)
-    assert said[0] == "IDX files, train (not t10k; --split chooses): 30 pictures, as they are."
+    assert said[0] == "IDX files, train (not t10k; --split chooses): 30 images, as they are."
     larger = client.datasets.push(tmp_path, public=True, split="t10k", size=32)
     assert (larger.state, larger.format, larger.height, larger.channels) == ("ready", "zip", 32, 1)
     assert larger.classes == list("0123456789")

@@ -115,18 +115,6 @@ def test_while_the_storage_hangs_others_are_answered(settings: Settings, watched
         assert watched.without_place == []
 
 
-def test_requests_that_wait_for_the_storage_in_a_transaction_leave_threads_free(
-    settings: Settings, watched: type[Watched]
-) -> None:
-    with serving(settings.model_copy(update={"storage": "watched"}), *SCOPES) as served:
-        account = served.account()
-        served.send(f"accounts/{account['id']}/close")
-        watched.gate.clear()
-        with crowding(served, "POST", f"/v1/accounts/{account['id']}/reopen") as answers:
-            wait_until(lambda: len(refused(answers)) >= CROWD // 2, "the crowd was not refused")
-            assert served.read("accounts")["items"]
-
-
 def test_every_route_that_reaches_the_storage_holds_a_place(settings: Settings, watched: type[Watched]) -> None:
     with stocked(settings.model_copy(update={"storage": "watched"})) as (client, ids):
         for path in reading_routes():
@@ -152,7 +140,7 @@ def test_while_the_provider_hangs_others_are_answered_and_it_is_asked_once(setti
         assert len(refused(answers)) == CROWD
         assert served.read("health/ready", scope=None)["unavailable"] == ["sign-in provider"]
         with pytest.raises(RuntimeError, match="inside calling"):
-            _in_a_request(served, lambda: served.app.state.service.provider._known(None))
+            _in_a_request(served, lambda: served.app.state.service.provider._connected())
 
 
 def test_while_a_webhook_is_silent_others_are_answered(settings: Settings, silent: str) -> None:

@@ -33,7 +33,7 @@ def test_a_stopped_account_arms_nothing_and_its_jobs_wait(
     finding = Finding(FindingCode.HASH_MISMATCH, "changed", book.accounts["patients"], 3)
     follow_up(factory, Report(full=True, findings=(finding,)), now=now)
     follow_up(factory, Report(full=True, findings=(finding,)), now=now)  # twice is once
-    with pytest.raises(ArmingStopped, match="Nothing was spent"):
+    with pytest.raises(ArmingStopped, match="nothing more is spent"):
         book.arm(stopped_hold)
     with transaction(factory) as session:
         jobs.give_back(session, job_id=stopped_job, attempt=1, now=book.now)

@@ -70,7 +70,7 @@ def test_at_a_terminal_push_asks_before_it_declares(shell, make_images, tmp_path
     path = str(make_images(tmp_path / "asked.npz", 30))
     command = ("--url", url, "--token", token, "datasets", "push", path, "--public", "--name", "asked")
     for module in (datasets, jobs):
-        monkeypatch.setattr(module, "somebody_there", lambda: True)
+        monkeypatch.setattr(module, "is_interactive", lambda: True)
     with Client(url, token) as client:
         declined = CliRunner().invoke(app, command, input="n\n")
         assert declined.exit_code == 1

@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 
 from obscura.cli.app import app
-from obscura.cli.push_options import in_flags
+from obscura.cli.datasets import in_flags
 from obscura.preparing import PushOptions
 
 PAGE = Path(__file__).parents[3] / "docs" / "choices.md"
@@ -27,7 +27,7 @@ def test_each_option_is_on_the_command_line_and_is_parsed_as_it_is_formatted(pat
     for name in path:
         command = command.commands[name]
     assert set(PushOptions.__annotations__) <= {parameter.name for parameter in command.params}
-    context = command.make_context("push", ["pictures", *shlex.split(in_flags(OPTIONS))])
+    context = command.make_context("push", ["images", *shlex.split(in_flags(OPTIONS))])
     read = {
         name: context.params[name] for name in PushOptions.__annotations__ if context.params[name] not in (None, False)
     }

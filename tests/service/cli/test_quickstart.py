@@ -118,7 +118,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
     with Client(url, token) as client:
         before = list(client.datasets())
         monkeypatch.setattr(quickstart, "confirm", no_to("Declare"))
-        monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
+        monkeypatch.setattr(quickstart, "is_interactive", lambda: True)
         small = ("--size", "8", "--grey")
         declined = start(pets, *small, before=target, answers="100\n")
         assert 'thereby making public: classes "cat", "dog";' in declined.stderr

@@ -21,7 +21,7 @@ pytestmark = in_chromium
 @pytest.fixture
 def live(site) -> Iterator[str]:
     """The address of the site behind a real server."""
-    server = uvicorn.Server(uvicorn.Config(site.app, host="127.0.0.1", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(site.app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

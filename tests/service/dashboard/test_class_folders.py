@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from obscura.preparing.archives import open_archive
 from obscura.preparing.choices import Choices
 from obscura.preparing.folders import base_of
-from obscura.preparing.trees import folders
+from obscura.preparing.trees import folders, open_archive
 from obscura.wire.class_folders import class_paths, in_order, is_junk_path
 from obscura.wire.faults import Fault, Refused
 from service import dashboard

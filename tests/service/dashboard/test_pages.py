@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from service import ledger
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import EVERYWHERE, AccountRow, ArmingStop
 from service.db.session import transaction
 from service.storage.interface import key_of
 from tests.service.dashboard.conftest import assert_shown, send, token_of
@@ -79,6 +80,10 @@ def test_jobs_show_their_progress_and_nothing_measured(site, stock):
     progress = "Teacher votes, 612 of 1,450 steps (42.2%) · about 4 min left"
     assert_shown(shown, progress, "Held, data in use, 50% of it charged", "Teachers 4,000", "a remark")
     assert "Waiting for a worker" in words_of(site.client().get(f"/jobs/{stock.queued}").text)
+    with transaction(site.factory) as session:
+        session.add(ArmingStop(scope=EVERYWHERE, code="hash_mismatch", found_at=datetime.now(UTC)))
+    shown = words_of(site.client().get(f"/jobs/{stock.queued}").text)
+    assert_shown(shown, "a check of the ledger found `hash_mismatch`")
 
 
 def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):

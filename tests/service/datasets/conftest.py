@@ -11,6 +11,7 @@ from service.datasets import states
 from service.datasets.vault import make_fingerprint_key
 from service.db.session import SessionFactory, transaction
 from service.settings import Settings
+from tests.service.datasets.world import SubjectWorld, World
 
 
 @pytest.fixture
@@ -39,3 +40,19 @@ def declare(factory: SessionFactory, settings: Settings, now: datetime) -> Calla
             return states.declare(session, settings, **facts | changes, now=now).id
 
     return declared
+
+
+@pytest.fixture
+def world(
+    settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
+) -> World:
+    """Accounts that protect records."""
+    return World(settings, factory, declare, open_account)
+
+
+@pytest.fixture
+def people(
+    settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
+) -> SubjectWorld:
+    """Accounts that protect subjects."""
+    return SubjectWorld(settings, factory, declare, open_account)

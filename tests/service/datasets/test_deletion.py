@@ -9,26 +9,30 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 
 from obscura.wire.words import DatasetState, JobState
 from service import jobs, ledger
 from service.datasets import deletion, states, vault
+from service.datasets.fingerprints import KnownAsPrivate, OverlapRefused
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
-from service.identity.access import find
+from service.identity.access import find, on_behalf, visible
 from service.ingest.array_files import SEALED_SUFFIX
 from service.sealing import new_key
 from service.settings import Settings
 from service.storage.interface import key_of
+from tests.service.datasets.world import World
 from tests.service.orders import submit_training
 from tests.together import at_once
 
 OPTIONS = {"teachers": 10, "top_k": 4, "images": 50}
+PEOPLE = ["SURNAME_GIVEN_19610423", "SURNAME2_GIVEN_19551231"]
 
 
 def fill(settings: Settings, dataset_id: str) -> None:
@@ -280,3 +284,107 @@ def test_a_service_killed_while_it_deletes_finishes_at_its_next_start(
     next_start = serve("state")
     assert next_start.stdout.strip() == "deleted", next_start.stderr
     assert gone(settings, dataset_id) == (True, True)
+
+
+# --- datasets that nothing was trained on are erased -----------------------------------------------------------------
+
+
+def pushed(world: World, account_id: str | None, *, seed: int = 0, subjects: bool = False) -> Dataset:
+    """Ten images, the same ones for each seed."""
+    stated = {"subjects_declared": 20} if subjects else {}
+    dataset_id = world.declare(account_id, name="pushed by mistake", classes=PEOPLE, **stated)
+    images = np.random.default_rng(seed).integers(0, 256, (10, 4, 4), dtype=np.uint8)
+    return world.send(dataset_id, images, **({"subjects": np.arange(10) // 2} if subjects else {}))
+
+
+def listed(world: World) -> list[str]:
+    """What any caller is shown."""
+    with transaction(on_behalf(world.factory, lambda: None), read_only=True) as session:
+        return [row.id for row in session.scalars(visible(session, Dataset))]
+
+
+def stored_texts(world: World) -> str:
+    """Every text of every row."""
+    from service.db.base import Base
+
+    with transaction(world.factory, read_only=True) as session:
+        rows = [tuple(row) for table in Base.metadata.sorted_tables for row in session.execute(select(table))]
+    return repr(rows)
+
+
+def test_names_go_from_every_row_list_and_page_and_the_log_still_holds(world):
+    dataset = pushed(world, world.account("records"))
+    assert listed(world) == [dataset.id]
+    assert "GIVEN" in stored_texts(world)
+    for _ in range(2):  # again changes nothing
+        erased = world.delete(dataset.id)
+        assert (erased.state, erased.classes, erased.erased_at is None) == (DatasetState.DELETED, [], False)
+        assert "GIVEN" not in stored_texts(world)
+        assert "mistake" not in stored_texts(world)
+        assert listed(world) == []
+        assert world.faults() == []
+
+
+def test_a_declaration_without_content_goes_as_well(world):
+    account_id = world.account("records")
+    dataset_id = world.declare(account_id, classes=PEOPLE)
+    world.delete(dataset_id)
+    assert "GIVEN" not in stored_texts(world)
+    assert world.faults() == []
+
+
+def test_pictures_that_nothing_read_move_to_an_account_that_protects_people(world):
+    """The first upload to the wrong account locked them out of the right one for ever."""
+    records, people = world.account("records"), world.account("people", unit="subject")
+    first, second = pushed(world, records), pushed(world, records, seed=1)
+    world.delete(first.id)
+    with pytest.raises(OverlapRefused):  # the account has other content, whose images may be among these
+        pushed(world, people, subjects=True)
+    world.delete(second.id)
+    for seed in (0, 1):
+        moved = pushed(world, people, seed=seed, subjects=True)
+        assert (moved.account_id, moved.joined) == (people, False)
+    assert world.faults() == []
+    with pytest.raises(OverlapRefused):  # and are held there from now on
+        pushed(world, records)
+    with pytest.raises(KnownAsPrivate):
+        pushed(world, None)
+
+
+def test_pictures_of_an_account_that_was_read_stay_where_they_are(world):
+    """Fingerprints stay after a training on another dataset of the account; the declaration is erased."""
+    records, people = world.account("records"), world.account("people", unit="subject")
+    dataset = pushed(world, records)
+    world.train(pushed(world, records, seed=7).id)
+    world.delete(dataset.id)
+    assert listed(world).count(dataset.id) == 0
+    with pytest.raises(OverlapRefused):
+        pushed(world, people, subjects=True)
+    assert world.faults() == []
+
+
+def test_what_a_training_was_asked_for_keeps_its_declaration_for_ever(world):
+    dataset = pushed(world, world.account("records"))
+    job_id = world.train(dataset.id)
+    deleted = world.delete(dataset.id)
+    assert (deleted.state, deleted.classes, deleted.erased_at) == (DatasetState.DELETED, PEOPLE, None)
+    assert listed(world) == [dataset.id]
+    with transaction(world.factory) as session:
+        assert jobs.get_job(session, job_id).state.value == "cancelled"
+    assert world.faults() == []
+
+
+def test_one_of_two_datasets_with_the_same_pictures_keeps_its_fingerprints(world):
+    account_id, people = world.account("records"), world.account("people", unit="subject")
+    first, second = pushed(world, account_id), pushed(world, account_id)
+    world.delete(first.id)
+    assert len(world.prints(second.id)) == 10
+    with pytest.raises(OverlapRefused):
+        pushed(world, people, subjects=True)
+
+
+def test_nobody_finds_what_was_erased(world):
+    dataset = pushed(world, world.account("records"))
+    world.delete(dataset.id)
+    with transaction(on_behalf(world.factory, lambda: None)) as session, pytest.raises(NotFound):
+        find(session, Dataset, dataset.id)

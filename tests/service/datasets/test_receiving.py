@@ -1,4 +1,4 @@
-"""The lease of an upload: who may go on, who takes over, and what a process that was given up can still do. Nothing."""
+"""Uploads: their leases, and accounts that are closed to new data, which take nothing that belongs or would join."""
 
 import threading
 import time
@@ -14,14 +14,16 @@ import pytest
 from sqlalchemy import Engine, event, func, select, text
 
 from obscura.wire.words import DatasetState
-from service.datasets import receiving, states
+from service.datasets import fingerprints, receiving, states
+from service.datasets.fingerprints import KnownAsPublic, OverlapRefused
 from service.datasets.reading import Sent, UploadFailed
 from service.datasets.vault import DatasetContext, Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
-from service.errors import Conflict
+from service.errors import AccountClosed, Conflict
 from service.settings import Settings
 from tests.service.datasets.uploading import npz
+from tests.service.datasets.world import World
 
 PATIENCE_SECONDS = 60
 
@@ -217,3 +219,77 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory
     assert receiving.clean_up(settings, factory, now=now) == 1
     assert sorted(left(settings)) == sorted([f"{live}.1", f"{live}.1.tmp"])
     assert (state(factory, dead), state(factory, live)) == (DatasetState.DECLARED, DatasetState.RECEIVING)
+
+
+# --- accounts that are closed to new data ---------------------------------------------------------------------------
+
+KNOWN, FRESH = (np.random.default_rng(seed).integers(0, 256, (6, 4, 4), dtype=np.uint8) for seed in (1, 2))
+
+
+def test_a_closed_account_takes_no_declaration_and_an_open_one_again(world: World) -> None:
+    account_id = world.account("2025")
+    world.close(account_id)
+    with pytest.raises(AccountClosed, match=r"\*2025\* is closed.*Open an account for the new people"):
+        world.declare(account_id)
+    world.declare(None), world.declare(world.account("2026"))
+    world.close(account_id, closed=False)
+    world.send(world.declare(account_id), KNOWN)
+
+
+def test_what_was_declared_before_is_refused_before_a_byte_is_read(world: World) -> None:
+    account_id = world.account("2025")
+    dataset_id = world.declare(account_id)
+    world.close(account_id)
+
+    def body() -> Any:
+        raise AssertionError("read")
+        yield b""
+
+    with pytest.raises(AccountClosed):
+        receiving.receive(world.context, dataset_id, Sent(body(), "npz"))
+    assert world.has_nothing_of(dataset_id)
+
+
+@pytest.mark.parametrize("images", [FRESH, KNOWN], ids=["new images", "images of a public dataset"])
+def test_closing_while_an_upload_arrives_refuses_it_in_the_same_words(world: World, images: Any) -> None:
+    """Whether the images are known is not said, for nothing is looked up."""
+    world.send(world.declare(None), KNOWN)
+    account_id = world.account("2025")
+    dataset_id = world.declare(account_id)
+    with pytest.raises(AccountClosed):
+        world.send(dataset_id, images, during=lambda: world.close(account_id))
+    assert world.has_nothing_of(dataset_id)
+    world.close(account_id, closed=False)
+    if images is KNOWN:
+        with pytest.raises(KnownAsPublic):
+            world.send(dataset_id, images)
+
+
+def test_whoever_closes_at_the_last_moment_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the images and the lock on the account that pays, somebody else closes it."""
+    account_id = world.account("2025")
+    dataset_id, looked = world.declare(account_id), fingerprints.look_up
+
+    def slow(*given: Any) -> Any:
+        known = looked(*given)
+        world.close(account_id)
+        return known
+
+    monkeypatch.setattr(fingerprints, "look_up", slow)
+    with pytest.raises(AccountClosed):
+        world.send(dataset_id, FRESH)
+    assert world.has_nothing_of(dataset_id)
+
+
+def test_an_upload_that_would_join_a_closed_account_is_refused_as_where_none_may_pay(world: World) -> None:
+    first, second = world.account("2025"), world.account("2026")
+    world.send(world.declare(first), KNOWN)
+    world.close(first)
+    dataset_id = world.declare(second)
+    with pytest.raises(OverlapRefused) as caught:
+        world.send(dataset_id, np.concatenate([FRESH, KNOWN[:1]]))
+    assert "2025" not in str(caught.value)
+    assert str(caught.value) == str(OverlapRefused()), "the words are those of every other reason"
+    assert world.has_nothing_of(dataset_id)
+    world.close(first, closed=False)
+    assert world.send(dataset_id, np.concatenate([FRESH, KNOWN[:1]])).joined

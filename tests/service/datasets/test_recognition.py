@@ -1,6 +1,5 @@
 """Subjects that are known again: one number in every dataset of a project, no second budget, and ids that end here."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,20 +16,12 @@ from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import AccountRow
 from service.db.project_tables import Project
-from service.db.session import SessionFactory, transaction
+from service.db.session import transaction
 from service.errors import InvalidInput
-from service.settings import Settings
-from tests.service.datasets.subject_desk import Desk
+from tests.service.datasets.world import SubjectWorld
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 HASHES = np.array([7, 3, 7, 9], np.int64)
-
-
-@pytest.fixture
-def desk(
-    settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
-) -> Desk:
-    return Desk(settings, factory, declare, open_account)
 
 
 def test_a_subject_has_one_number_whoever_else_is_there() -> None:
@@ -74,70 +65,70 @@ def test_two_subjects_under_one_number_are_refused(monkeypatch: pytest.MonkeyPat
         recognise(HASHES, "prj_a", KEY)
 
 
-def test_who_comes_again_is_known_in_any_order_and_spelling(desk: Desk) -> None:
-    account_id = desk.account("patients")
-    first = desk.numbers(desk.upload(account_id, ["7", "12", "anna"]), ["7", "12", "anna"])
-    second = desk.numbers(desk.upload(account_id, [12, 7, 40]), ["12", "7", "40"])
+def test_who_comes_again_is_known_in_any_order_and_spelling(people: SubjectWorld) -> None:
+    account_id = people.account("patients")
+    first = people.numbers(people.upload(account_id, ["7", "12", "anna"]), ["7", "12", "anna"])
+    second = people.numbers(people.upload(account_id, [12, 7, 40]), ["12", "7", "40"])
     assert {name: second[name] for name in ("7", "12")} == {name: first[name] for name in ("7", "12")}
     assert second["40"] not in first.values()
 
 
-def test_where_nobody_is_to_be_recognised_numbers_are_drawn_afresh(desk: Desk) -> None:
-    account_id, ids = desk.account("patients"), ["a", "b"]
-    known = desk.numbers(desk.upload(account_id, ids), ids)
-    fresh = [desk.numbers(desk.upload(account_id, ids, subjects_recognised=False), ids) for _ in range(2)]
+def test_where_nobody_is_to_be_recognised_numbers_are_drawn_afresh(people: SubjectWorld) -> None:
+    account_id, ids = people.account("patients"), ["a", "b"]
+    known = people.numbers(people.upload(account_id, ids), ids)
+    fresh = [people.numbers(people.upload(account_id, ids, subjects_recognised=False), ids) for _ in range(2)]
     drawn = [set(numbers.values()) for numbers in (known, *fresh)]
     assert not drawn[0] & drawn[1]
     assert not drawn[1] & drawn[2]
 
 
-def test_a_subject_of_another_account_is_refused_and_nothing_is_stored(desk: Desk) -> None:
-    desk.upload(desk.account("patients of 2025"), ["anna", "bert"])
-    later = desk.account("patients of 2026")
-    with transaction(desk.factory, read_only=True) as session:
+def test_a_subject_of_another_account_is_refused_and_nothing_is_stored(people: SubjectWorld) -> None:
+    people.upload(people.account("patients of 2025"), ["anna", "bert"])
+    later = people.account("patients of 2026")
+    with transaction(people.factory, read_only=True) as session:
         before = session.scalars(select(Fingerprint.digest)).all()
     with pytest.raises(SubjectsKnown) as caught:
-        desk.upload(later, ["carl", "bert"])
+        people.upload(later, ["carl", "bert"])
     assert not any(name in str(caught.value) for name in ("bert", "carl", "2025", "1", "2"))
-    assert desk.datasets(DatasetState.READY) == 1
-    with transaction(desk.factory, read_only=True) as session:
+    assert people.datasets(DatasetState.READY) == 1
+    with transaction(people.factory, read_only=True) as session:
         assert sorted(session.scalars(select(Fingerprint.digest))) == sorted(before)
-    with transaction(desk.factory, read_only=True) as session:
+    with transaction(people.factory, read_only=True) as session:
         refused = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DECLARED)).one()
     with pytest.raises(Exception, match="no content"):
-        Vault.of(desk.settings).open_dataset(refused)
-    desk.upload(later, ["carl"])
-    assert desk.datasets(DatasetState.READY) == 2
+        Vault.of(people.settings).open_dataset(refused)
+    people.upload(later, ["carl"])
+    assert people.datasets(DatasetState.READY) == 2
 
 
-def test_a_subject_whose_dataset_was_deleted_is_still_known(desk: Desk) -> None:
-    """What was published from it stays published; unless nothing ever was, see test_erasing."""
-    account_id = desk.account("patients of 2025")
-    dataset_id = desk.upload(account_id, ["anna"])
-    desk.upload(account_id, ["bert"])
-    deletion.delete(desk.settings, desk.factory, dataset_id, cancel_jobs=False, now=datetime.now(UTC))
+def test_a_subject_whose_dataset_was_deleted_is_still_known(people: SubjectWorld) -> None:
+    """What was published from it stays published; unless nothing ever was, see test_deletion."""
+    account_id = people.account("patients of 2025")
+    dataset_id = people.upload(account_id, ["anna"])
+    people.upload(account_id, ["bert"])
+    deletion.delete(people.settings, people.factory, dataset_id, cancel_jobs=False, now=datetime.now(UTC))
     with pytest.raises(SubjectsKnown):
-        desk.upload(desk.account("patients of 2026"), ["anna"])
+        people.upload(people.account("patients of 2026"), ["anna"])
 
 
-def test_the_same_id_in_another_project_is_somebody_else(desk: Desk) -> None:
-    here, elsewhere = desk.account("ours"), desk.account("theirs")
-    with transaction(desk.factory) as session:
+def test_the_same_id_in_another_project_is_somebody_else(people: SubjectWorld) -> None:
+    here, elsewhere = people.account("ours"), people.account("theirs")
+    with transaction(people.factory) as session:
         project = Project(id=new_id("prj"), name="others", created_at=datetime.now(UTC))
         session.add(project)
         session.flush()
         session.get_one(AccountRow, elsewhere).project_id = project.id
-    first, second = (desk.numbers(desk.upload(account_id, ["7"]), ["7"]) for account_id in (here, elsewhere))
+    first, second = (people.numbers(people.upload(account_id, ["7"]), ["7"]) for account_id in (here, elsewhere))
     assert first != second
 
 
-def test_a_look_that_is_older_than_another_upload_is_taken_again(desk: Desk) -> None:
+def test_a_look_that_is_older_than_another_upload_is_taken_again(people: SubjectWorld) -> None:
     """What was found before the lock counts only as long as nothing was accepted since."""
     _, prints = recognise(HASHES, "prj_default", KEY)
-    known = look_up(desk.factory, frozenset(), prints)
-    first = desk.upload(desk.account("first"), ["x"])
-    later = desk.account("later")
-    with transaction(desk.factory) as session:
+    known = look_up(people.factory, frozenset(), prints)
+    first = people.upload(people.account("first"), ["x"])
+    later = people.account("later")
+    with transaction(people.factory) as session:
         session.add_all(Fingerprint(digest=each, dataset_id=first, upload_attempt=1) for each in prints)
         waiting = session.scalars(select(Dataset).where(Dataset.id == first)).one()
         again = Dataset(**{c.name: getattr(waiting, c.name) for c in Dataset.__table__.columns} | {"id": new_id("ds")})
@@ -148,7 +139,7 @@ def test_a_look_that_is_older_than_another_upload_is_taken_again(desk: Desk) -> 
             settle(session, again, frozenset(), known, prints)
 
 
-def test_only_declared_subjects_can_be_recognised(desk: Desk, open_account: Any) -> None:
-    records = open_account(desk.factory, name="records")
+def test_only_declared_subjects_can_be_recognised(people: SubjectWorld, open_account: Any) -> None:
+    records = open_account(people.factory, name="records")
     with pytest.raises(InvalidInput, match="declares subjects"):
-        desk.declare(records, subjects_recognised=True)
+        people.declare(records, subjects_recognised=True)

@@ -1,7 +1,7 @@
 """Subjects who withdraw: nothing can read their images again, no budget returns, and nobody learns who was there."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,86 +13,23 @@ from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
-from service.audit.verify import verify
 from service.datasets import deletion, receiving, vault, withdrawal
 from service.datasets.fingerprints import SubjectsKnown
 from service.datasets.reading import Sent
 from service.datasets.vault import Vault
 from service.datasets.withdrawal import Withdrawal
 from service.db.base import new_id
-from service.db.dataset_tables import Dataset, Fingerprint, WithdrawnSubject
-from service.db.ledger_tables import AccountRow, EntryRow
+from service.db.dataset_tables import Dataset, WithdrawnSubject
+from service.db.ledger_tables import AccountRow
 from service.db.project_tables import Project
-from service.db.session import SessionFactory, transaction
+from service.db.session import transaction
 from service.errors import Conflict, InvalidInput, NotFound
-from service.ingest.array_files import IMAGES_NAME
-from service.sealing import SealBroken
-from service.settings import Settings
 from service.storage import storage_of
 from service.storage.journals import read_withdrawn
-from tests.service.datasets.subject_desk import Desk as Uploads
 from tests.service.datasets.uploading import npz, stored_subjects
-from tests.service.orders import submit_training
+from tests.service.datasets.world import SubjectWorld
 
-OPTIONS = {"teachers": 5, "top_k": 4, "images": 50}
 FACTS = {"records_declared": 500, "subjects_declared": 500}
-
-
-class Desk(Uploads):
-    """Where subjects withdraw as well."""
-
-    def withdraw(self, account_id: str, *ids: Any, cancel_jobs: bool = False) -> Withdrawal:
-        now = datetime.now(UTC)
-        return withdrawal.withdraw(self.settings, self.factory, account_id, ids, cancel_jobs=cancel_jobs, now=now)
-
-    def go_on(self) -> None:
-        withdrawal.go_on(self.settings, self.factory)
-
-    def row(self, dataset_id: str) -> Dataset:
-        with transaction(self.factory, read_only=True) as session:
-            return session.get_one(Dataset, dataset_id)
-
-    def records(self, dataset_id: str) -> list[bytes]:
-        """The images that can be read."""
-        return [image.tobytes() for image in Vault.of(self.settings).open_dataset(self.row(dataset_id).content)[0]]
-
-    def contents(self, dataset_id: str) -> list[str]:
-        return Vault.of(self.settings).contents_of(dataset_id)
-
-    def train(self, dataset_id: str) -> str:
-        with transaction(self.factory) as session:
-            return submit_training(session, dataset_id, datetime.now(UTC), options=OPTIONS)
-
-    def books(self) -> list[Any]:
-        """Every entry, every balance and every fingerprint."""
-        with transaction(self.factory, read_only=True) as session:
-            entries = session.scalars(select(EntryRow.hash).order_by(EntryRow.account_id, EntryRow.sequence)).all()
-            prints = session.execute(select(Fingerprint.digest, Fingerprint.dataset_id)).all()
-        return [entries, sorted(map(tuple, prints))]
-
-    def faults(self) -> list[str]:
-        with transaction(self.factory, read_only=True) as session:
-            return [found.message for found in verify(session, trusted={}).findings]
-
-    def opens(self, folder: Path, dataset_id: str) -> bool:
-        """Whether any key that there is opens these images, under any name that they may have been sealed for."""
-        keys = [vault.read_key(path) for path in self.settings.keys_path.rglob("*.key")]
-        for key in keys:
-            for name in (dataset_id, *(vault.name_of(dataset_id, number) for number in (1, 2))):
-                try:
-                    with vault.SealedArray(folder, name, IMAGES_NAME, key) as images:
-                        images.read()
-                        return True
-                except SealBroken:
-                    continue
-        return False
-
-
-@pytest.fixture
-def desk(
-    settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
-) -> Desk:
-    return Desk(settings, factory, declare, open_account)
 
 
 @contextmanager
@@ -115,221 +52,223 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, place: str) -> Iterator[None]:
     raise AssertionError(f"{place} was not passed")
 
 
-def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(desk: Desk, tmp_path: Path) -> None:
-    account_id = desk.account("patients")
-    first, second = desk.upload(account_id, ["anna", "bert", "anna"]), desk.upload(account_id, ["carl", "anna"])
-    before, books = {each: desk.records(each) for each in (first, second)}, desk.books()
+def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(
+    people: SubjectWorld, tmp_path: Path
+) -> None:
+    account_id = people.account("patients")
+    first, second = people.upload(account_id, ["anna", "bert", "anna"]), people.upload(account_id, ["carl", "anna"])
+    before, books = {each: people.records(each) for each in (first, second)}, people.books()
     old = {
-        each: shutil.copytree(storage_of(desk.settings).open(f"datasets/{each}"), tmp_path / each) for each in before
+        each: shutil.copytree(storage_of(people.settings).open(f"datasets/{each}"), tmp_path / each) for each in before
     }
-    assert all(desk.opens(folder, each) for each, folder in old.items()), "the copies are whole"
-    done = desk.withdraw(account_id, "anna")
+    assert all(people.opens(folder, each) for each, folder in old.items()), "the copies are whole"
+    done = people.withdraw(account_id, "anna")
     assert done == Withdrawal(account_id, tuple(sorted(before)), (), waiting=False)
-    assert desk.records(first) == before[first][1:2]
-    assert desk.records(second) == before[second][:1]
+    assert people.records(first) == before[first][1:2]
+    assert people.records(second) == before[second][:1]
     for each, folder in old.items():
-        assert desk.row(each).state is DatasetState.READY
-        assert desk.contents(each) == [vault.name_of(each, 1)]
-        assert not desk.opens(folder, each)
+        assert people.row(each).state is DatasetState.READY
+        assert people.contents(each) == [vault.name_of(each, 1)]
+        assert not people.opens(folder, each)
         with pytest.raises(NotFound):
-            Vault.of(desk.settings).open_dataset(each)
-    assert desk.books() == books, "no entry, no balance and no fingerprint has changed"
-    assert desk.faults() == []
+            Vault.of(people.settings).open_dataset(each)
+    assert people.books() == books, "no entry, no balance and no fingerprint has changed"
+    assert people.faults() == []
 
 
-def test_labels_and_subjects_stay_with_their_images(desk: Desk) -> None:
-    account_id, ids = desk.account("patients"), ["a", "b", "c", "b", "d"] * 3
-    dataset_id = desk.declare(account_id, **FACTS, subjects_recognised=True)
+def test_labels_and_subjects_stay_with_their_images(people: SubjectWorld) -> None:
+    account_id, ids = people.account("patients"), ["a", "b", "c", "b", "d"] * 3
+    dataset_id = people.declare(account_id, **FACTS, subjects_recognised=True)
     images = np.random.default_rng(0).integers(0, 256, (len(ids), 4, 4), dtype=np.uint8)
     labels = np.arange(len(ids)) % 2
     sent = Sent(iter([npz(images, labels, subjects=np.asarray(ids))]), "npz")
-    receiving.receive(desk.context(), dataset_id, sent)
-    numbers = stored_subjects(desk.settings, dataset_id)
-    desk.withdraw(account_id, "b", "nobody")
-    desk.withdraw(account_id, "d")  # a second one
+    receiving.receive(people.context, dataset_id, sent)
+    numbers = stored_subjects(people.settings, dataset_id)
+    people.withdraw(account_id, "b", "nobody")
+    people.withdraw(account_id, "d")  # a second one
     stays = np.isin(ids, ["a", "c"])
-    content = desk.row(dataset_id).content
+    content = people.row(dataset_id).content
     assert content == vault.name_of(dataset_id, 2)
-    read = Vault.of(desk.settings).open_dataset(content)
+    read = Vault.of(people.settings).open_dataset(content)
     assert np.array_equal(read[0], images[stays])
     assert np.array_equal(read[1], labels[stays])
-    assert np.array_equal(stored_subjects(desk.settings, content), numbers[stays])
-    assert desk.contents(dataset_id) == [content]
+    assert np.array_equal(stored_subjects(people.settings, content), numbers[stays])
+    assert people.contents(dataset_id) == [content]
 
 
-def test_when_all_have_withdrawn_what_is_left_is_empty_and_can_be_read(desk: Desk) -> None:
-    account_id = desk.account("patients")
-    dataset_id = desk.upload(account_id, ["anna", "bert"])
-    assert not desk.withdraw(account_id, "anna", "bert").waiting
-    images, labels = Vault.of(desk.settings).open_dataset(desk.row(dataset_id).content)
+def test_when_all_have_withdrawn_what_is_left_is_empty_and_can_be_read(people: SubjectWorld) -> None:
+    account_id = people.account("patients")
+    dataset_id = people.upload(account_id, ["anna", "bert"])
+    assert not people.withdraw(account_id, "anna", "bert").waiting
+    images, labels = Vault.of(people.settings).open_dataset(people.row(dataset_id).content)
     assert (images.shape, labels.shape) == ((0, 4, 4), (0,))
-    desk.withdraw(account_id, "carl")
-    assert desk.records(dataset_id) == []
+    people.withdraw(account_id, "carl")
+    assert people.records(dataset_id) == []
 
 
-def test_whoever_was_not_there_withdraws_alike(desk: Desk) -> None:
+def test_whoever_was_not_there_withdraws_alike(people: SubjectWorld) -> None:
     """Neighbours: what is answered, stored by name, written down and said by the log is the same."""
 
     def seen(name: str, ids: list[str]) -> list[Any]:
-        account_id = desk.account(name)
-        with transaction(desk.factory) as session:  # of a project of its own, in which ids are those of others
+        account_id = people.account(name)
+        with transaction(people.factory) as session:  # of a project of its own, in which ids are those of others
             project = Project(id=new_id("prj"), name=name, created_at=datetime.now(UTC))
             session.add(project)
             session.flush()
             session.get_one(AccountRow, account_id).project_id = project.id
-        dataset_id = desk.upload(account_id, ids)
-        done = desk.withdraw(account_id, "anna")
-        later = desk.upload(account_id, ["anna", "dora"])
-        rows = [desk.row(each) for each in (dataset_id, later)]
+        dataset_id = people.upload(account_id, ids)
+        done = people.withdraw(account_id, "anna")
+        later = people.upload(account_id, ["anna", "dora"])
+        rows = [people.row(each) for each in (dataset_id, later)]
         shown = [(row.state, row.joined, row.failure_code, row.content.removeprefix(row.id)) for row in rows]
-        with transaction(desk.factory, read_only=True) as session:
+        with transaction(people.factory, read_only=True) as session:
             rows_of = select(WithdrawnSubject.number).where(WithdrawnSubject.account_id == account_id)
             noted = session.scalars(rows_of).all()
             kinds = [entry.kind for entry in ledger.entries(session, account_id, 0, 100)]
-        assert read_withdrawn(storage_of(desk.settings), account_id) == set(noted)
-        contents = [[name.removeprefix(row.id) for name in desk.contents(row.id)] for row in rows]
+        assert read_withdrawn(storage_of(people.settings), account_id) == set(noted)
+        contents = [[name.removeprefix(row.id) for name in people.contents(row.id)] for row in rows]
         return [len(done.dataset_ids), done.not_recognised, done.waiting, shown, len(noted), kinds, contents]
 
     assert seen("with her", ["anna", "bert", "anna"]) == seen("without her", ["carl", "emil", "fred"])
 
 
-def test_later_uploads_are_accepted_without_them_and_other_accounts_refuse_them_as_before(desk: Desk) -> None:
-    account_id = desk.account("patients of 2025")
-    desk.upload(account_id, ["anna", "bert"])
-    desk.withdraw(account_id, "anna")
-    later = desk.upload(account_id, ["anna", "carl"])
-    row = desk.row(later)
+def test_later_uploads_are_accepted_without_them_and_other_accounts_refuse_them_as_before(people: SubjectWorld) -> None:
+    account_id = people.account("patients of 2025")
+    people.upload(account_id, ["anna", "bert"])
+    people.withdraw(account_id, "anna")
+    later = people.upload(account_id, ["anna", "carl"])
+    row = people.row(later)
     assert (row.state, row.content) == (DatasetState.READY, vault.name_of(later, 1))
-    assert len(desk.records(later)) == 1
-    assert desk.contents(later) == [row.content]
+    assert len(people.records(later)) == 1
+    assert people.contents(later) == [row.content]
     with pytest.raises(SubjectsKnown):  # no second budget
-        desk.upload(desk.account("patients of 2026"), ["anna"])
-    assert desk.faults() == []
+        people.upload(people.account("patients of 2026"), ["anna"])
+    assert people.faults() == []
 
 
 def test_what_cannot_be_written_anew_at_once_is_not_trained_on_before_it_is(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    people: SubjectWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    account_id = desk.account("patients")
-    desk.upload(account_id, ["bert"])
-    desk.withdraw(account_id, "anna")
+    account_id = people.account("patients")
+    people.upload(account_id, ["bert"])
+    people.withdraw(account_id, "anna")
     with monkeypatch.context() as patch:
-        patch.setattr(withdrawal, "_write", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
-        later = desk.upload(account_id, ["anna", "carl"], **FACTS)
-    assert desk.row(later).state is DatasetState.WITHDRAWING, "accepted all the same"
+        patch.setattr(Vault, "rewrite", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
+        later = people.upload(account_id, ["anna", "carl"], **FACTS)
+    assert people.row(later).state is DatasetState.WITHDRAWING, "accepted all the same"
     with pytest.raises(Conflict, match="being written anew"):
-        desk.train(later)
-    desk.go_on()
-    assert desk.row(later).state is DatasetState.READY
-    assert len(desk.records(later)) == 1
-    desk.train(later)
+        people.train(later)
+    people.go_on()
+    assert people.row(later).state is DatasetState.READY
+    assert len(people.records(later)) == 1
+    people.train(later)
 
 
-def test_where_nobody_is_recognised_it_says_how_to_withdraw(desk: Desk, open_account: Any) -> None:
-    records = open_account(desk.factory, name="records")
+def test_where_nobody_is_recognised_it_says_how_to_withdraw(people: SubjectWorld, open_account: Any) -> None:
+    records = open_account(people.factory, name="records")
     with pytest.raises(InvalidInput, match=r"protects single records.*push it again without the image"):
-        desk.withdraw(records, "anna")
-    account_id = desk.account("patients")
+        people.withdraw(records, "anna")
+    account_id = people.account("patients")
     for _ in range(2):
         with pytest.raises(InvalidInput, match=r"recognises subjects.*Delete the dataset, and push it again"):
-            desk.withdraw(account_id, "anna")
-        desk.upload(account_id, ["anna"], subjects_recognised=False)
+            people.withdraw(account_id, "anna")
+        people.upload(account_id, ["anna"], subjects_recognised=False)
     with pytest.raises(NotFound):
-        desk.withdraw("acc_" + "a" * 20, "anna")
-    known = desk.upload(account_id, ["anna", "bert"])
+        people.withdraw("acc_" + "a" * 20, "anna")
+    known = people.upload(account_id, ["anna", "bert"])
     for nobody in ("unknown", "N/A", ""):
         with pytest.raises(InvalidInput, match="stands for nobody"):
-            desk.withdraw(account_id, nobody)
-    done = desk.withdraw(account_id, "anna")
+            people.withdraw(account_id, nobody)
+    done = people.withdraw(account_id, "anna")
     assert done.dataset_ids == (known,)
     assert len(done.not_recognised) == 2
 
 
-def test_from_then_on_a_dataset_of_the_account_recognises_subjects(desk: Desk) -> None:
+def test_from_then_on_a_dataset_of_the_account_recognises_subjects(people: SubjectWorld) -> None:
     """Otherwise whoever has withdrawn could come back unseen: declared now, or declared before."""
-    account_id = desk.account("patients")
-    desk.upload(account_id, ["bert"])
-    before = desk.declare(account_id, subjects_declared=10)
-    desk.withdraw(account_id, "anna")
+    account_id = people.account("patients")
+    people.upload(account_id, ["bert"])
+    before = people.declare(account_id, subjects_declared=10)
+    people.withdraw(account_id, "anna")
     with pytest.raises(InvalidInput, match="recognise subjects"):
-        desk.declare(account_id, subjects_declared=10)
+        people.declare(account_id, subjects_declared=10)
     sent = Sent(iter([npz(np.zeros((1, 4, 4), np.uint8), [0], subjects=np.asarray(["anna"]))]), "npz")
     with pytest.raises(InvalidInput, match="recognise subjects"):
-        receiving.receive(desk.context(), before, sent)
-    assert desk.row(before).state is DatasetState.DECLARED
-    desk.upload(desk.account("others"), ["x"], subjects_recognised=False)
+        receiving.receive(people.context, before, sent)
+    assert people.row(before).state is DatasetState.DECLARED
+    people.upload(people.account("others"), ["x"], subjects_recognised=False)
 
 
-def test_an_upload_that_arrives_while_somebody_withdraws_is_written_anew(desk: Desk) -> None:
-    account_id = desk.account("patients")
-    desk.upload(account_id, ["bert"])
-    dataset_id = desk.declare(account_id, subjects_declared=10, subjects_recognised=True)
+def test_an_upload_that_arrives_while_somebody_withdraws_is_written_anew(people: SubjectWorld) -> None:
+    account_id = people.account("patients")
+    people.upload(account_id, ["bert"])
+    dataset_id = people.declare(account_id, subjects_declared=10, subjects_recognised=True)
     images = np.random.default_rng(9).integers(0, 256, (2, 4, 4), dtype=np.uint8)
 
     def body() -> Iterator[bytes]:
         yield npz(images, [0, 0], subjects=np.asarray(["anna", "carl"]))
-        desk.withdraw(account_id, "anna")
+        people.withdraw(account_id, "anna")
 
-    receiving.receive(desk.context(), dataset_id, Sent(body(), "npz"))
-    assert desk.records(dataset_id) == [images[1].tobytes()]
+    receiving.receive(people.context, dataset_id, Sent(body(), "npz"))
+    assert people.records(dataset_id) == [images[1].tobytes()]
 
 
-def test_trainings_are_waited_for_or_stopped_and_what_they_charged_stays(desk: Desk) -> None:
-    account_id = desk.account("patients")
-    dataset_id = desk.upload(account_id, ["anna", "bert"], **FACTS)
-    job_id = desk.train(dataset_id)
+def test_trainings_are_waited_for_or_stopped_and_what_they_charged_stays(people: SubjectWorld) -> None:
+    account_id = people.account("patients")
+    dataset_id = people.upload(account_id, ["anna", "bert"], **FACTS)
+    job_id = people.train(dataset_id)
     with pytest.raises(Conflict, match=job_id):
-        desk.withdraw(account_id, "anna")
-    assert desk.row(dataset_id).state is DatasetState.READY, "nothing is half done"
-    with transaction(desk.factory, read_only=True) as session:
+        people.withdraw(account_id, "anna")
+    assert people.row(dataset_id).state is DatasetState.READY, "nothing is half done"
+    with transaction(people.factory, read_only=True) as session:
         assert session.scalars(select(WithdrawnSubject)).all() == []
     now = datetime.now(UTC)
-    with transaction(desk.factory) as session:
+    with transaction(people.factory) as session:
         claim = jobs.claim(session, worker="test", now=now, lease_seconds=600, job_id=job_id)
         assert claim is not None
         paid: dict[str, Any] = {"hold_id": claim.hold_id, "attempt": 1, "now": now}
         ledger.arm(session, **paid)
         stage = jobs.get_job(session, job_id).plan["stages"][0]["name"]
         ledger.charge(session, amount_nano=1000, stage=stage, **paid)
-    assert desk.withdraw(account_id, "anna", cancel_jobs=True).waiting
-    assert (desk.row(dataset_id).state, len(desk.records(dataset_id))) == (DatasetState.WITHDRAWING, 2)
+    assert people.withdraw(account_id, "anna", cancel_jobs=True).waiting
+    assert (people.row(dataset_id).state, len(people.records(dataset_id))) == (DatasetState.WITHDRAWING, 2)
     with pytest.raises(Conflict, match="being written anew"):
-        desk.train(dataset_id)
-    desk.go_on()
-    assert desk.row(dataset_id).state is DatasetState.WITHDRAWING, "its process may have them in memory"
-    with transaction(desk.factory) as session:
+        people.train(dataset_id)
+    people.go_on()
+    assert people.row(dataset_id).state is DatasetState.WITHDRAWING, "its process may have them in memory"
+    with transaction(people.factory) as session:
         jobs.finish_cancelled(session, job_id=job_id, attempt=1, now=now)
-    desk.go_on()
-    assert (desk.row(dataset_id).state, len(desk.records(dataset_id))) == (DatasetState.READY, 1)
-    with transaction(desk.factory, read_only=True) as session:
+    people.go_on()
+    assert (people.row(dataset_id).state, len(people.records(dataset_id))) == (DatasetState.READY, 1)
+    with transaction(people.factory, read_only=True) as session:
         assert ledger.balance(session, account_id).spent_nano == 1000
-    desk.train(dataset_id)
+    people.train(dataset_id)
 
 
 @pytest.mark.parametrize("place", ["withdraw.after", "anew.before", "anew.after"])
 def test_broken_off_anywhere_there_is_the_old_or_the_new_and_it_is_gone_on_with(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, place: str
+    people: SubjectWorld, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    account_id = desk.account("patients")
-    dataset_id = desk.upload(account_id, ["anna", "bert"])
+    account_id = people.account("patients")
+    dataset_id = people.upload(account_id, ["anna", "bert"])
     with dying_at(monkeypatch, place):
-        desk.withdraw(account_id, "anna")
-    assert len(desk.records(dataset_id)) == (1 if place == "anew.after" else 2)
-    desk.go_on()
-    assert len(desk.records(dataset_id)) == 1
-    assert desk.contents(dataset_id) == [desk.row(dataset_id).content]
-    assert desk.row(dataset_id).state is DatasetState.READY
-    assert not any(name.endswith(".tmp") for name in storage_of(desk.settings).list("datasets"))
-    assert not desk.withdraw(account_id, "anna").waiting, "again"
+        people.withdraw(account_id, "anna")
+    assert len(people.records(dataset_id)) == (1 if place == "anew.after" else 2)
+    people.go_on()
+    assert len(people.records(dataset_id)) == 1
+    assert people.contents(dataset_id) == [people.row(dataset_id).content]
+    assert people.row(dataset_id).state is DatasetState.READY
+    assert not any(name.endswith(".tmp") for name in storage_of(people.settings).list("datasets"))
+    assert not people.withdraw(account_id, "anna").waiting, "again"
 
 
 def test_who_withdraws_while_it_is_written_anew_is_left_out_as_well(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    people: SubjectWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    account_id = desk.account("patients")
-    dataset_id = desk.upload(account_id, ["anna", "bert", "carl"])
+    account_id = people.account("patients")
+    dataset_id = people.upload(account_id, ["anna", "bert", "carl"])
     with dying_at(monkeypatch, "withdraw.after"):
-        desk.withdraw(account_id, "anna")
+        people.withdraw(account_id, "anna")
     write, meanwhile = Vault.rewrite, ["bert"]
 
     def slow(*given: Any) -> Any:
@@ -337,54 +276,54 @@ def test_who_withdraws_while_it_is_written_anew_is_left_out_as_well(
         if meanwhile:
             with monkeypatch.context() as patch:
                 patch.setattr(withdrawal, "complete", lambda *_, **__: False)  # another process, which waits its turn
-                desk.withdraw(account_id, meanwhile.pop())
+                people.withdraw(account_id, meanwhile.pop())
         return rewritten
 
     monkeypatch.setattr(Vault, "rewrite", slow)
-    desk.go_on()
-    assert len(desk.records(dataset_id)) == 1
-    assert desk.contents(dataset_id) == [desk.row(dataset_id).content]
+    people.go_on()
+    assert len(people.records(dataset_id)) == 1
+    assert people.contents(dataset_id) == [people.row(dataset_id).content]
 
 
-def test_a_deletion_takes_all_that_there_is(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    account_id = desk.account("patients")
-    ready, broken = desk.upload(account_id, ["anna", "bert"]), desk.upload(account_id, ["carl"])
-    desk.withdraw(account_id, "anna")
+def test_a_deletion_takes_all_that_there_is(people: SubjectWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    account_id = people.account("patients")
+    ready, broken = people.upload(account_id, ["anna", "bert"]), people.upload(account_id, ["carl"])
+    people.withdraw(account_id, "anna")
     with dying_at(monkeypatch, "anew.before"):
-        desk.withdraw(account_id, "bert")
+        people.withdraw(account_id, "bert")
     for dataset_id in (ready, broken):
-        assert desk.contents(dataset_id)
-        gone = deletion.delete(desk.settings, desk.factory, dataset_id, cancel_jobs=False, now=datetime.now(UTC))
-        assert (gone.state, desk.contents(dataset_id)) == (DatasetState.DELETED, [])
-    desk.go_on()
-    assert desk.faults() == []
+        assert people.contents(dataset_id)
+        gone = deletion.delete(people.settings, people.factory, dataset_id, cancel_jobs=False, now=datetime.now(UTC))
+        assert (gone.state, people.contents(dataset_id)) == (DatasetState.DELETED, [])
+    people.go_on()
+    assert people.faults() == []
 
 
-def test_copies_of_old_keys_are_destroyed_where_another_machine_has_them(desk: Desk) -> None:
-    account_id = desk.account("patients")
-    dataset_id = desk.upload(account_id, ["anna", "bert"])
-    old = Vault.of(desk.settings).key_path(dataset_id)
+def test_copies_of_old_keys_are_destroyed_where_another_machine_has_them(people: SubjectWorld) -> None:
+    account_id = people.account("patients")
+    dataset_id = people.upload(account_id, ["anna", "bert"])
+    old = Vault.of(people.settings).key_path(dataset_id)
     copy = old.read_bytes()
-    desk.withdraw(account_id, "anna")
+    people.withdraw(account_id, "anna")
     assert not old.exists()
     old.write_bytes(copy)
-    deletion.destroy_copies(desk.settings, desk.factory)
+    deletion.destroy_copies(people.settings, people.factory)
     assert not old.exists()
-    assert len(desk.records(dataset_id)) == 1
+    assert len(people.records(dataset_id)) == 1
 
 
 @pytest.mark.parametrize("key_returns", [False, True])
-def test_a_database_of_a_backup_from_before_is_told_who_has_withdrawn(desk: Desk, key_returns: bool) -> None:
+def test_a_database_of_a_backup_from_before_is_told_who_has_withdrawn(people: SubjectWorld, key_returns: bool) -> None:
     """Files, and the list beside the journals, have survived; of the keys, perhaps an old copy comes back."""
-    account_id = desk.account("patients")
-    dataset_id = desk.upload(account_id, ["anna", "bert"])
+    account_id = people.account("patients")
+    dataset_id = people.upload(account_id, ["anna", "bert"])
     old, folder = (
-        Vault.of(desk.settings).key_path(dataset_id),
-        storage_of(desk.settings).open(f"datasets/{dataset_id}"),
+        Vault.of(people.settings).key_path(dataset_id),
+        storage_of(people.settings).open(f"datasets/{dataset_id}"),
     )
     key, files = old.read_bytes(), {path.name: path.read_bytes() for path in folder.iterdir()}
-    desk.withdraw(account_id, "anna")
-    with transaction(desk.factory) as session:
+    people.withdraw(account_id, "anna")
+    with transaction(people.factory) as session:
         row = session.get_one(Dataset, dataset_id)
         row.content_name = row.content_key_id = None
         for noted in session.scalars(select(WithdrawnSubject)):
@@ -394,22 +333,22 @@ def test_a_database_of_a_backup_from_before_is_told_who_has_withdrawn(desk: Desk
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        assert len(desk.records(dataset_id)) == 2
+        assert len(people.records(dataset_id)) == 2
     for _ in range(2):
-        withdrawal.recall(desk.settings, desk.factory, now=datetime.now(UTC))
-        desk.go_on()
-        assert desk.row(dataset_id).state is DatasetState.READY
-        assert len(desk.records(dataset_id)) == 1
-        assert desk.contents(dataset_id) == [desk.row(dataset_id).content]
+        withdrawal.recall(people.settings, people.factory, now=datetime.now(UTC))
+        people.go_on()
+        assert people.row(dataset_id).state is DatasetState.READY
+        assert len(people.records(dataset_id)) == 1
+        assert people.contents(dataset_id) == [people.row(dataset_id).content]
 
 
-def test_a_list_of_another_database_is_passed_over(desk: Desk) -> None:
-    account_id = desk.account("patients")
-    desk.upload(account_id, ["anna", "bert"])
-    desk.withdraw(account_id, "anna")
-    lists = desk.settings.data_dir / "journals"
+def test_a_list_of_another_database_is_passed_over(people: SubjectWorld) -> None:
+    account_id = people.account("patients")
+    people.upload(account_id, ["anna", "bert"])
+    people.withdraw(account_id, "anna")
+    lists = people.settings.data_dir / "journals"
     (name,) = (path.name for path in lists.glob("withdrawn.*"))
     shutil.copyfile(lists / name, lists / name.replace(account_id, "acc_" + "a" * 20))
     (lists / name).write_bytes((lists / name).read_bytes() + b'\n{"withdrawn": [1, 2\n')  # torn by a crash
-    withdrawal.recall(desk.settings, desk.factory, now=datetime.now(UTC))
-    assert desk.datasets(DatasetState.READY) == 1
+    withdrawal.recall(people.settings, people.factory, now=datetime.now(UTC))
+    assert people.datasets(DatasetState.READY) == 1

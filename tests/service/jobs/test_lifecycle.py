@@ -7,8 +7,11 @@ import pytest
 from obscura.wire.words import HoldState, JobState
 from service import jobs
 from service.db.base import new_id
+from service.db.ledger_tables import EVERYWHERE, ArmingStop
+from service.db.session import transaction
 from service.errors import InvalidInput, NotFound, StaleAttempt
 from service.jobs import FailureCode
+from service.views import jobs as views
 from tests.service.jobs.shop import LEASE, Shop
 from tests.together import at_once
 
@@ -30,6 +33,28 @@ def test_a_named_job_is_claimed_or_none(shop):
     assert shop.claim(second) is None
     assert shop.claim("job_none") is None
     assert shop.job(first).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("scope", "finding", "blocked"),
+    [
+        ("account", "hash_mismatch", {"train": "arming_stopped"}),
+        (EVERYWHERE, "checkpoint_broken", {"train": "arming_stopped"}),
+        ("another", "hash_mismatch", {}),
+        ("another", "older_than_receipt", {"train": "installation_locked", "sample": "installation_locked"}),
+    ],
+)
+def test_a_queued_job_says_why_it_cannot_start(shop, scope, finding, blocked):
+    release_id = shop.released()
+    queued = {"train": shop.submit(), "sample": shop.sample(release_id)}
+    scopes = {"account": shop.account_id, "another": "acc_another"}
+    with transaction(shop.factory) as session:
+        session.add(ArmingStop(scope=scopes.get(scope, scope), code=finding, found_at=shop.now))
+    rows = [shop.job(job_id) for job_id in queued.values()]
+    shown = {record.kind: record.blocked for record in shop.read(views.records, rows)}
+    assert {kind: facts.code for kind, facts in shown.items() if facts} == blocked
+    assert all(finding in facts.message for facts in shown.values() if facts)
+    assert {kind for kind, job_id in queued.items() if shop.claim(job_id) is None} == blocked.keys()
 
 
 def test_many_claimers_get_different_jobs(shop):
@@ -86,16 +111,6 @@ def test_unknown_jobs_are_not_found(shop):
     ):
         with pytest.raises(NotFound):
             step()
-
-
-def test_a_job_that_was_given_back_is_claimed_at_once(shop):
-    job_id = shop.submit()
-    first = shop.charged()
-    shop.give_back(first)
-    assert (shop.job(job_id).state, shop.hold_state(job_id)) == (JobState.QUEUED, HoldState.ARMED)
-    with pytest.raises(StaleAttempt):
-        shop.heartbeat(first)
-    assert shop.claimed().attempt == 2
 
 
 # --- progress -------------------------------------------------------------------------------------------------------

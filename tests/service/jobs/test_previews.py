@@ -96,15 +96,6 @@ def test_where_a_balance_is_stated_the_mean_over_classes_and_the_least_ones_are_
     assert "99.9%" in forecast_sentence(**found | {"stated": False})
 
 
-def test_a_preview_from_before_is_shown_without_the_figures_of_classes(shop):
-    claim = shop.claimed(ask(shop))
-    shop.tell(kinds.preview.finish, claim, results=FOUND, grid=b"png", now=shop.now)
-    with transaction(shop.factory, read_only=True) as session:
-        job = jobs.get_job(session, claim.job_id)
-        shown = kinds.preview.show(jobs.made_by(session, Preview, job.id), job)
-    assert (shown.accuracy, shown.balanced_accuracy, shown.accuracy_by_class) == (0.5, None, None)
-
-
 def test_what_people_will_see_is_said_with_the_forecast(shop):
     claim = shop.claimed(ask(shop, epsilon=8.0, recipe="moments"))
     shop.tell(kinds.preview.finish, claim, results=FOUND, grid=b"png", now=shop.now)

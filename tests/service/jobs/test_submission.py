@@ -86,10 +86,6 @@ def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop)
     shop.train(epsilon=error.affordable_epsilon)  # what the error offers is admitted
 
 
-def test_the_whole_budget_may_be_asked_for_at_once(shop):
-    shop.train(epsilon=8.0)
-
-
 def test_a_price_is_found_anew_only_so_often(shop):
     """A limit that is raised each time that a price was found would keep a request busy for ever."""
     pricings = []

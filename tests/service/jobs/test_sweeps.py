@@ -5,7 +5,7 @@ import threading
 import pytest
 from sqlalchemy import func, select
 
-from obscura.wire.words import HoldState, JobState
+from obscura.wire.words import HoldState
 from service import jobs, ledger
 from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import HoldRow
@@ -67,19 +67,6 @@ def fitting(shop: Shop) -> int:
     with pytest.raises(SweepTooExpensive) as refused:
         shop.sweep(*[3.0] * 12)
     return int(str(refused.value.numbers["trials_affordable"]))
-
-
-def test_as_many_trials_as_it_says_do_fit(shop):
-    shop.sweep(*[3.0] * fitting(shop))
-    with pytest.raises(InsufficientBudget):
-        shop.train(epsilon=3.0)
-
-
-def test_paying_as_one_goes_stops_half_way_which_is_what_sweeps_are_for(shop):
-    with pytest.raises(InsufficientBudget):
-        [shop.train(epsilon=epsilon) for epsilon in [3.0] * 12]
-    assert 0 < shop.counts()["jobs"] < 12
-    assert shop.balance().held_nano > 0
 
 
 @pytest.mark.parametrize("count", [0, 1, 65])
@@ -204,9 +191,3 @@ def test_an_unknown_sweep_is_not_found(shop):
             jobs.get_sweep(session, "swp_x")
         with pytest.raises(NotFound):
             jobs.cancel_sweep(session, sweep_id="swp_x", now=shop.now)
-
-
-def test_a_trial_alone_can_be_cancelled_and_the_others_go_on(shop):
-    first, _second = shop.trials(shop.sweep(0.3, 0.3))
-    shop.cancel(first.id)
-    assert [trial.state for trial in shop.trials(first.sweep_id or "")] == [JobState.CANCELLED, JobState.QUEUED]

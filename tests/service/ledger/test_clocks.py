@@ -64,14 +64,6 @@ def test_no_entry_is_dated_by_a_wrong_clock(factory, held, clock):
         assert ledger.get_hold(session, hold_id).state is ledger.HoldState.HELD  # so nothing private was opened
 
 
-def test_what_a_right_clock_does_afterwards_is_as_if_nothing_had_been(factory, held, now):
-    _account_id, hold_id = held
-    with pytest.raises(ClockRefused), transaction(factory) as session:
-        ledger.arm(session, hold_id=hold_id, attempt=1, now=WRONG["1971"])
-    with transaction(factory) as session:
-        assert ledger.arm(session, hold_id=hold_id, attempt=1, now=now).state is ledger.HoldState.ARMED
-
-
 def test_callers_are_told_that_the_service_cannot_and_to_try_again():
     assert STATUSES[ClockRefused.code][0] == 503
     assert ClockRefused.code in RETRY_CODES

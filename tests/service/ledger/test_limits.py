@@ -20,7 +20,7 @@ from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, transaction
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
-from service.identity import auth, decisions
+from service.identity import decisions
 from service.ledger.chain import utc_text
 from service.times import to_the_hour
 from tests.service.ledger.account_book import AccountBook
@@ -79,13 +79,6 @@ def board(factory: SessionFactory, now: datetime, open_account: Callable[..., st
 # --- two people and a reason ----------------------------------------------------------------------------------------
 
 
-def test_a_request_alone_changes_nothing(board: Board) -> None:
-    before = board.balance()
-    board.ask()
-    assert board.balance() == before
-    assert board.kinds() == ["open"]
-
-
 def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -> None:
     request_id = board.ask(12.0, reason="a second study")
     approved = board.approve(request_id)
@@ -113,13 +106,6 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
         "approved_by_admin": board.person(board.bob).id,
         "approved_by_name": board.person(board.bob).name,
     }
-
-
-def test_what_was_spent_stays_spent_under_the_higher_limit(board: Board) -> None:
-    board.spend(1000)
-    board.approve(board.ask())
-    balance = board.balance()
-    assert (balance.spent_nano, balance.left_nano) == (1000, balance.capacity_nano - 1000)
 
 
 def test_a_raise_changes_the_rate_for_what_comes_and_counts_what_was_given(
@@ -153,26 +139,6 @@ def test_one_person_with_two_keys_raises_nothing(board: Board, asks: str, approv
     assert board.approve(request_id).decided_with == board.bob
 
 
-def test_a_request_of_a_revoked_key_is_not_approved(board: Board) -> None:
-    request_id = board.ask()
-    board.do(auth.revoke, ApiKey.id == board.alice)
-    with pytest.raises(Conflict, match="revoked"):
-        board.approve(request_id)
-
-
-def test_keys_that_were_revoked_or_are_no_admins_decide_nothing(board: Board) -> None:
-    request_id = board.ask()
-    with transaction(board.factory) as session:
-        auth.revoke(session, ApiKey.id == board.bob, now=board.now)
-        trainer = make_key(session, name="trainer", scopes=["train", "data", "read"], now=board.now - LATER)[0]
-    for key_id in (board.bob, trainer.id, "key_nobody"):
-        for decide in (board.approve, board.decline):
-            with pytest.raises(Forbidden):
-                decide(request_id, by=key_id)
-        with pytest.raises((Forbidden, Conflict)):
-            board.ask(by=key_id)
-
-
 @pytest.mark.parametrize("approves", ["alice", "alices"])
 def test_the_database_refuses_one_person_for_both_roles(board: Board, approves: str) -> None:
     board.ask()
@@ -201,17 +167,6 @@ def test_a_raise_needs_a_reason(board: Board, reason: str) -> None:
 # --- the life of a request ------------------------------------------------------------------------------------------
 
 
-def test_approving_again_changes_nothing_and_others_are_told(board: Board) -> None:
-    request_id = board.ask()
-    board.approve(request_id)
-    board.approve(request_id)
-    assert board.kinds() == ["open", "limit"]
-    with pytest.raises(Conflict, match="approved already"):
-        board.approve(request_id, by=board.key())
-    with pytest.raises(Conflict, match="approved already"):
-        board.decline(request_id)
-
-
 def test_a_declined_request_is_over(board: Board) -> None:
     request_id = board.ask()
     assert board.decline(request_id).state is DecisionState.DECLINED
@@ -222,35 +177,6 @@ def test_a_declined_request_is_over(board: Board) -> None:
 
 def test_one_may_withdraw_ones_own_request(board: Board) -> None:
     assert board.decline(board.ask(), by=board.alice).decided_with == board.alice
-
-
-def test_one_request_waits_at_a_time(board: Board) -> None:
-    first = board.ask()
-    with pytest.raises(Conflict) as refused:
-        board.ask(20.0, by=board.bob)
-    assert refused.value.numbers["request_id"] == first
-    board.decline(first)
-    board.ask(20.0)
-
-
-def test_whoever_was_admitted_after_a_request_cannot_approve_it(board: Board) -> None:
-    """One person asks, names a second admin, and approves as that one: the request was there before the second was."""
-    request_id = board.ask()
-    late = board.key(now=board.now + timedelta(microseconds=1))
-    with pytest.raises(Forbidden, match="before you were an admin"):
-        board.approve(request_id, by=late)
-    assert board.kinds() == ["open"]
-    board.decline(request_id, by=late)
-    board.now += LATER
-    assert board.approve(board.ask(), by=late).state is DecisionState.APPROVED
-
-
-def test_an_old_request_can_no_longer_be_approved_and_is_in_nobodys_way(board: Board) -> None:
-    first = board.ask()
-    with pytest.raises(Conflict, match="7 days"):
-        board.approve(first, after=timedelta(days=7))
-    board.now += timedelta(days=7)
-    assert board.approve(board.ask(20.0)).epsilon == 20.0
 
 
 def test_a_request_is_approved_against_the_limit_it_was_asked_for(board: Board) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from obscura.wire.words import JobState
+from obscura.wire.words import DatasetState, JobState
 from service.audit.signing import make_signing_key
 from service.datasets import deletion
 from service.datasets.vault import Vault
+from service.db.dataset_tables import Dataset
+from service.db.session import transaction
 from service.inspection import inspect_at_start, verify_before_removal
 from service.ledger.stops import arming_stops
 from service.storage import BACKENDS
@@ -82,3 +84,19 @@ def test_copies_of_the_keys_of_deleted_datasets_are_destroyed(shop):
     reconcile(shop.settings, shop.factory, send=lambda *_: None, now=datetime.now(UTC))
     assert not path.exists()
     assert Vault.of(shop.settings).key_path(shop.public_id).exists()
+
+
+def test_a_dataset_whose_key_is_gone_is_not_shown_as_ready_while_the_service_runs(shop):
+    path = Vault.of(shop.settings).key_path(shop.dataset_id)
+    key = path.read_bytes()
+
+    def state() -> DatasetState:
+        reconcile(shop.settings, shop.factory, send=lambda *_: None, now=datetime.now(UTC))
+        with transaction(shop.factory, read_only=True) as session:
+            return session.get_one(Dataset, shop.dataset_id).state
+
+    assert state() is DatasetState.READY
+    path.unlink()
+    assert state() is DatasetState.FAILED
+    path.write_bytes(key)
+    assert state() is DatasetState.READY

@@ -14,7 +14,7 @@ from service.db.session import make_engine, make_session_factory, transaction
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.journals import Journal, journalled, read_withdrawn
-from tests.service.datasets.subject_desk import Desk
+from tests.service.datasets.world import SubjectWorld
 from tests.service.orders import release_with_files
 from tests.service.people import make_key
 from tests.service.storage.contract import KEY, RELEASE, publish
@@ -97,12 +97,12 @@ def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqli
             return ledger.open_account(session, now=now, **more, **terms).id
 
     try:
-        desk = Desk(settings, factory, declare, opened)
-        account_id = desk.account("patients")
-        first = desk.upload(account_id, ["anna", "bert"])
+        people = SubjectWorld(settings, factory, declare, opened)
+        account_id = people.account("patients")
+        first = people.upload(account_id, ["anna", "bert"])
         content = {listed.name for listed in Bucket(bucket_url).list("") if "/journals/" not in listed.name}
         withdrawal.withdraw(settings, factory, account_id, ["anna"], cancel_jobs=False, now=now)
-        later = desk.upload(account_id, ["carl", "anna"])
+        later = people.upload(account_id, ["carl", "anna"])
         names = [vault.name_of(dataset_id, 1) for dataset_id in (first, later)]
         assert storage_of(settings).list("datasets") == sorted(names)
         assert all(len(vault.Vault.of(settings).open_dataset(name)[0]) == 1 for name in names)

@@ -209,7 +209,6 @@ def ask(workshop: Any, **options: Any) -> str:
 
 
 def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) -> None:
-    workshop = workshop
     job_id = ask(workshop, estimator="gep", freeze="random", anchors_dataset_id=workshop.public_id)
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.CLASSIFIER
@@ -233,7 +232,6 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) ->
 
 
 def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> None:
-    workshop = workshop
     write_extractor(workshop.settings.extractors_path)
     job_id = ask(workshop, **PRETRAINED, class_shares="9,8,7,6,5,5,4,3,2,1")
     published = published_by(workshop, job_id)
@@ -248,7 +246,6 @@ def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> Non
 
 
 def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop: Any) -> None:
-    workshop = workshop
     job_id = ask(workshop, **PRETRAINED)
     work(workshop, job_id)
     job, hold = workshop.job(job_id), workshop.hold(job_id)
@@ -258,7 +255,6 @@ def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(wor
 
 
 def test_a_job_whose_anchors_are_not_public_after_all_reads_nothing(workshop: Any) -> None:
-    workshop = workshop
     job_id = ask(workshop, estimator="gep", anchors_dataset_id=workshop.public_id)
     with transaction(workshop.factory) as session:
         job = jobs.get_job(session, job_id)

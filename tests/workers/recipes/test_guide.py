@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from models.portable.guided import GuidedGenerator
 from models.released import load_released, save_released
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.plans.moments import GUIDE_SIDE_MAX, MomentsConfig
-from privacy.plans.plan import PublicFacts
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
 from privacy.plans.warm_start import MEANS, POOLED, WARM_START
 from tests.workers.small_trainings import (
@@ -29,6 +30,11 @@ from tests.workers.small_trainings import (
 from workers.recipes.interface import Cancelled
 
 LABELS = torch.arange(40) % 10
+FEW = dataclasses.replace(FACTS, records_declared=300)
+
+
+def guided_plan(**options: Any) -> Plan:
+    return small_plan("moments", FEW, guide=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +70,11 @@ def test_sizes_that_the_guide_does_not_see_are_refused(side: int) -> None:
 
 @pytest.mark.parametrize(("stage", "step"), [("warm_start", 2), (STEPS, 13)])
 def test_a_training_that_was_cut_off_goes_on_to_the_same_generator(stage: str, step: int) -> None:
-    plan, folder, purse = small_plan("moments", guide=True, evaluation_samples=100), Memory(), Purse()
+    plan, folder, purse = guided_plan(evaluation_samples=100), Memory(), Purse()
     with pytest.raises(Cancelled):
-        train(plan, digits(300), checkpoints=folder, budget=purse, progress=stop_at(step, stage))
-    back = train(plan, digits(300), checkpoints=folder, budget=purse)
-    assert torch.equal(weights(back), weights(train(plan, digits(300))))
+        train(plan, digits(300), FEW, checkpoints=folder, budget=purse, progress=stop_at(step, stage))
+    back = train(plan, digits(300), FEW, checkpoints=folder, budget=purse)
+    assert torch.equal(weights(back), weights(train(plan, digits(300), FEW)))
     assert {name: purse.releases(name) for name in (MEANS, POOLED)} == {MEANS: 1, POOLED: 1}
     planned = plan.stage(STEPS)
     assert planned is not None
@@ -76,21 +82,21 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_generator(stage: str, s
 
 
 def test_nothing_is_paid_again_once_all_is_released() -> None:
-    plan, folder = small_plan("moments", guide=True), Memory()
-    whole = train(plan, digits(300), checkpoints=folder)
-    again = train(plan, digits(300), checkpoints=folder, budget=Purse(0))
+    plan, folder = guided_plan(), Memory()
+    whole = train(plan, digits(300), FEW, checkpoints=folder)
+    again = train(plan, digits(300), FEW, checkpoints=folder, budget=Purse(0))
     assert torch.equal(weights(again), weights(whole))
 
 
 def test_without_its_guide_a_generator_draws_what_the_moments_draw() -> None:
-    made = train(small_plan("moments", guide=True), digits(300), budget=Purse(closed=(STEPS,)))
+    made = train(guided_plan(), digits(300), FEW, budget=Purse(closed=(STEPS,)))
     assert made.config.guide_steps == 0
     assert torch.equal(drawn(made), drawn(made.first))
 
 
 def test_without_moments_there_is_nothing() -> None:
     with pytest.raises(BudgetExceeded):
-        train(small_plan("moments", guide=True), digits(300), budget=Purse(closed=(MEANS,)))
+        train(guided_plan(), digits(300), FEW, budget=Purse(closed=(MEANS,)))
 
 
 def test_images_are_moved_towards_what_the_guide_finds_in_their_class(trained: GuidedGenerator) -> None:

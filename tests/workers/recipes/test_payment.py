@@ -20,7 +20,9 @@ from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
-from tests.workers.recipes.moments_trainings import ACCOUNT, FACTS, Purse, Reports, plan, work_in
+from tests.workers.recipes.conftest import ACCOUNT, FACTS, work_in
+from tests.workers.recipes.conftest import moments_plan as plan
+from tests.workers.small_trainings import Purse, stop_at
 from workers.recipes import moments as loop
 from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
 
@@ -44,12 +46,12 @@ def noise_keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | int, ...]]:
 
 def test_the_charges_are_the_plan_in_order(train: Train) -> None:
     """Every charge is a planned event; together they are the whole plan and its price."""
-    made, purse, reports = plan(), Purse(), Reports()
-    generator = train(made, purse, progress=reports)
+    made, purse, reports = plan(), Purse(), list[tuple[str, int, int]]()
+    generator = train(made, purse, progress=lambda *, stage, step, steps: reports.append((stage, step, steps)))
     assert purse.paid == [(stage.name, stage.event) for stage in made.stages]
     assert purse.counts == [(name, 1) for name in STATISTICS]
     assert sum(ACCOUNT.price_nano(event) for _, event in purse.paid) == made.price_nano <= ACCOUNT.capacity_nano
-    assert reports.told == [("warm_start", step, 3) for step in range(4)]
+    assert reports == [("warm_start", step, 3) for step in range(4)]
     assert not generator.training
     assert generator.config.components == 10
     images = generator.sample(torch.arange(10), torch.Generator().manual_seed(0))
@@ -116,10 +118,12 @@ def test_whatever_was_kept_is_not_paid_again(train: Train, noise_keys: list[tupl
     hold = Hold(made)
     for attempt in (1, 2, 3):
         with pytest.raises(Cancelled):
-            train(made, hold, attempt=attempt, progress=Reports(("warm_start", attempt)))
+            train(made, hold, attempt=attempt, progress=stop_at(attempt, "warm_start"))
         assert hold.counts == [(planned.name, planned.event.count) for planned in made.stages[:attempt]]
     train(made, hold, attempt=4)
-    assert hold.releases_paid() == {planned.name: planned.event.count for planned in made.stages}
+    assert {planned.name: hold.releases(planned.name) for planned in made.stages} == {
+        planned.name: planned.event.count for planned in made.stages
+    }
     own = [labels for labels in noise_keys if labels[0] == "warm start"]
     assert own == [("warm start", attempt, name) for attempt, name in enumerate(STATISTICS, start=1)]
 
@@ -145,7 +149,7 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
         with pytest.raises(Lost):
             train(made, hold)
     generator = train(made, hold, attempt=2)
-    assert hold.releases_paid()[made.stages[lost].name] >= made.stages[lost].event.count
+    assert hold.releases(made.stages[lost].name) >= made.stages[lost].event.count
     assert torch.isfinite(generator.sample(torch.arange(10), torch.Generator().manual_seed(0))).all()
     assert generator.factor.any()
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.kernel_teachers import KernelTeachers
-from models.linear_teachers import LinearTeachers
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.portable.conditional_dcgan import ConditionalDcganConfig
 from models.shards import Shards
 from privacy.aggregation.topagg_config import TopAggConfig

@@ -46,7 +46,7 @@ def sample(folder: Path, generator: Generator, kind: SampleFormat, **asked: Any)
 
 
 def sent(package: Package) -> list[tuple[str, bytes]]:
-    """Class and pixels of each picture that would arrive, as the service reads them."""
+    """Class and pixels of each image that would arrive, as the service reads them."""
     content = io.BytesIO(b"".join(package.open()))
     if package.format == "npz":
         with np.load(content, allow_pickle=False) as arrays:
@@ -54,8 +54,8 @@ def sent(package: Package) -> list[tuple[str, bytes]]:
     found = []
     with zipfile.ZipFile(content) as archive:
         for name in archive.namelist():
-            with Image.open(io.BytesIO(archive.read(name))) as picture:
-                pixels = picture.convert("L" if package.channels == 1 else "RGB")
+            with Image.open(io.BytesIO(archive.read(name))) as image:
+                pixels = image.convert("L" if package.channels == 1 else "RGB")
                 found.append((name.rpartition("/")[0], pixels.tobytes()))
     return found
 

@@ -19,7 +19,7 @@ from models.extractor import ExtractorUnusable
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
-from privacy.aggregation.top_k import side_by_side
+from privacy.aggregation.topagg import side_by_side
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger

@@ -18,9 +18,8 @@ from models.public_images import fashion_mnist
 from models.released import load_released
 from models.stand_ins import StandIn, are_characters, from_characters, from_patterns, from_public
 from models.watching import between_layers
-from privacy.plans.balance import stated_shares
 from privacy.plans.plan import Plan, PlanBudget, PublicFacts
-from privacy.plans.registry import plan_from_json
+from privacy.plans.registry import plan_from_json, stated_shares
 from service import jobs, ledger
 from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset

@@ -12,7 +12,7 @@ from PIL import Image
 from pydicom import dcmread
 
 from obscura.extras import MissingExtra
-from obscura.preparing import BrokenPictures, ChoiceNeeded, Package, PackingError, prepare
+from obscura.preparing import BrokenImages, ChoiceNeeded, Package, PackingError, prepare
 from obscura.preparing.choices import Choices
 from tests.obscura.preparing.dicom_files import CANARIES, dicom_file
 
@@ -71,7 +71,7 @@ def test_another_tag_is_the_subject_and_a_tag_the_class(tmp_path):
     assert (package.private_subjects, package.classes) == (1, ("normal", "sick"))
 
 
-def test_a_record_account_takes_one_picture_of_a_person(tmp_path):
+def test_a_record_account_takes_one_image_of_a_person(tmp_path):
     root = two_by_two(tmp_path)
     with pytest.raises(PackingError, match="unit is the subject"):
         prepare(root)
@@ -80,7 +80,7 @@ def test_a_record_account_takes_one_picture_of_a_person(tmp_path):
     assert prepare(two_by_two(tmp_path), Choices(subject_tag="none")).private_records == 4
 
 
-def test_pictures_and_dicom_lie_in_one_class_folder(tmp_path):
+def test_images_and_dicom_lie_in_one_class_folder(tmp_path):
     root = two_by_two(tmp_path, PatientID="")
     Image.fromarray((RAMP // 16).astype(np.uint8)).save(root / "sick" / "x.png")
     with pytest.raises(ChoiceNeeded, match="more bits than others"):
@@ -94,7 +94,7 @@ def test_pictures_and_dicom_lie_in_one_class_folder(tmp_path):
 def test_what_has_no_subject_or_class_is_named(tmp_path):
     root = two_by_two(tmp_path)
     write(root, {"sick/no one.dcm": {}})
-    with pytest.raises(BrokenPictures, match=r"no one\.dcm \(it has no PatientID\)"):
+    with pytest.raises(BrokenImages, match=r"no one\.dcm \(it has no PatientID\)"):
         prepare(root, subjects=True)
     assert prepare(root, Choices(skip_broken=True), subjects=True).private_records == 4
 
@@ -114,12 +114,12 @@ def test_frames_are_one_subject_together(tmp_path):
         prepare(root, stated.replace(frames="all"))
 
 
-def test_public_files_may_be_of_one_person_and_a_class_without_a_picture_is_lost(tmp_path):
+def test_public_files_may_be_of_one_person_and_a_class_without_pixels_is_lost(tmp_path):
     root = two_by_two(tmp_path)
     assert prepare(root, subjects=None).private_records == 4
     (root / "odd").mkdir()
-    (root / "odd" / "notes.txt").write_text("no picture")
-    with pytest.raises(BrokenPictures, match="odd"):
+    (root / "odd" / "notes.txt").write_text("no image")
+    with pytest.raises(BrokenImages, match="odd"):
         prepare(root, subjects=True)
 
 
@@ -129,14 +129,14 @@ def test_burnt_in_text_is_warned_of(tmp_path, value, warned):
     assert ("4 may show text" in package.summary) == warned
 
 
-def test_files_without_a_picture_are_counted(tmp_path):
+def test_files_without_pixels_are_counted(tmp_path):
     root = two_by_two(tmp_path)
     content = dicom_file(RAMP)
     pixels, rows = content.index(b"\xe0\x7f\x10\x00"), content.index(b"\x28\x00\x02\x00")
     (root / "sick" / "report.dcm").write_bytes(content[:rows])
-    assert "1 DICOM file without a picture" in prepare(root, subjects=True).summary
+    assert "1 DICOM file without pixels" in prepare(root, subjects=True).summary
     (root / "sick" / "cut.dcm").write_bytes(content[:pixels])  # it says that it has pixels
-    with pytest.raises(BrokenPictures, match="its pixels are missing"):
+    with pytest.raises(BrokenImages, match="its pixels are missing"):
         prepare(root, subjects=True)
 
 
@@ -169,7 +169,7 @@ def test_objects_that_are_no_images_are_left_out_and_counted(tmp_path, kind):
     file.save_as(root / "sick/object")
     package = prepare(root, subjects=True)
     assert package.private_records == 4
-    assert ("1 DICOM object without an image" if "values" in tags else "1 DICOM file without a") in package.summary
+    assert ("1 DICOM object without an image" if "values" in tags else "1 DICOM file without pixels") in package.summary
     table = tmp_path / "labels.csv"
     table.write_text("file,label\nnormal/P1/IM0,normal\nsick/P3/IM2,sick\nsick/object,sick\n")
     assert prepare(root, Choices(labels=table), subjects=True).private_records == 2
@@ -177,7 +177,7 @@ def test_objects_that_are_no_images_are_left_out_and_counted(tmp_path, kind):
 
 def test_a_class_of_segmentations_alone_is_named(tmp_path):
     root = write(two_by_two(tmp_path), {"masks/1.dcm": {"PatientID": "P9", "Modality": "SEG"}})
-    with pytest.raises(BrokenPictures, match="class masks"):
+    with pytest.raises(BrokenImages, match="class masks"):
         prepare(root, subjects=True)
 
 
@@ -217,7 +217,7 @@ def test_a_table_says_the_classes_and_tags_or_a_column_the_subjects(tmp_path):
     assert prepare(root, table_of(root, "subject"), subjects=True).private_subjects == 4
 
 
-def test_a_table_does_not_hide_that_pictures_are_of_one_person(tmp_path):
+def test_a_table_does_not_hide_that_images_are_of_one_person(tmp_path):
     root = two_by_two(tmp_path, "all/IM{number}.dcm")
     with pytest.raises(PackingError, match="same PatientID"):
         prepare(root, table_of(root))

@@ -30,7 +30,7 @@ def test_where_they_lie(tmp_path, inside, packed):
     write_pair(tmp_path / inside, "t10k", images[:12], packed=packed)
     package = prepare(tmp_path)
     assert (package.format, package.private_records, package.classes) == ("idx", 20, tuple("0123456789"))
-    assert package.summary == "IDX files, train (not t10k; --split chooses): 20 pictures, as they are."
+    assert package.summary == "IDX files, train (not t10k; --split chooses): 20 images, as they are."
     assert prepare(tmp_path, Choices(split="t10k")).private_records == 12
 
 
@@ -39,7 +39,7 @@ def test_another_size(tmp_path):
     images[:] = np.arange(11)[:, None, None]
     write_pair(tmp_path, "train", images, packed=True)
     package = prepare(tmp_path, Choices(size="32"))
-    assert package.summary == "IDX files, train: 11 pictures: 11 scaled to 32 x 32."
+    assert package.summary == "IDX files, train: 11 images: 11 scaled to 32 x 32."
     found = received(package)
     assert [label for label, _ in found] == [*"0123456789", "0"]
     assert all((pixels == number).all() for number, (_, pixels) in enumerate(found))
@@ -49,7 +49,7 @@ def test_a_pair_that_is_cut_short(tmp_path):
     write_pair(tmp_path, "train", np.zeros((11, 28, 28), np.uint8), packed=False)
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(PackingError, match="before its last picture"):
+    with pytest.raises(PackingError, match="before its last image"):
         prepare(tmp_path, Choices(size="32"))
     labels = tmp_path / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1])

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import BrokenPictures, ChoiceNeeded, PackingError, prepare
+from obscura.preparing import BrokenImages, ChoiceNeeded, PackingError, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, eight_bits
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.nifti import open_volume
+from obscura.preparing.layouts.nifti import open_volume
 
 RAS = np.diag([1.0, 1.0, 1.0, 1.0])
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -103,7 +103,7 @@ def test_what_is_asked_and_what_is_refused(tmp_path):
         prepare(root, Choices(slices="axial"))
     assert needed.value.flags == ("--window 0,1",)
     (root / "ok/c.nii").write_bytes(nifti(body())[:900])
-    with pytest.raises(BrokenPictures, match=r"c\.nii"):
+    with pytest.raises(BrokenImages, match=r"c\.nii"):
         prepare(root, Choices(slices="axial"))
     Image.new("L", (9, 9)).save(root / "ok" / "d.png")
     with pytest.raises(PackingError, match="two datasets"):

@@ -1,27 +1,138 @@
-"""One picture: what it is, and how it becomes an image of the dataset.
+"""Open one image within limits, describe it, and convert it to fit the dataset.
 
-The service takes eight bits a channel, one frame, no transparency and one size, and keeps pictures exactly. What does
-not fit is made to fit here, on the owner's side, and whoever calls counts what was done.
+The service takes eight bits per channel, one frame, no transparency and one size, and stores images exactly. Everything
+else is converted here, on the owner's machine, and the caller counts the conversions.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from obscura.pictures.types import picture_header, taken_suffixes
+from obscura.image_types import (
+    SCANS_MAX,
+    TIFF_MAGICS,
+    image_header,
+    names_of,
+    open_image,
+    require_few_parts,
+    taken_suffixes,
+)
 from obscura.preparing.choices import Size
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.opening import opened
-from obscura.preparing.sources import Content
-from obscura.wire.faults import Refused
+from obscura.preparing.sources import PIXELS_MAX, Content
+from obscura.wire.faults import Fault, Refused
+
+_BITS, _PHOTOMETRIC, _CHANNELS, _PLANAR, _EXTRA, _FORMAT = 258, 262, 277, 284, 338, 339  # TIFF 6.0
+_RGB, _COLOURS = 2, {2: 3, 5: 4, 6: 3, 8: 3}  # by photometric interpretation, where there are several
+_BIG = 43  # the version of a TIFF with offsets of 64 bits
+_ALPHA, _FLOAT, _COMPLEX, _APART = frozenset({1, 2}), 3, (5, 6), 2
+_INTEGER_BITS, _FLOAT_BITS, _COLOUR_BITS_MAX = (1, 2, 4, 8, 12, 16, 32), (32,), 16
+_OTHERS = (
+    (rb"....ftyp(?:hei|hev|mif|msf)", "a HEIC image"),
+    (rb"....ftypavi", "an AVIF image"),
+    (rb"....ftyp|\x1aE\xdf\xa3", "a film"),
+    (rb"\xff\x0a|\x00\x00\x00\x0cJXL", "a JPEG XL image"),
+    (rb"8BPS", "a Photoshop file"),
+    (rb"%PDF", "a PDF"),
+    (rb"v/1\x01", "an OpenEXR image"),
+    (rb"PK\x03\x04|\x1f\x8b|7z\xbc\xaf|Rar!", "an archive"),
+    (rb"\x93NUMPY|\x89HDF", "an array"),
+    (rb"\s*<svg|\s*<\?xml", "a drawing of lines (SVG)"),
+)
+_MADE_TO_LAST = {
+    Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it anew",
+    Fault.IMAGE_PARTS: "it is made of far more parts than its size explains; save it anew, without metadata",
+}
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """Open an image file; pixels are decoded on access. Any failure in the block becomes Unreadable."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about damaged metadata, which is not sent
+            require_few_parts(data)
+            if data.startswith(TIFF_MAGICS):
+                _require_readable_tiff(data)
+            if data.startswith(b"RIFF"):
+                _, width, height = image_header(data)  # Pillow's decoder of WEBP allocates before its own check
+                _bound(width, height)
+            with open_image(data) as image:
+                _bound(*image.size)
+                yield image
+    except Unreadable:
+        raise
+    except Refused as refused:
+        if refused.fault not in _MADE_TO_LAST:
+            raise Unreadable("it is damaged") from None
+        raise Unreadable(_MADE_TO_LAST[refused.fault]) from None
+    except UnidentifiedImageError:
+        raise Unreadable(_why_unknown(data)) from None
+    except (Image.DecompressionBombError, MemoryError):
+        raise Unreadable(f"it has more than {PIXELS_MAX:,} pixels") from None
+    except Exception as error:  # decoders of damaged files fail in many ways
+        raise Unreadable(f"it is damaged ({type(error).__name__})") from None
+
+
+def _why_unknown(data: bytes) -> str:
+    if data.startswith(TIFF_MAGICS):
+        return "it is a TIFF of a kind that is not read: save it with 8 or 16 bits a channel, grey or in colour"
+    other = next((kind for begin, kind in _OTHERS if re.match(begin, data[:16], re.DOTALL)), None)
+    if other is not None:
+        return f"it is {other}, which is not read here: save it as PNG or JPEG"
+    if data.startswith(b"version https://git-lfs"):
+        return "it is a pointer of Git LFS, and the image is not there: git lfs pull brings it"
+    if data[:200].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        return "it is a web page, and no image: its download went wrong"
+    return f"it is not a {names_of(taken=False, last='or')} image" if data else "it is empty"
+
+
+def _require_readable_tiff(data: bytes) -> None:
+    try:
+        tags = ImageFileDirectory_v2(data[: 16 if _BIG in data[2:4] else 8])
+        file = io.BytesIO(data)
+        file.seek(tags.next)
+        tags.load(file)
+        channels, planar, kind = (int(tags.get(tag, 1)) for tag in (_CHANNELS, _PLANAR, _PHOTOMETRIC))
+        bits, formats, extra = (tuple(tags.get(tag) or ()) for tag in (_BITS, _FORMAT, _EXTRA))
+    except Exception:  # damaged files fail in many ways
+        return
+    deep, form = max(bits, default=1), max(formats, default=1)
+    colours = _COLOURS.get(kind, 1)
+    surplus = channels - colours - bool(_ALPHA.intersection(extra))
+    if surplus > (kind == _RGB and channels == 4):  # the fourth is left out, and counted
+        called = "" if colours == 3 or channels not in (3, 4) else ", and does not say that they are colours"
+        raise Unreadable(
+            f"it has {channels} channels{called}: images have 1 (grey) or 3 (red, green, blue). Save those alone"
+        )
+    number = "floats" if form == _FLOAT else "complex numbers" if form in _COMPLEX else "numbers"
+    if form in _COMPLEX or (deep not in _FLOAT_BITS if form == _FLOAT else deep not in _INTEGER_BITS):
+        raise Unreadable(f"it is a TIFF of {number} of {deep} bits: save it with 8, 16 or 32 bits")
+    if channels > 1 and (form == _FLOAT or deep > _COLOUR_BITS_MAX):
+        raise Unreadable(f"it is a colour TIFF of {number} of {deep} bits: save it with 8 or 16 bits a channel")
+    if planar == _APART and deep > 8:
+        raise Unreadable(
+            f"it is a TIFF of {deep} bits whose channels are stored apart, which is not read: save it anew"
+        )
+
+
+def _bound(width: int, height: int) -> None:
+    if width * height > PIXELS_MAX:
+        raise Unreadable(f"it has {width:,} x {height:,} pixels, more than {PIXELS_MAX:,}")
+
 
 FILE_BYTES_MAX = 256 * 2**20
 _PLAIN_MODES = frozenset({"1", "L", "P", "RGB", "LA", "PA", "RGBA"})
@@ -47,7 +158,7 @@ _LYING = frozenset({5, 6, 7, 8})
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a picture is, standing upright. `digest` is one of its pixels: the same for copies of it."""
+    """Properties of an upright image. `digest` is a hash of its pixels, equal for copies."""
 
     width: int
     height: int
@@ -64,7 +175,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What every picture becomes."""
+    """Size, channels and scale of every image in the dataset."""
 
     width: int
     height: int
@@ -73,11 +184,7 @@ class Target:
 
 
 def look(content: Content) -> Look:
-    """Decode a picture and say what it is.
-
-    Raises:
-        Unreadable: It cannot be decoded to its end, or is too large.
-    """
+    """Decode an image and return its properties."""
     content = _decoded(content)
     if isinstance(content, np.ndarray):
         digest = _digest(content.shape, content)
@@ -113,7 +220,7 @@ def look(content: Content) -> Look:
 
 
 def _compared(image: Image.Image, turn: int) -> np.ndarray[Any, Any]:
-    """The pixels by which copies are told: of any type, standing upright, grey ones like coloured ones."""
+    """Return upright RGB or RGBA pixels, so that copies of an image match whatever their file type."""
     numbers = _numbers(image)
     if numbers is not None:
         return numbers.values
@@ -126,12 +233,8 @@ def _digest(shape: tuple[int, ...], pixels: np.ndarray[Any, Any]) -> int:
     return int.from_bytes(content.digest(), "little")
 
 
-def prepare_picture(content: Content, target: Target) -> tuple[str, bytes]:
-    """Return (suffix, content) of a picture file that fits the target: the same bytes where they do, else a PNG.
-
-    Raises:
-        Unreadable: It cannot be decoded.
-    """
+def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
+    """Return (suffix, content) of a file that fits the target: the same bytes if they do, else a PNG."""
     content = _decoded(content)
     if isinstance(content, np.ndarray):
         return _png(_fitted(Image.fromarray(content), target))
@@ -149,13 +252,12 @@ def prepare_picture(content: Content, target: Target) -> tuple[str, bytes]:
 
 
 def has_shape(width: int, height: int, size: Size) -> bool:
-    """Whether a picture can be brought to `size` by scaling alone, to within a pixel."""
+    """Return whether scaling alone brings an image to `size`, within a pixel."""
     scale = max(size[0] / width, size[1] / height)
     return (round(width * scale), round(height * scale)) == size
 
 
 def _decoded(content: Content) -> Content:
-    """Read what Pillow does not."""
     if isinstance(content, bytes) and begins_like_dicom(content):
         return read_frame(open_dicom(content))
     return content
@@ -169,12 +271,10 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _turn(image: Image.Image) -> int:
-    """The orientation that is left to be undone: Pillow turns a TIFF itself when it decodes it."""
-    return 1 if image.format == "TIFF" else _orientation(image)
+    return 1 if image.format == "TIFF" else _orientation(image)  # Pillow has turned a decoded TIFF itself
 
 
 def _depth(image: Image.Image, data: bytes) -> Depth | None:
-    """What the numbers of a loaded picture are, where they have more than eight bits or a sign."""
     numbers = _numbers(image)
     if numbers is not None:
         return depth_of(numbers)
@@ -186,7 +286,6 @@ def _depth(image: Image.Image, data: bytes) -> Depth | None:
 
 
 def _numbers(image: Image.Image) -> Numbers | None:
-    """The numbers of a grey picture that have more than eight bits, a sign or a point, else None."""
     tags: Any = getattr(image, "tag_v2", {})  # of a TIFF
     signed = _SIGNED in np.atleast_1d(tags.get(_SAMPLE_FORMAT_TAG, 1))
     if image.mode not in _DEEP_MODES and not (signed and image.mode == "L"):
@@ -203,13 +302,13 @@ def _numbers(image: Image.Image) -> Numbers | None:
 
 
 def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
-    """Whether Pillow opened a colour picture of 16 bits as if it had eight: the upper ones."""
+    # Pillow opens a colour image of 16 bits as if it had eight, the upper ones.
     if image.format == "TIFF":
         return bool(np.max(image.tag_v2.get(_BITS_TAG, 8)) > 8)  # type: ignore[attr-defined]  # a TIFF has them
     if image.format != "PNG" or image.mode in _DEEP_MODES:
         return False
     try:
-        picture_header(data)
+        image_header(data)
     except Refused:
         return True
     return False
@@ -232,7 +331,6 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
-    """Whether the service takes the file as it is."""
     if (
         image.format not in taken_suffixes()
         or image.size != (target.width, target.height)
@@ -247,7 +345,6 @@ def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
 
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:
-    """Return the first frame as L or RGB, eight bits a channel, laid on white."""
     numbers = _numbers(image)
     if numbers is not None:
         return _shallow(image, eight_bits(numbers, target.scale))
@@ -259,7 +356,6 @@ def _flat(image: Image.Image, target: Target) -> Image.Image:
 
 
 def _shallow(image: Image.Image, bright: np.ndarray[Any, np.dtype[np.uint8]]) -> Image.Image:
-    """Return the eight-bit image, white where one of the original numbers means transparent."""
     if not _is_transparent(image):
         return Image.fromarray(bright)
     clear = np.asarray(image) == image.info["transparency"]

@@ -1,4 +1,4 @@
-"""A new type of pictures is a row of the table and its own file: prepared, sent and received like any other."""
+"""A new type of images is a row of the table and its own file: prepared, sent and received like any other."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.pictures import types
+from obscura import image_types as types
 from obscura.preparing.choices import Choices
-from obscura.preparing.pictures import Target, prepare_picture
+from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.preparation import prepare
 from obscura.wire.faults import Fault, Refused
 from service.ingest.pictures import decode_picture
 from service.ingest.request import IngestLimits, IngestRequest
-from tests.obscura.pictures.toy_type import TOY
+from tests.obscura.image_types.toy_type import TOY
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
 FILE = b"TOY!\x08\x08" + PIXELS.tobytes()
@@ -42,7 +42,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_a_new_type_is_sent_as_it_is_and_read_by_the_service():
-    suffix, content = prepare_picture(FILE, GREY)
+    suffix, content = prepare_image(FILE, GREY)
     assert (suffix, content) == (".toy", FILE)
     np.testing.assert_array_equal(decode_picture(content, REQUEST), PIXELS)
     assert types.names_of(taken=True, last="and") == "PNG, JPEG, WEBP, BMP and TOY"
@@ -54,13 +54,13 @@ def test_a_new_type_is_made_to_fit_and_found_in_folders(tmp_path):
     (tmp_path / "cat" / "one.toy").write_bytes(FILE)
     package = prepare(tmp_path, Choices(size=16, grey=True, classes=["cat"]))
     assert (package.private_records, package.width, package.channels) == (1, 16, 1)
-    suffix, content = prepare_picture(FILE, replace(GREY, width=16, height=16))
-    assert (suffix, types.picture_header(content)[1:]) == (".png", (16, 16))
+    suffix, content = prepare_image(FILE, replace(GREY, width=16, height=16))
+    assert (suffix, types.image_header(content)[1:]) == (".png", (16, 16))
 
 
 def test_a_type_that_only_clients_read_becomes_a_png(monkeypatch):
     monkeypatch.setattr(types, "TYPES", (*types.TYPES, replace(TOY, size=None)))
-    suffix, content = prepare_picture(FILE, GREY)
+    suffix, content = prepare_image(FILE, GREY)
     assert suffix == ".png"
     np.testing.assert_array_equal(decode_picture(content, REQUEST), PIXELS)
     with pytest.raises(Refused) as refused:
@@ -68,9 +68,9 @@ def test_a_type_that_only_clients_read_becomes_a_png(monkeypatch):
     assert refused.value.fault is Fault.IMAGE_FORMAT
 
 
-def test_without_its_row_it_is_no_picture():
+def test_without_its_row_it_is_no_image():
     assert TOY not in types.TYPES
-    assert ".toy" not in types.picture_suffixes()
+    assert ".toy" not in types.image_suffixes()
     with pytest.raises(Refused) as refused:
         decode_picture(FILE, REQUEST)
     assert refused.value.fault is Fault.IMAGE_FORMAT

@@ -1,0 +1,174 @@
+"""Discriminators in closed form, one to a shard, linear in pixels or in the features of a kernel.
+
+Each takes one gradient step from w = 0 on -E_real log D - E_fake log(1 - D), which needs no iteration.
+
+With D(x, y) = sigmoid(w_y . x) it gives w_y along mean_real,y - x for the one synthetic image x that is queried: a
+linear teacher points from the image to the mean of its own records of that class, and abstains from classes without
+records. A shard of fifteen records teaches a linear teacher nothing else, and leaves it nothing to memorise.
+
+With D(x, y) = sigmoid(w_y . phi(x)) and phi the features of the kernel k(r, x) = exp(-|r - x|^2 / 2 h^2) it gives
+w_y = (mean_real,y phi - mean_fake,y phi) / 2. So d log D / d x is along
+
+    mean over its records r of the class: k(r, x) (r - x),  less the same mean over the student's images of the class:
+
+a teacher pulls an image to nearby records, and away from where the student's images crowd. That is the witness function
+of the maximum mean discrepancy (Gretton et al. 2012, "A kernel two-sample test"). The features of a Gaussian kernel
+distinguish all distributions, where pixels alone distinguish means, and they are public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from models.shards import Shards
+from models.teacher_ensemble import RealBatch
+
+_LINEAR_BLOCK_BYTES = 8 * 2**20  # of gradients at a time
+_KERNEL_BLOCK_BYTES = {"cpu": 2**21, "cuda": 2**26}  # likewise: about a CPU's cache; some GPU memory
+_GRID = 16  # steps of an image's pixel to a step of a byte
+_WEIGHTS = 2.0**24  # steps of a kernel's value from 0 to 1
+_HALVINGS = 10  # exp(-u) is taken as (1 + u / 2^10)^(-2^10)
+
+
+class _ClosedForm:
+    """Teachers that are computed from their shards, and so have no state of their own.
+
+    Args:
+        shards: the records, in a space of d numbers; bytes of pixels for a kernel. PRIVATE.
+        teachers: slice of the shards.
+        block_bytes: of gradients at a time.
+    """
+
+    def __init__(
+        self, shards: Shards, classes: int, teachers: slice, device: torch.device | str, block_bytes: int
+    ) -> None:
+        self.device, self._block_bytes = torch.device(device), block_bytes
+        self._counts = shards.counts(classes, teachers).to(self.device)  # (N, classes)
+        self.teachers = len(self._counts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(teachers={self.teachers}, <private>)"
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore nothing."""
+
+    def _blocks(self, images: Tensor) -> Iterator[slice]:
+        size = max(1, self._block_bytes // (4 * images.numel()))
+        return (slice(at, min(at + size, self.teachers)) for at in range(0, self.teachers, size))
+
+
+class LinearTeachers(_ClosedForm):
+    """N linear teachers, which keep the mean record of each class. PRIVATE."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        classes: int,
+        teachers: slice = slice(None),
+        *,
+        device: torch.device | str = "cpu",
+        block_bytes: int = _LINEAR_BLOCK_BYTES,
+    ) -> None:
+        super().__init__(shards, classes, teachers, device, block_bytes)
+        self._means = shards.means(classes, teachers).to(self.device)  # (N, classes, d)
+
+    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
+        """Learn nothing: the one step from zero is repeated for every image."""
+
+    def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d) float32 (PRIVATE).
+
+        It is zero where a teacher abstains.
+        """
+        for block in self._blocks(images):
+            towards = self._means[block][:, labels].sub_(images)
+            yield block, towards.mul_((self._counts[block] > 0)[:, labels, None])
+
+
+class KernelTeachers(_ClosedForm):
+    """N teachers with a Gaussian kernel, which keep their records. PRIVATE.
+
+    Args:
+        bandwidth: h, the public distance within which a record is near, in units of full brightness.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        classes: int,
+        bandwidth: float,
+        teachers: slice = slice(None),
+        *,
+        device: torch.device | str = "cpu",
+        block_bytes: int | None = None,
+    ) -> None:
+        suited = _KERNEL_BLOCK_BYTES.get(torch.device(device).type, 2**26)
+        super().__init__(shards, classes, teachers, device, block_bytes or suited)
+        self._shards, self._first, self._bandwidth = shards, teachers.start or 0, bandwidth
+        self._shown, self._shown_labels = torch.zeros(0), torch.zeros(0, dtype=torch.int64)
+
+    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
+        """Repeat the one step from zero, against these synthetic images (s, d) of classes (s,)."""
+        del real  # all of a shard's records are used
+        self.show(fake, fake_labels)
+
+    def show(self, images: Tensor, labels: Tensor) -> None:
+        """Replace the student's images."""
+        self._shown, self._shown_labels = images, labels
+
+    def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d) float32 (PRIVATE).
+
+        A teacher's direction is a function of its own records alone, to the last bit: pixels and weights are integers
+        in float64, whose sums of products are exact in any order, and each weight takes the same few divisions and
+        products, wherever in a block its record is. It is zero where a teacher abstains.
+
+        Args:
+            images: (m, d) synthetic inputs x_j.
+            labels: (m,) int64.
+        """
+        m, d = images.shape
+        at = (images.double() * (255 * _GRID)).round_()  # (m, d) integers
+        crowd = self._crowd(at, labels).float()  # (m, d)
+        for block in self._blocks(images):
+            rows, own_labels, owner = self._shards.records_of(
+                slice(self._first + block.start, self._first + block.stop)
+            )
+            records = rows.to(self.device).double()  # (r, d) bytes
+            weights = self._near(records, at, _GRID)  # (r, m) integers
+            record, image = (own_labels.to(self.device)[:, None] == labels).nonzero(as_tuple=True)  # (e,)
+            weight = weights[record, image]
+            place = owner.to(self.device)[record] * m + image  # (e,)
+            n = block.stop - block.start
+            pull = torch.zeros(n * m, d, dtype=torch.float64, device=self.device)
+            pull.index_add_(0, place, records[record].mul_(weight[:, None]))
+            whole = torch.zeros(n * m, dtype=torch.float64, device=self.device).index_add_(0, place, weight)
+            counts = self._counts[block][:, labels, None].float()  # (n, m, 1)
+            each = counts.clamp(min=1)
+            g = pull.float().view(n, m, d).mul_(_GRID / each)
+            g.addcmul_(whole.float().view(n, m, 1) / each, at.float(), value=-1.0).sub_(crowd)
+            yield block, g.mul_(counts > 0)
+
+    def _crowd(self, at: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean pull (m, d) of the student's images of each image's class. Public."""
+        shown = (self._shown.double() * (255 * _GRID)).round_()  # (s, d)
+        same = self._shown_labels[:, None] == labels  # (s, m)
+        weights = self._near(shown, at) * same
+        return (weights.T @ shown - weights.sum(0)[:, None] * at) / same.sum(0).clamp(min=1)[:, None]
+
+    def _near(self, rows: Tensor, at: Tensor, unit: int = 1) -> Tensor:
+        """Return the kernel's values of rows (r, d) in units of `unit`, and images (m, d), integers all: (r, m)."""
+        norms = torch.linalg.vecdot(rows, rows)[:, None] * unit**2 + at.square().sum(1)
+        squares = norms - 2 * unit * (rows @ at.T)  # (r, m) exact
+        falls = 1 + squares * (0.5 / (self._bandwidth * 255 * _GRID) ** 2 / 2**_HALVINGS)
+        for _ in range(_HALVINGS):
+            falls = falls * falls
+        near: Tensor = (_WEIGHTS / falls).round_()
+        return near

@@ -1,0 +1,149 @@
+"""The world of dataset tests: accounts, and datasets that are declared, uploaded, trained on, withdrawn and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+
+from obscura.wire.words import DatasetState
+from service import ledger
+from service.audit.verify import verify
+from service.datasets import deletion, receiving, vault, withdrawal
+from service.datasets.reading import Sent
+from service.datasets.vault import DatasetContext, Vault
+from service.datasets.withdrawal import Withdrawal
+from service.db.dataset_tables import Dataset, Fingerprint
+from service.db.ledger_tables import EntryRow
+from service.db.session import SessionFactory, transaction
+from service.ingest.array_files import IMAGES_NAME
+from service.sealing import SealBroken
+from service.settings import Settings
+from tests.service.datasets.uploading import npz, stored_subjects
+from tests.service.orders import submit_training
+
+OPTIONS = {"teachers": 5, "top_k": 4, "images": 50}
+
+
+class World:
+    """A service that has started before, its database, and whoever uses it.
+
+    Args:
+        declare: declares a dataset of 4 x 4 pixels for an account, and returns its id.
+        open_account: opens an account in the database, and returns its id.
+    """
+
+    def __init__(
+        self, settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
+    ) -> None:
+        self.settings, self.factory, self.declare, self._open = settings, factory, declare, open_account
+
+    @property
+    def context(self) -> DatasetContext:
+        return DatasetContext.of(self.settings, self.factory, lambda: datetime.now(UTC))
+
+    def account(self, name: str, **terms: object) -> str:
+        return self._open(self.factory, name=name, **terms)
+
+    def close(self, account_id: str, *, closed: bool = True) -> None:
+        with transaction(self.factory) as session:
+            ledger.set_closed(session, account_id, closed=closed)
+
+    def send(
+        self, dataset_id: str, images: npt.ArrayLike, *, during: Callable[[], None] = lambda: None, **arrays: Any
+    ) -> Dataset:
+        """Upload images of the first class, and do something else once their last byte has come."""
+
+        def body() -> Any:
+            yield npz(images, np.zeros(len(np.asarray(images)), np.int64), **arrays)
+            during()
+
+        return receiving.receive(self.context, dataset_id, Sent(body(), "npz"))
+
+    def train(self, dataset_id: str) -> str:
+        with transaction(self.factory) as session:
+            return submit_training(session, dataset_id, datetime.now(UTC), options=OPTIONS)
+
+    def delete(self, dataset_id: str, *, cancel_jobs: bool = True) -> Dataset:
+        now = datetime.now(UTC)
+        return deletion.delete(self.settings, self.factory, dataset_id, cancel_jobs=cancel_jobs, now=now)
+
+    def row(self, dataset_id: str) -> Dataset:
+        with transaction(self.factory, read_only=True) as session:
+            return session.get_one(Dataset, dataset_id)
+
+    def prints(self, dataset_id: str) -> list[bytes]:
+        with transaction(self.factory, read_only=True) as session:
+            return list(session.scalars(select(Fingerprint.digest).where(Fingerprint.dataset_id == dataset_id)))
+
+    def has_nothing_of(self, dataset_id: str) -> bool:
+        """Whether a refused upload has left nothing."""
+        return self.row(dataset_id).state is DatasetState.DECLARED and not self.prints(dataset_id)
+
+    def faults(self) -> list[str]:
+        """What a verification of the whole ledger finds."""
+        with transaction(self.factory, read_only=True) as session:
+            return [found.message for found in verify(session, trusted={}).findings]
+
+    def books(self) -> list[Any]:
+        """Every entry, every balance and every fingerprint."""
+        with transaction(self.factory, read_only=True) as session:
+            entries = session.scalars(select(EntryRow.hash).order_by(EntryRow.account_id, EntryRow.sequence)).all()
+            prints = session.execute(select(Fingerprint.digest, Fingerprint.dataset_id)).all()
+        return [entries, sorted(map(tuple, prints))]
+
+
+class SubjectWorld(World):
+    """The same, where accounts protect subjects, whom datasets recognise and who may withdraw."""
+
+    _seed = 0
+
+    def account(self, name: str, **terms: object) -> str:
+        return super().account(name, **{"unit": "subject", **terms})
+
+    def upload(self, account_id: str, ids: Any, **facts: Any) -> str:
+        """Declare a dataset and upload one fresh image for each of these ids."""
+        dataset_id = self.declare(account_id, **{"subjects_declared": 10, "subjects_recognised": True, **facts})
+        self._seed += 1
+        images = np.random.default_rng(self._seed).integers(0, 256, (len(ids), 4, 4), dtype=np.uint8)
+        self.send(dataset_id, images, subjects=np.asarray(ids))
+        return dataset_id
+
+    def numbers(self, dataset_id: str, ids: Any) -> dict[Any, int]:
+        return dict(zip(ids, stored_subjects(self.settings, dataset_id).tolist(), strict=True))
+
+    def datasets(self, state: DatasetState) -> int:
+        with transaction(self.factory, read_only=True) as session:
+            return len(session.scalars(select(Dataset.id).where(Dataset.state == state)).all())
+
+    def withdraw(self, account_id: str, *ids: Any, cancel_jobs: bool = False) -> Withdrawal:
+        now = datetime.now(UTC)
+        return withdrawal.withdraw(self.settings, self.factory, account_id, ids, cancel_jobs=cancel_jobs, now=now)
+
+    def go_on(self) -> None:
+        withdrawal.go_on(self.settings, self.factory)
+
+    def records(self, dataset_id: str) -> list[bytes]:
+        """The images that can be read."""
+        return [image.tobytes() for image in Vault.of(self.settings).open_dataset(self.row(dataset_id).content)[0]]
+
+    def contents(self, dataset_id: str) -> list[str]:
+        return Vault.of(self.settings).contents_of(dataset_id)
+
+    def opens(self, folder: Path, dataset_id: str) -> bool:
+        """Whether any existing key opens these images, under any name that they may have been sealed for."""
+        keys = [vault.read_key(path) for path in self.settings.keys_path.rglob("*.key")]
+        for key in keys:
+            for name in (dataset_id, *(vault.name_of(dataset_id, number) for number in (1, 2))):
+                try:
+                    with vault.SealedArray(folder, name, IMAGES_NAME, key) as images:
+                        images.read()
+                        return True
+                except SealBroken:
+                    continue
+        return False
