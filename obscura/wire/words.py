@@ -125,8 +125,7 @@ class Admission(enum.StrEnum):
 
 
 class DecisionAction(enum.StrEnum):
-    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, that a key is revoked, that
-    a release is shared with another project, or that spending a restored database lacks is recorded."""
+    """What one admin asks for and another decides. ACCEPT records spending that a restored database lacks."""
 
     RAISE = "raise"
     ADMIT = "admit"

@@ -1,4 +1,4 @@
-"""Signing in with the organisation's provider, and the page on which people see their roles and make their own keys."""
+"""Sign-in with the organisation's provider, and the page *You*: a person's roles and keys."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OVERLAP_HOURS = (0, 1, 24, 168)
 
 @router.get("/login/provider")
 def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResponse:
-    """Lead the browser to the provider."""
+    """Redirect the browser to the provider."""
     provider = dashboard.service.provider
     if provider is None:
         raise _no_provider()
@@ -62,9 +62,9 @@ def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResp
 
 @router.get("/login/callback")
 def finish(request: Request, dashboard: Running) -> Response:
-    """Begin a session of whoever the provider says has signed in.
+    """Open a session of the person who has signed in at the provider.
 
-    Whatever session this browser had ends, so nobody goes on with one that somebody else has begun.
+    The browser's present session ends, so that nobody continues one that another person has begun.
     """
     provider = dashboard.service.provider
     if provider is None:
@@ -105,7 +105,7 @@ def _note(request: Request, dashboard: Dashboard, claims: people.Claims, refresh
 
 @router.get("/you")
 def show(request: Request, dashboard: Running, viewer: Member) -> HTMLResponse:
-    """Show who is signed in, with which role, and the keys that they have made."""
+    """Show the person, their role, and the keys that they made."""
     return _page(request, dashboard, viewer)
 
 
@@ -136,7 +136,7 @@ def _page(request: Request, dashboard: Dashboard, viewer: Viewer, token: str | N
 
 @router.post("/you/project")
 def change_project(request: Request, dashboard: Running, viewer: Member, form: Form) -> Response:
-    """Go on in another project in which one has a role, with a session of that role."""
+    """Open a session of the person's role in another project."""
     principal = require_form_of(viewer, form.get("token", ""))
     with transaction(dashboard.factory) as session:
         person = session.get_one(Person, _person_of(principal))
@@ -152,7 +152,7 @@ def change_project(request: Request, dashboard: Running, viewer: Member, form: F
 
 @router.post("/you/keys")
 def make_key(request: Request, dashboard: Running, viewer: Member, form: Form) -> HTMLResponse:
-    """Make a key of one's own, which may do what one's role may, or less, and show its token this once."""
+    """Create a key with at most the permissions of the person's role, and show its token once."""
     principal = require_form_of(viewer, form.get("token", ""))
     _person_of(principal)
     wished = form.get("scope", "")
@@ -168,7 +168,7 @@ def make_key(request: Request, dashboard: Running, viewer: Member, form: Form) -
 
 @router.post("/you/keys/{key_id}/rotate")
 def rotate_key(request: Request, dashboard: Running, viewer: Member, form: Form, key_id: str) -> HTMLResponse:
-    """Make a key that takes the place of one's own, which ends after the overlap."""
+    """Rotate one of the person's keys."""
     principal = require_form_of(viewer, form.get("token", ""))
     with transaction(dashboard.factory) as session:
         now = dashboard.clock()
@@ -187,7 +187,7 @@ def rotate_key(request: Request, dashboard: Running, viewer: Member, form: Form,
 
 @router.post("/you/keys/{key_id}/revoke")
 def revoke_key(dashboard: Running, viewer: Member, form: Form, key_id: str) -> RedirectResponse:
-    """Revoke a key of one's own, with all that it has made."""
+    """Revoke one of the person's keys, with all that it made."""
     principal = require_form_of(viewer, form.get("token", ""))
     with transaction(dashboard.factory) as session:
         _require_own(session, principal, key_id)

@@ -161,12 +161,12 @@ def test_images_that_repeat_and_people_in_names_of_files_are_told_their_owner(fi
     for copy in ("a/3.png", "a/4.png", "b/5.png"):
         (root / copy).write_bytes((root / "a" / "1.png").read_bytes())
     (note,) = prepare(root).private_notes
-    assert note.startswith("4 images are there more than once: 1 different, one of them 4 times; 1 in several classes")
+    assert note.startswith("4 images occur more than once: 1 different, one of them 4 times; 1 in several classes")
     named = fill(
         *(f"{label}/person{number // 2}_x_{number}.png" for label in "ab" for number in range(6)), root="named"
     )
     (note,) = prepare(named).private_notes
-    assert note.startswith("Files are named after persons")
+    assert note.startswith("File names suggest people")
 
 
 def test_public_images_may_lie_in_folders_of_people(fill):
@@ -205,7 +205,7 @@ def test_a_table_with_subjects(fill):
     [
         ("image,kind\n1.png,a\n", "Its columns are image, kind"),
         ("file,label\n", "holds no rows"),
-        ("file,label\n1.png,\n", "do not tell the class"),
+        ("file,label\n1.png,\n", "have no class"),
         ("file,label\n1.png,a\n1.png,b\n", "several labels in 'label'"),
         ("file,label\n../secret.png,a\n", "outside of the folder"),
         ("file,label\n,a\n", "names no file"),
@@ -258,7 +258,7 @@ def test_ids_that_look_like_one_persons_are_asked_about(fill, ids):
 def test_ids_that_stand_for_nobody_are_refused(fill, blank):
     root = fill("1.png", "2.png")
     (root / "labels.csv").write_text(f"file,label,subject\n1.png,a,anna\n2.png,b,{blank}\n")
-    with pytest.raises(PackingError, match="stands for nobody"):
+    with pytest.raises(PackingError, match="is a placeholder"):
         prepare(root, Choices(labels="labels.csv"), subjects=True)
 
 

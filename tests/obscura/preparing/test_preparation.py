@@ -154,7 +154,7 @@ def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(peop
     assert prepare(tmp_path / "without.npz").private_subjects is None
     assert_refused(tmp_path / "without.npz", "third array 'subjects'", subjects=True)
     assert_refused(tmp_path / "with.npz", "The array 'subjects' of with.npz says whose .*--unit subject")
-    assert_refused(tmp_path / "blank.npz", "stands for nobody", subjects=True)
+    assert_refused(tmp_path / "blank.npz", "is a placeholder", subjects=True)
     package = prepare(tmp_path / "with.npz", subjects=None)
     assert (package.format, package.private_subjects) == ("zip", None)  # public: the ids stay here
 
