@@ -197,7 +197,7 @@ INPUTS = (
     of("dicom_with_burnt_in_text", files(BurnedInAnnotation="YES"),
         Read(WORDS, COUNT, PATIENTS, said="12 may show text")),
     of("dicom_and_reports", with_more(files(), report),
-        Read(WORDS, COUNT, PATIENTS, said="1 DICOM file without an image")),
+        Read(WORDS, COUNT, PATIENTS, said="1 DICOM file without pixels")),
     of("dicom_and_segmentations", with_more(files(), objects),
         Read(WORDS, COUNT, PATIENTS, said="2 DICOM objects without an image")),
     of("dicom_and_images", with_more(files(**ALONE), image), Asked("--depth", "more bits than others"), "record"),

@@ -127,7 +127,7 @@ def test_people_on_top_are_asked_about_or_refused(fill):
     assert prepare(root, Choices(rename_classes=renames)).classes == ("sick",)
     for layout in (("P0/study1/1.png", "P1/study1/1.png"), ("P0/normal/1.png", "P1/normal/1.png", "P2/normal/1.png")):
         swapped = fill(*layout, root=layout[0].replace("/", "-"))
-        with pytest.raises(PackingError, match="seem to be the people"):
+        with pytest.raises(PackingError, match="seem to be people"):
             prepare(swapped, subjects=True)
         with pytest.raises(PackingError, match="obscura accounts create NAME --unit subject"):
             prepare(swapped)
@@ -233,11 +233,11 @@ def test_whose_images_a_table_tells_is_not_ignored(fill):
     root = fill("1.png", "2.png", "p/patient00001/study1/view1.png")
     table = root / "labels.csv"
     table.write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n")
-    with pytest.raises(PackingError, match=r"The column 'subject' of labels\.csv says whose .*--unit subject"):
+    with pytest.raises(PackingError, match=r"The column 'subject' of labels\.csv identifies subjects.*--unit subject"):
         prepare(root, Choices(labels=table))
     assert prepare(root, Choices(labels=table), subjects=None).private_subjects is None
     table.write_text("file,label\np/patient00001/study1/view1.png,a\n2.png,b\n")
-    with pytest.raises(PackingError, match=r"such as patient00001/, says whose .*--unit subject"):
+    with pytest.raises(PackingError, match=r"such as patient00001/, identifies subjects.*--unit subject"):
         prepare(root, Choices(labels=table))
 
 
