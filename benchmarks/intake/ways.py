@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read
+from benchmarks.intake.inputs import Asked, ImageInput, Input, Outcome, Read
 from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
@@ -45,7 +45,7 @@ class Got:
     records: int | None = None
     subjects: int | None = None
     declared: int = 0
-    pictures: Pictures | None = field(default=None, repr=False)
+    images: ImageInput | None = field(default=None, repr=False)
 
     def shown(self) -> str:
         """Return it in a few words."""
@@ -81,8 +81,8 @@ def fault(expected: Outcome, got: Got) -> str:
             value = getattr(got, name)
             if value is not None and value != getattr(expected, name):
                 return f"{name} are {value}"
-        if expected.looks is not None and got.pictures is not None:
-            return expected.looks(got.pictures)
+        if expected.looks is not None and got.images is not None:
+            return expected.looks(got.images)
     return ""
 
 
@@ -141,7 +141,7 @@ class Ways:
             records=package.private_records,
             subjects=package.private_subjects,
             declared=1,
-            pictures=pictures_of(package) if isinstance(given.expected, Read) and given.expected.looks else None,
+            images=images_of(package) if isinstance(given.expected, Read) and given.expected.looks else None,
         )
 
     def by_command_line(self, given: Input, place: Path) -> Got:
@@ -168,7 +168,7 @@ class Ways:
             flags = tuple(answer["error"].get("flags", ()))
             said = f"{stderr}\n{answer['error']['message']}"
             return Got("asked" if flags else "refused", said, flags, declared=declared)
-        counted = re.search(r"(?:^|: )([\d,]+) pictures?\b", stderr, flags=re.MULTILINE)
+        counted = re.search(r"(?:^|: )([\d,]+) images?\b", stderr, flags=re.MULTILINE)
         records = int(counted[1].replace(",", "")) if counted else None
         subjects = given.expected.subjects if isinstance(given.expected, Read) else None  # it is not told there
         return Got("read", stderr, (), tuple(answer["classes"]), records, subjects, declared)
@@ -220,7 +220,7 @@ class Ways:
         return {dataset.id for dataset in Dataset.listed(self._client.transport)}
 
 
-def pictures_of(package: Package) -> Pictures:
+def images_of(package: Package) -> ImageInput:
     """Return the images that a package sends."""
     content = io.BytesIO(b"".join(package.open()))
     if package.format == "npz":
@@ -236,6 +236,6 @@ def pictures_of(package: Package) -> Pictures:
     found = []
     with zipfile.ZipFile(content) as archive:
         for name in archive.namelist():
-            with Image.open(io.BytesIO(archive.read(name))) as picture:
-                found.append((name.rpartition("/")[0], np.asarray(picture)))
+            with Image.open(io.BytesIO(archive.read(name))) as image:
+                found.append((name.rpartition("/")[0], np.asarray(image)))
     return found

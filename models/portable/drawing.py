@@ -66,13 +66,7 @@ def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None
 def batches(
     count: int, seed: int, chosen: Sequence[int], proportions: Sequence[float] | None = None
 ) -> Iterator[tuple[Tensor, torch.Generator]]:
-    """Yield the labels (b,) int64 and the random stream of each batch, `count` labels in all.
-
-    Args:
-        seed: public, 0 <= seed < 2**63.
-        chosen: labels that take turns.
-        proportions: of them, as `turns` takes them.
-    """
+    """Yield the labels (b,) int64 and the random stream of each batch; the public seed is below 2**63."""
     every = turns(count, chosen, proportions)
     for batch, labels in enumerate(torch.split(every, IMAGES_PER_BATCH)):
         digest = hashlib.sha256(f"obscura/sample/{seed}/{batch}".encode()).digest()

@@ -199,6 +199,11 @@ class JobRecord(ApiRecord):
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
+    @property
+    def finished(self) -> bool:
+        """Return whether the job has reached a final state."""
+        return self.state in FINAL_STATES
+
 
 class EventRecord(ApiRecord):
     """The data of one server-sent event."""

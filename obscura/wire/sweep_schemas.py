@@ -90,3 +90,8 @@ class SweepRecord(ApiRecord):
         description="The trial with the highest balanced accuracy of the CNN on public data."
     )
     created_at: Minute = Field(description="When it was made.")
+
+    @property
+    def finished(self) -> bool:
+        """Return whether every trial has reached a final state."""
+        return self.state == "ended"

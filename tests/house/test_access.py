@@ -27,7 +27,6 @@ WHOLE = {
     "datasets/states.py": "ends everybody's uploads whose lease has run out",
     "datasets/withdrawal.py": "goes on with what was begun, and tells a restored database, without being asked",
     "identity/decisions.py": "finds who asks and decides and whom they count as, and whether the same was asked for",
-    "inspection.py": "verifies every row",
     "installation.py": "compares database and data folder",
     "ledger/limits.py": "writes down who asked for a raise and who approved it",
     "metrics.py": "counts everybody's jobs, for whoever is on call",

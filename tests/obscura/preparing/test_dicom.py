@@ -183,5 +183,5 @@ def test_tags_are_named_by_keyword_or_number():
     assert has_pixels(dataset)
     require_reader("PatientID", "0010,0020", None, "none")
     for none in ("PatientIdentity", "", "0010", "zzzz,0020"):
-        with pytest.raises(PackingError, match="no tag of DICOM"):
+        with pytest.raises(PackingError, match="not a DICOM tag"):
             require_reader(none)

@@ -158,7 +158,7 @@ def test_of_several_columns_that_may_name_images_the_one_that_does_is_taken() ->
     unusual = Table("t", ("number", "what it shows", "label"), [("1", "a", "x"), ("2", "b", "y")])
     found = read_columns(unusual, Choices(), lambda cell: cell in "ab", subjects=False)
     assert [row.file for row in found.rows] == ["a", "b"]
-    with pytest.raises(ChoiceNeeded, match="names the images"):
+    with pytest.raises(ChoiceNeeded, match="contains the image names"):
         read_columns(unusual, Choices(), lambda _: True, subjects=False)
 
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import threading
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -305,8 +306,17 @@ def test_the_reader_sees_no_secret_of_the_service(settings, monkeypatch, tmp_pat
     spy.mkdir()
     (spy / "sitecustomize.py").write_text(f"import os; open({str(spy / 'seen')!r}, 'w').write(repr(dict(os.environ)))")
     monkeypatch.setenv("PYTHONPATH", str(spy))
+    environments, run = [], subprocess.run
+
+    def watched(*arguments, **options):
+        environments.append(options["env"])
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "run", watched)
     receive(settings, FACTS, in_chunks(npz()), None, "npz")
     assert not (spy / "seen").exists(), "the reader ran with the service's own environment"
+    names = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LC_ALL"}
+    assert [set(environment) for environment in environments] == [names]
     assert "OBSCURA_DATABASE_URL" in os.environ
 
 
