@@ -260,7 +260,7 @@ def test_what_makes_no_sense_is_refused(two: Two) -> None:
         release.share(two.other, reason="again")
     release.share(None, reason="something else")
     two.second.approve(asked.id)
-    with pytest.raises(ApiError, match="shared so already"):
+    with pytest.raises(ApiError, match="already shared"):
         release.share(two.other, reason="again")
     with pytest.raises(NotFoundError, match="This stays with"):
         two.their_owner.release(two.release_id).share(None, reason="it is not ours")
